@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A short digest of a text, by which a schedule knows its model and a trace its schedule. It guards
+ * against mistakes, not against malice.
+ */
+#ifndef TDM_BASE_DIGEST_H
+#define TDM_BASE_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Length of a digest in hex, with the final zero. */
+#define TDM_DIGEST_SIZE 17
+
+/* FNV-1a, 64 bits, of `bytes` of `data` (RFC 9923, section 2). */
+uint64_t tdm_digest_bytes(const void *data, size_t bytes);
+
+/* The digest of a string as 16 lower-case hex digits. Returns `out`. */
+const char *tdm_digest_text(const char *text, char out[TDM_DIGEST_SIZE]);
+
+#endif

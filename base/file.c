@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files written whole: a reader sees the old file or the new one, never half of one, and a failed
+ * write leaves nothing behind. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* errno of a failure, or 0. */
+static int write_all(int fd, const char *data, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(fd, data, bytes);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return written < 0 ? errno : ENOSPC;
+        data += written;
+        bytes -= (size_t)written;
+    }
+    return 0;
+}
+
+static enum tdm_status write_failed(const char *path, int reason, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_IO, "%s: cannot be written: %s", path, strerror(reason));
+    if (reason == ENOSPC || reason == EDQUOT)
+        tdm_hint(err, "free space on that file system, or write elsewhere");
+    else if (reason == ENOENT || reason == ENOTDIR)
+        tdm_hint(err, "create the directory first");
+    else if (reason == EACCES || reason == EROFS || reason == EPERM)
+        tdm_hint(err, "write to a place that you may write to");
+    return TDM_IO;
+}
+
+static enum tdm_status write_stdout(const void *data, size_t bytes, struct tdm_error *err)
+{
+    if (fwrite(data, 1, bytes, stdout) != bytes || fflush(stdout) != 0) {
+        int reason = errno;
+        clearerr(stdout);
+        return write_failed("standard output", reason, err);
+    }
+    return TDM_OK;
+}
+
+/* A device or a pipe: there is no old file to keep, and renaming over it would remove it. */
+static enum tdm_status write_in_place(const char *path, const void *data, size_t bytes,
+                                      struct tdm_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return write_failed(path, errno, err);
+    int reason = write_all(fd, data, bytes);
+    if (close(fd) != 0 && reason == 0)
+        reason = errno;
+    return reason == 0 ? TDM_OK : write_failed(path, reason, err);
+}
+
+/* The name is on disk only when its directory is; some file systems cannot do that, and the file
+ * itself is whole by then, so a failure is not one. */
+static void sync_directory(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *directory = slash == NULL   ? strdup(".")
+                      : slash == path ? strdup("/")
+                                      : strndup(path, (size_t)(slash - path));
+    if (directory == NULL)
+        return;
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        (void)close(fd);
+    }
+    free(directory);
+}
+
+static enum tdm_status write_renamed(const char *path, const void *data, size_t bytes,
+                                     mode_t old_mode, struct tdm_error *err)
+{
+    size_t room = strlen(path) + 32;
+    char *temporary = malloc(room);
+    if (temporary == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a file", path);
+
+    int fd = -1;
+    int reason = EEXIST;
+    for (unsigned attempt = 0; reason == EEXIST && attempt < 100; attempt++) {
+        snprintf(temporary, room, "%s.tmp%ld-%u", path, (long)getpid(), attempt);
+        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        reason = fd < 0 ? errno : 0;
+    }
+    if (reason == 0) {
+        if (old_mode != 0)
+            (void)fchmod(fd, old_mode);
+        reason = write_all(fd, data, bytes);
+        if (reason == 0 && fsync(fd) != 0)
+            reason = errno;
+        if (close(fd) != 0 && reason == 0)
+            reason = errno;
+        if (reason == 0 && rename(temporary, path) != 0)
+            reason = errno;
+        if (reason == 0)
+            sync_directory(path);
+        else
+            (void)unlink(temporary);
+    }
+    free(temporary);
+    return reason == 0 ? TDM_OK : write_failed(path, reason, err);
+}
+
+enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
+                               struct tdm_error *err)
+{
+    if (strcmp(path, "-") == 0)
+        return write_stdout(data, bytes, err);
+    if (path[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of a file to write is empty");
+
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return write_renamed(path, data, bytes, 0, err);
+    if (S_ISDIR(info.st_mode))
+        return tdm_fail(err, TDM_IO, "%s: is a directory; name a file in it", path);
+    if (!S_ISREG(info.st_mode))
+        return write_in_place(path, data, bytes, err);
+    if (!force) {
+        tdm_fail(err, TDM_USAGE, "%s: exists already", path);
+        tdm_hint(err, "pass --force to overwrite it");
+        return TDM_USAGE;
+    }
+
+    /* Through a symbolic link the file that it names is replaced, not the link. */
+    char *target = realpath(path, NULL);
+    if (target == NULL)
+        return write_failed(path, errno, err);
+    enum tdm_status status = write_renamed(target, data, bytes, info.st_mode & 07777, err);
+    free(target);
+    return status;
+}
+
+enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **data, uint64_t *bytes,
+                              struct tdm_error *err)
+{
+    enum tdm_status status;
+    char *text = NULL;
+    size_t used = 0;
+    size_t room = 0;
+
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL)
+        return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    for (;;) {
+        if (used == room) {
+            size_t larger = room == 0 ? 16384 : room * 2;
+            char *moved = larger > room ? realloc(text, larger + 1) : NULL;
+            if (moved == NULL) {
+                status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", path);
+                goto close_file;
+            }
+            text = moved;
+            room = larger;
+        }
+        size_t got = fread(text + used, 1, room - used, file);
+        used += got;
+        if (used > limit_bytes) {
+            status = tdm_fail(err, TDM_INPUT, "%s: is larger than the %" PRIu64 " bytes allowed",
+                              path, limit_bytes);
+            goto close_file;
+        }
+        if (ferror(file)) {
+            status = tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(errno));
+            goto close_file;
+        }
+        if (got == 0)
+            break;
+    }
+    text[used] = '\0';
+    *data = text;
+    *bytes = used;
+    text = NULL;
+    status = TDM_OK;
+close_file:
+    free(text);
+    fclose(file);
+    return status;
+}

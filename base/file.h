@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files written whole: to a temporary name beside the target, flushed, then renamed. */
+#ifndef TDM_BASE_FILE_H
+#define TDM_BASE_FILE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Writes `bytes` of `data` to `path`; "-" is stdout; a device or a pipe is written in place. If `path` exists and `force` is false: TDM_USAGE
+ * with the hint to pass --force. On any failure nothing is left behind and an old file stays as it
+ * was: TDM_IO with the reason. */
+enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
+                               struct tdm_error *err);
+
+/* Reads a whole file into malloc'ed memory (one extra zero byte after it); the caller frees.
+ * TDM_INPUT if larger than `limit_bytes`; TDM_IO if it cannot be read. */
+enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **data,
+                              uint64_t *bytes, struct tdm_error *err);
+
+/* Directory that holds read-only data of this installation (shipped configs, machine files, plot
+ * scripts): $TIDEMARK_DATA if set, else the configured pkgdatadir. In a build tree the test
+ * environment and the wrappers set the variable. */
+const char *tdm_data_directory(void);
+
+/* Writes "<data directory>/<folder>/<name><suffix>" into `out`. TDM_INPUT if too long. */
+enum tdm_status tdm_data_path(const char *folder, const char *name, const char *suffix, char *out,
+                              size_t out_bytes, struct tdm_error *err);
+
+/* Names of the files in "<data directory>/<folder>" that end in `suffix`, without it, sorted: a
+ * NULL-terminated array of strings in one allocation, which the caller frees. TDM_IO if the folder
+ * cannot be read. */
+enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***names,
+                               struct tdm_error *err);
+
+/* Writes the names as "a, b, c" into `out`, cut with "..." if they are too long. Returns `out`. */
+const char *tdm_names_join(char *const *names, char *out, size_t out_bytes);
+
+#endif

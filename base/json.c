@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* JSON through Jansson: strict loading, and getters that name file, field and what is due. */
+#include "base/json.h"
+
+#include "base/file.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More than any config, machine or schedule; a file of weights given by mistake is refused fast. */
+#define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
+
+enum { SHOWN_SIZE = 48 };
+
+enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err)
+{
+    char *text;
+    uint64_t bytes;
+    enum tdm_status status = tdm_file_read(path, JSON_LIMIT_BYTES, &text, &bytes, err);
+    if (status != TDM_OK)
+        return status;
+    json_error_t problem;
+    json_t *value = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
+                               &problem);
+    free(text);
+    if (value == NULL) {
+        if (json_error_code(&problem) == json_error_out_of_memory)
+            return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", path);
+        return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", path,
+                        problem.line, problem.column, problem.text);
+    }
+    if (!json_is_object(value)) {
+        json_decref(value);
+        return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", path);
+    }
+    *root = value;
+    return TDM_OK;
+}
+
+char *tdm_json_canonical(const json_t *value)
+{
+    return json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+}
+
+/* A value as a message shows it: short, printable. */
+static const char *show(const json_t *value, char out[SHOWN_SIZE])
+{
+    if (json_is_object(value) || json_is_array(value)) {
+        snprintf(out, SHOWN_SIZE, "%s", json_is_object(value) ? "an object" : "an array");
+        return out;
+    }
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII |
+                                       JSON_REAL_PRECISION(15));
+    if (text == NULL)
+        snprintf(out, SHOWN_SIZE, "of the wrong type");
+    else if (strlen(text) < SHOWN_SIZE)
+        snprintf(out, SHOWN_SIZE, "%s", text);
+    else
+        snprintf(out, SHOWN_SIZE, "%.*s...", SHOWN_SIZE - 4, text);
+    free(text);
+    return out;
+}
+
+/* The member, or NULL if it is absent or null or the reader has failed. */
+static const json_t *member(const struct tdm_json_reader *reader, const char *key)
+{
+    if (reader->status != TDM_OK)
+        return NULL;
+    const json_t *value = json_object_get(reader->object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool tdm_json_has(const struct tdm_json_reader *reader, const char *key)
+{
+    const json_t *value = json_object_get(reader->object, key);
+    return value != NULL && !json_is_null(value);
+}
+
+static enum tdm_status fail_list(struct tdm_json_reader *reader, const char *key,
+                                 const char *format, va_list args)
+{
+    if (reader->status != TDM_OK)
+        return reader->status;
+    char text[512];
+    vsnprintf(text, sizeof(text), format, args);
+    reader->status = tdm_fail(reader->err, TDM_INPUT, "%s: \"%s%s%s\" %s", reader->file,
+                              reader->prefix, reader->prefix[0] == '\0' ? "" : ".", key, text);
+    return reader->status;
+}
+
+enum tdm_status tdm_json_fail(struct tdm_json_reader *reader, const char *key, const char *format,
+                              ...)
+{
+    va_list args;
+    va_start(args, format);
+    enum tdm_status status = fail_list(reader, key, format, args);
+    va_end(args);
+    return status;
+}
+
+/* The failure of a getter: the member is missing or is not what is due. */
+static void fail_due(struct tdm_json_reader *reader, const char *key, const json_t *value,
+                     const char *due)
+{
+    char shown[SHOWN_SIZE];
+    if (value == NULL)
+        tdm_json_fail(reader, key, "is missing; add it as %s", due);
+    else
+        tdm_json_fail(reader, key, "is %s; it must be %s", show(value, shown), due);
+}
+
+static uint64_t count_of(struct tdm_json_reader *reader, const char *key, const json_t *value,
+                         uint64_t low, uint64_t high)
+{
+    if (reader->status != TDM_OK)
+        return low;
+    if (json_is_integer(value) && json_integer_value(value) >= 0) {
+        uint64_t count = (uint64_t)json_integer_value(value);
+        if (count >= low && count <= high)
+            return count;
+    }
+    char due[96];
+    if (high >= INT64_MAX)
+        snprintf(due, sizeof(due), "a whole number of at least %" PRIu64, low);
+    else
+        snprintf(due, sizeof(due), "a whole number from %" PRIu64 " to %" PRIu64, low, high);
+    fail_due(reader, key, value, due);
+    return low;
+}
+
+uint64_t tdm_json_count(struct tdm_json_reader *reader, const char *key, uint64_t low,
+                        uint64_t high)
+{
+    return count_of(reader, key, member(reader, key), low, high);
+}
+
+uint64_t tdm_json_count_or(struct tdm_json_reader *reader, const char *key, uint64_t low,
+                           uint64_t high, uint64_t fallback)
+{
+    const json_t *value = member(reader, key);
+    return value == NULL ? fallback : count_of(reader, key, value, low, high);
+}
+
+static double number_of(struct tdm_json_reader *reader, const char *key, const json_t *value,
+                        double low, double high)
+{
+    if (reader->status != TDM_OK)
+        return low;
+    if (json_is_number(value)) {
+        double number = json_number_value(value);
+        if (number >= low && number <= high) /* false for NaN */
+            return number;
+    }
+    char due[96];
+    if (!isfinite(high))
+        snprintf(due, sizeof(due), "a number of at least %g", low);
+    else
+        snprintf(due, sizeof(due), "a number from %g to %g", low, high);
+    fail_due(reader, key, value, due);
+    return low;
+}
+
+double tdm_json_number(struct tdm_json_reader *reader, const char *key, double low, double high)
+{
+    return number_of(reader, key, member(reader, key), low, high);
+}
+
+double tdm_json_number_or(struct tdm_json_reader *reader, const char *key, double low, double high,
+                          double fallback)
+{
+    const json_t *value = member(reader, key);
+    return value == NULL ? fallback : number_of(reader, key, value, low, high);
+}
+
+bool tdm_json_bool_or(struct tdm_json_reader *reader, const char *key, bool fallback)
+{
+    const json_t *value = member(reader, key);
+    if (value == NULL)
+        return fallback;
+    if (!json_is_boolean(value))
+        fail_due(reader, key, value, "true or false");
+    return json_is_true(value);
+}
+
+static const char *string_of(struct tdm_json_reader *reader, const char *key, const json_t *value)
+{
+    if (reader->status != TDM_OK)
+        return "";
+    if (json_is_string(value))
+        return json_string_value(value);
+    fail_due(reader, key, value, "a string");
+    return "";
+}
+
+const char *tdm_json_string(struct tdm_json_reader *reader, const char *key)
+{
+    return string_of(reader, key, member(reader, key));
+}
+
+const char *tdm_json_string_or(struct tdm_json_reader *reader, const char *key,
+                               const char *fallback)
+{
+    const json_t *value = member(reader, key);
+    return value == NULL ? fallback : string_of(reader, key, value);
+}
+
+const json_t *tdm_json_object(struct tdm_json_reader *reader, const char *key)
+{
+    const json_t *value = member(reader, key);
+    if (json_is_object(value))
+        return value;
+    fail_due(reader, key, value, "an object, { ... }");
+    return NULL;
+}
+
+const json_t *tdm_json_array(struct tdm_json_reader *reader, const char *key)
+{
+    const json_t *value = member(reader, key);
+    if (json_is_array(value))
+        return value;
+    fail_due(reader, key, value, "an array, [ ... ]");
+    return NULL;
+}
+
+static bool listed(const char *key, const char *const *keys)
+{
+    for (; *keys != NULL; keys++) {
+        if (strcmp(key, *keys) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum tdm_status tdm_json_only(struct tdm_json_reader *reader, const char *const *keys)
+{
+    if (reader->status != TDM_OK)
+        return reader->status;
+    /* Jansson's iterator is not const, though reading through it changes nothing. */
+    json_t *object = (json_t *)(uintptr_t)reader->object;
+    for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
+        const char *key = json_object_iter_key(at);
+        if (listed(key, keys))
+            continue;
+        json_t *quoted = json_string(key); /* a key may hold control characters */
+        char shown[SHOWN_SIZE];
+        size_t length = strlen(show(quoted, shown));
+        json_decref(quoted);
+        bool whole = length >= 2 && shown[0] == '"' && shown[length - 1] == '"';
+        if (whole)
+            shown[length - 1] = '\0';
+        tdm_json_fail(reader, whole ? shown + 1 : "(unreadable)",
+                      "is not a known field; correct its spelling or remove it");
+        if (reader->err != NULL) {
+            char joined[sizeof(reader->err->hint) - 16];
+            tdm_hint(reader->err, "known here: %s",
+                     tdm_names_join((char *const *)(uintptr_t)keys, joined, sizeof(joined)));
+        }
+        break;
+    }
+    return reader->status;
+}

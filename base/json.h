@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * JSON through Jansson, with messages that name the file and the field.
+ *
+ * A struct tdm_json_reader carries the name of the file and the first error; the getters below are
+ * no-ops after a failure, so a caller reads all fields and checks once with tdm_json_status().
+ */
+#ifndef TDM_BASE_JSON_H
+#define TDM_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Reads and parses a file; the caller owns the result (json_decref). TDM_IO if it cannot be read,
+ * TDM_INPUT with line and column if it is not JSON, has duplicate keys, or is not an object. */
+enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err);
+
+/* Deterministic one-line text of a value (sorted keys, compact); malloc'ed, caller frees. NULL if
+ * memory ran out. */
+char *tdm_json_canonical(const json_t *value);
+
+/* Reading fields of one object. */
+struct tdm_json_reader {
+    const char *file;       /* shown first in messages; not owned */
+    const char *prefix;     /* dotted path of the object inside the file, "" at the root; not owned */
+    const json_t *object;   /* borrowed */
+    struct tdm_error *err;  /* filled at the first failure */
+    enum tdm_status status; /* TDM_OK until a field is missing, of the wrong type or out of range */
+};
+
+/* The first failure, or TDM_OK. */
+static inline enum tdm_status tdm_json_status(const struct tdm_json_reader *reader)
+{
+    return reader->status;
+}
+
+bool tdm_json_has(const struct tdm_json_reader *reader, const char *key); /* present and not null */
+
+/* Each returns the value, or the fallback if the key is absent or null; a `required` variant fails
+ * on absence. Wrong type or out of [low, high]: failure that names file, field and what is due. */
+uint64_t tdm_json_count(struct tdm_json_reader *reader, const char *key, uint64_t low,
+                        uint64_t high);
+uint64_t tdm_json_count_or(struct tdm_json_reader *reader, const char *key, uint64_t low,
+                           uint64_t high, uint64_t fallback);
+double tdm_json_number(struct tdm_json_reader *reader, const char *key, double low, double high);
+double tdm_json_number_or(struct tdm_json_reader *reader, const char *key, double low, double high,
+                          double fallback);
+bool tdm_json_bool_or(struct tdm_json_reader *reader, const char *key, bool fallback);
+const char *tdm_json_string(struct tdm_json_reader *reader, const char *key);
+const char *tdm_json_string_or(struct tdm_json_reader *reader, const char *key,
+                               const char *fallback);
+/* A member that is an object or array; NULL after failure. */
+const json_t *tdm_json_object(struct tdm_json_reader *reader, const char *key);
+const json_t *tdm_json_array(struct tdm_json_reader *reader, const char *key);
+
+/* Records a failure of a check that the caller made: message is `FILE: "PREFIX.KEY" ...`. */
+enum tdm_status tdm_json_fail(struct tdm_json_reader *reader, const char *key, const char *format,
+                              ...) __attribute__((format(printf, 3, 4)));
+
+/* Fails on the first key of the object that is not in the NULL-terminated list: an edited file with
+ * a misspelt field must not be read as if the field were absent. */
+enum tdm_status tdm_json_only(struct tdm_json_reader *reader, const char *const *keys);
+
+#endif

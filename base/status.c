@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Status and message: filling the caller's error and mapping a status to an exit code. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const char *format, ...)
+{
+    if (err != NULL) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->message, sizeof(err->message), format, args);
+        va_end(args);
+        err->status = status;
+        err->hint[0] = '\0';
+    }
+    return status;
+}
+
+enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
+{
+    if (err == NULL)
+        return TDM_INTERNAL;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->hint, sizeof(err->hint), format, args);
+    va_end(args);
+    return err->status;
+}
+
+int tdm_exit_code(enum tdm_status status)
+{
+    switch (status) {
+    case TDM_OK:
+        return 0;
+    case TDM_USAGE:
+        return 2;
+    case TDM_INFEASIBLE:
+        return 3;
+    case TDM_INTERRUPTED:
+        return 130;
+    default:
+        return 1;
+    }
+}
