@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an op costs: FLOPs and bytes, from the model and the op's shape alone. */
+#ifndef TDM_SCHEDULE_COST_H
+#define TDM_SCHEDULE_COST_H
+
+#include "schedule/program.h"
+
+/* Sets op->flops and op->bytes. Products 2 FLOPs a multiply-add; attention by visited (query, key)
+ * pairs of the causal triangle: forward 4 * head_dim * heads a pair, backward 10 (FlashAttention
+ * counts five products). Bytes: every operand once, twice where it is accumulated into. */
+void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
+
+/* (query, key) pairs that the causal attention of a chunk visits. */
+uint64_t tdm_chunk_pairs(const struct tdm_chunk *chunk);
+
+/* FLOPs of a step that MFU counts: 6 * matmul parameters * tokens + 3 * causal attention forward;
+ * recompute is not counted. */
+double tdm_model_flops(const struct tdm_schedule *schedule);
+
+/* Predicted seconds of one op on a machine, alone on its lane. `both_ways`: the opposite copy lane
+ * is busy. */
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways);
+
+#endif

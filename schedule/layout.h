@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layout of what a slot holds: bytes of a content, and where its second half begins.
+ *
+ * Pages: a page is `page_tokens` tokens of one layer, [K, V][token, KV head, head_dim]: the K plane
+ * of a page, then its V plane. A chunk's slot is ceil(tokens / page_tokens) pages; the last page of
+ * a ragged chunk is filled in part.
+ */
+#ifndef TDM_SCHEDULE_LAYOUT_H
+#define TDM_SCHEDULE_LAYOUT_H
+
+#include "schedule/program.h"
+
+/* dtype of a content under this schedule. */
+enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);
+
+/* Attention output: bytes from the start of the slot to the LSE, fp32 [tokens, query_heads]. */
+uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
+
+/* Elements of one page (K and V planes) and of one plane. */
+uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
+uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
+
+/* Tokens slot: int32 inputs [tokens], then targets [tokens]. */
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop nest: groups of layers x chunks of tokens, as a sequence of bodies.
+ *
+ * Every order is a sequence of the same few bodies; lowering knows bodies, not orders. Beside the
+ * bodies that compute, markers say where a phase, a group or a layer begins and ends: there buffers
+ * are allocated and freed.
+ */
+#ifndef TDM_SCHEDULE_NEST_H
+#define TDM_SCHEDULE_NEST_H
+
+#include "schedule/program.h"
+
+enum tdm_body_kind {
+    TDM_BODY_PHASE_BEGIN,
+    TDM_BODY_PHASE_END,
+    TDM_BODY_GROUP_BEGIN,
+    TDM_BODY_GROUP_END,
+    TDM_BODY_LAYER_BEGIN, /* layer-major: a layer's sweep over the chunks */
+    TDM_BODY_LAYER_END,
+    TDM_BODY_HEAD_BEGIN,
+    TDM_BODY_HEAD_END,
+    TDM_BODY_FORWARD,   /* a layer forward for a chunk */
+    TDM_BODY_KV,        /* its K and V alone: norm and KV product */
+    TDM_BODY_HEAD,      /* final norm, LM head and loss of a chunk, forward and backward */
+    TDM_BODY_BACKWARD,  /* recompute of what is not there, and backward */
+    TDM_BODY_OPTIMIZER, /* of unit `layer` */
+};
+
+enum tdm_pass {
+    TDM_PASS_FIRST,    /* the forward */
+    TDM_PASS_RERUN,    /* a group run forward again */
+    TDM_PASS_BACKWARD,
+};
+
+struct tdm_body {
+    enum tdm_body_kind kind;
+    enum tdm_phase phase;
+    enum tdm_pass pass;
+    uint32_t group, layer, chunk; /* TDM_NONE where it has none */
+};
+
+typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
+                                            struct tdm_error *err);
+
+/* Calls `visit` for every body of one step, in program order. */
+enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chunk_count,
+                              tdm_body_visitor visit, void *self, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packing: an offset for every buffer, so that buffers that are ever live together do not overlap.
+ *
+ * Works on conflicts, not on intervals, because a buffer may live many times in a step.
+ */
+#ifndef TDM_SCHEDULE_PACK_H
+#define TDM_SCHEDULE_PACK_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Which of `count` buffers are ever live together: a symmetric bit matrix. */
+struct tdm_conflicts {
+    uint32_t count;
+    uint32_t words; /* a row */
+    uint64_t *bits; /* [count][words] */
+};
+
+enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflicts,
+                                  struct tdm_error *err);
+void tdm_conflicts_free(struct tdm_conflicts *conflicts);
+
+/* `buffer` becomes live while the set bits of `live` ([words]) are. */
+void tdm_conflicts_add(struct tdm_conflicts *conflicts, uint32_t buffer, const uint64_t *live);
+bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint32_t b);
+
+/* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the arena's bytes.
+ * Tries several orders, keeps the best, stops at `live_peak_bytes` (a lower bound). Never fails but
+ * for memory. */
+enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                         uint64_t align, uint64_t live_peak_bytes, uint64_t *offsets,
+                         uint64_t *arena_bytes, struct tdm_error *err);
+
+#endif

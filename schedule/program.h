@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program: the stream of one step, as items: alloc and free of buffers, and operations.
+ *
+ * The stream is never stored. tdm_program_lower() runs the lowering once for sizes and live ranges and
+ * packs the buffers; tdm_program_emit() runs the same code again into any sink, with offsets known.
+ * Simulator, executor, validator, plots and reports are sinks.
+ */
+#ifndef TDM_SCHEDULE_PROGRAM_H
+#define TDM_SCHEDULE_PROGRAM_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "machines/machine.h"
+#include "schedule/schedule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TDM_NONE UINT32_MAX /* no layer, chunk, buffer, contributor */
+
+/* Tokens processed together: a part of one sequence. Chunks are numbered over the whole step. */
+struct tdm_chunk {
+    uint32_t sequence;
+    uint32_t first_chunk; /* of its sequence */
+    uint32_t last_chunk;  /* of its sequence */
+    uint64_t first_token; /* inside its sequence */
+    uint64_t tokens;
+    uint64_t row; /* first token counted over all sequences of the step */
+};
+
+enum tdm_category {
+    TDM_WEIGHTS,
+    TDM_GRADIENTS,
+    TDM_OPTIMIZER,
+    TDM_RESIDUALS,
+    TDM_KV,
+    TDM_KV_GRADIENTS,
+    TDM_WORKSPACE,
+    TDM_LOGITS,
+    TDM_STAGING,
+    TDM_COMMUNICATION,
+    TDM_RUNTIME,
+    TDM_ALLOCATOR,
+    TDM_CATEGORIES
+};
+
+const char *tdm_category_name(enum tdm_category category);
+
+enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
+
+const char *tdm_phase_name(enum tdm_phase phase);
+
+/* What a slot can hold. `X` of layer l is the input of layer l; X of `layers` is the last output. */
+enum tdm_content {
+    TDM_EMPTY,
+    TDM_TOKENS,
+    TDM_UNIT_WEIGHTS,
+    TDM_UNIT_MASTER,
+    TDM_UNIT_MOMENT1,
+    TDM_UNIT_MOMENT2,
+    TDM_UNIT_GRADIENT,
+    TDM_X,         /* [tokens, hidden] */
+    TDM_DX,        /* gradient of X, same shape */
+    TDM_NORMED,    /* attention norm of X [tokens, hidden] */
+    TDM_Q,         /* rotated [tokens, query_heads, head_dim]; QRAW before rotation */
+    TDM_QRAW,
+    TDM_KVRAW,     /* [tokens, K then V: 2 * kv_heads * head_dim] */
+    TDM_KVPAGES,   /* pages of K (rotated) and V */
+    TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
+    TDM_Y,         /* X + attention product [tokens, hidden] */
+    TDM_MLP_NORMED,
+    TDM_GATE_UP,   /* [tokens, gate then up: 2 * intermediate] */
+    TDM_ACTIVATED, /* silu(gate) * up [tokens, intermediate] */
+    TDM_DACTIVATED,
+    TDM_DGATE_UP,
+    TDM_DMLP_NORMED,
+    TDM_DY,        /* gradient of Y */
+    TDM_DATTENTION,
+    TDM_DQ,        /* of rotated q; DQRAW after rotating back */
+    TDM_DQRAW,
+    TDM_DKVPAGES,
+    TDM_DKVRAW,
+    TDM_DNORMED,
+    TDM_TIED_GRADIENT, /* the head's part of a tied embedding's gradient */
+    TDM_FINAL_NORMED, /* [tokens, hidden] */
+    TDM_DFINAL_NORMED,
+    TDM_LOGIT_TILE, /* [tile tokens, vocabulary] */
+    TDM_LOSS,         /* fp64 [1] a chunk */
+    TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
+    TDM_CONTENTS
+};
+
+const char *tdm_content_name(enum tdm_content content);
+
+/* The tensors of a unit that one op works on: a matrix with its bias, K with V, gate with up. */
+enum tdm_part {
+    TDM_PART_ATTENTION_NORM,
+    TDM_PART_Q,
+    TDM_PART_KV,
+    TDM_PART_O,
+    TDM_PART_MLP_NORM,
+    TDM_PART_GATE_UP,
+    TDM_PART_DOWN,
+    TDM_PART_EMBEDDING,
+    TDM_PART_FINAL_NORM,
+    TDM_PART_HEAD,
+    TDM_PARTS,
+    TDM_PART_ALL = 255 /* every part that the unit has */
+};
+
+const char *tdm_part_name(enum tdm_part part); /* "q", "gate_up", ... */
+
+/* The part that a role belongs to. */
+enum tdm_part tdm_part_of(enum tdm_role role);
+
+/* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
+ * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
+ * in program order, chunks in reverse, so the first contributor has the highest number. In an access
+ * of several slots the chunk of the k-th slot is `chunk + k`; layer and contributor are common. */
+struct tdm_tag {
+    enum tdm_content content;
+    uint32_t layer;
+    uint32_t chunk;
+    uint32_t contributor;
+};
+
+enum tdm_mode {
+    TDM_READ,       /* `before` must be there */
+    TDM_WRITE,      /* what the op works on is overwritten; then `after` is there */
+    TDM_ACCUMULATE, /* read, modified and written in program order: `before` becomes `after` */
+};
+
+/* One operand of an op: slots [first_slot, first_slot + slots) of a buffer; ranges do not wrap.
+ * An operand that this op does not have is {.buffer = TDM_NONE}. */
+struct tdm_access {
+    uint32_t buffer;
+    uint32_t first_slot;
+    uint32_t slots;
+    enum tdm_mode mode;
+    uint32_t part; /* enum tdm_part in buffers of units; 0 in others */
+    struct tdm_tag before, after;
+    uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
+};
+
+/* Operations. Operands in order: r read, w write, a accumulate; w/a: the first addition writes, later
+ * ones accumulate. [x]: may be absent. */
+enum tdm_op_kind {
+    TDM_OP_COPY, /* r source, w destination: same content at another place; lanes h2d and d2h */
+    TDM_OP_ZERO, /* w slot: the part's bytes become zero */
+    TDM_OP_EMBED,               /* r tokens, r weights, w X */
+    TDM_OP_EMBED_GRAD,          /* r tokens, r DX, a gradient */
+    TDM_OP_NORM,                /* r input, r weights, w normed */
+    TDM_OP_NORM_GRAD,           /* r input, r weights, r normed's gradient, w/a input's gradient,
+                                   w/a weights' gradient */
+    TDM_OP_PRODUCT,             /* r input, r weights, w output, [r addend] */
+    TDM_OP_PRODUCT_GRAD_INPUT,  /* r output's gradient, r weights, w/a input's gradient */
+    TDM_OP_PRODUCT_GRAD_WEIGHT, /* r input, r output's gradient, w/a weights' gradient */
+    TDM_OP_ROPE,                /* a QRAW to Q */
+    TDM_OP_ROPE_GRAD,           /* a DQ to DQRAW */
+    TDM_OP_KV_WRITE,            /* r KVRAW, w KV pages: K rotated */
+    TDM_OP_KV_GRAD_READ,        /* r KV pages' gradient, w DKVRAW: dK rotated back */
+    TDM_OP_ATTENTION,           /* r Q, r KV pages of the prefix, w attention output and LSE */
+    TDM_OP_ATTENTION_GRAD,      /* r Q, r KV pages, r attention output, r its gradient, w DQ,
+                                   w/a KV pages' gradient */
+    TDM_OP_SWIGLU,              /* r GATE_UP, w ACTIVATED */
+    TDM_OP_SWIGLU_GRAD,         /* a GATE_UP to DGATE_UP, r DACTIVATED */
+    TDM_OP_HEAD,                /* a normed to its gradient (rows of a tile), r tokens, r weights,
+                                   w logits tile, w/a weights' gradient, w/a loss */
+    TDM_OP_OPTIMIZER,           /* a weights, r gradient, [a master], a moment 1, a moment 2,
+                                   w gradient norm, [r second gradient of a tied tensor] */
+    TDM_OP_KINDS
+};
+
+const char *tdm_op_kind_name(enum tdm_op_kind kind);
+
+#define TDM_OPERANDS 7
+
+struct tdm_op {
+    uint64_t number; /* in program order, from 0 */
+    enum tdm_op_kind kind;
+    enum tdm_part part; /* weights it works with; 0 if none */
+    enum tdm_phase phase;
+    enum tdm_lane lane;
+    uint32_t layer; /* or unit; TDM_NONE if none */
+    uint32_t chunk; /* TDM_NONE if none */
+    uint64_t tokens;       /* rows it works on */
+    uint64_t first_row;    /* of a tile inside its chunk */
+    uint32_t access_count; /* operands, absent ones included */
+    struct tdm_access access[TDM_OPERANDS];
+    uint64_t flops;
+    uint64_t bytes; /* read and written, as far as the algorithm must */
+};
+
+/* What numbers the slots of a buffer. */
+enum tdm_axis { TDM_AXIS_CHUNK, TDM_AXIS_UNIT, TDM_AXIS_RING };
+
+/* A ring or row of equal slots at one place. It may be allocated and freed many times in a step, always
+ * at the same offset. */
+struct tdm_buffer {
+    char name[40];
+    enum tdm_place place;
+    enum tdm_category category;
+    enum tdm_dtype dtype;
+    enum tdm_axis axis;
+    bool resident;       /* its contents outlive the step; slots hold `initial` before the first one */
+    struct tdm_tag initial; /* slot k: chunk + k or layer + k, by the axis */
+    uint32_t slots;
+    uint64_t slot_bytes;
+    uint64_t bytes;  /* slots * slot_bytes */
+    uint64_t offset; /* in the arena of its place; set by packing */
+    bool used;       /* some item names it; others take no bytes */
+};
+
+struct tdm_program {
+    const struct tdm_schedule *schedule; /* borrowed */
+    struct tdm_chunk *chunks;
+    uint32_t chunk_count;
+    struct tdm_buffer *buffers;
+    uint32_t buffer_count;
+    uint64_t arena_bytes[TDM_PLACES];     /* as packed */
+    uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
+    uint64_t op_count;
+    struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
+};
+
+enum tdm_item_kind { TDM_ALLOC, TDM_FREE, TDM_RUN };
+
+struct tdm_item {
+    enum tdm_item_kind kind;
+    uint32_t buffer;         /* TDM_ALLOC, TDM_FREE */
+    const struct tdm_op *op; /* TDM_RUN; valid during the call */
+};
+
+/* Takes one item; a failure ends the emission and is passed on. */
+typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, struct tdm_error *err);
+
+/* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges, offsets.
+ * TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller owns *program. */
+enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
+                                  struct tdm_error *err);
+
+/* Streams one step into `sink`: the same items, in the same order, each time. */
+enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
+                                 struct tdm_error *err);
+
+void tdm_program_free(struct tdm_program *program);
+
+/* Looks a buffer up by name: its number, or TDM_NONE. */
+uint32_t tdm_program_find(const struct tdm_program *program, const char *name);
+
+/* Bytes of a content for a number of tokens of the schedule's model (for unit contents: `layer` is
+ * the unit and `tokens` is ignored). The layout inside is in layout.h. */
+uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
+                           uint32_t layer, uint64_t tokens);
+
+#endif

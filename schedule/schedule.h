@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A schedule: the decisions about one training step, a few KB of JSON.
+ *
+ * It says for a model, the lengths of the step's sequences and a machine: the loop nest (order, list of
+ * groups, chunk size), what is kept or held and where, dtypes, the LM-head tile and the optimizer.
+ * lower.h expands it into a program. The file carries the model's config and the machine's
+ * description, so that it can be lowered, simulated and plotted by itself.
+ */
+#ifndef TDM_SCHEDULE_SCHEDULE_H
+#define TDM_SCHEDULE_SCHEDULE_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "machines/machine.h"
+#include "models/model.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TDM_SCHEDULE_FORMAT "tidemark-schedule-1"
+
+enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
+
+/* What a (chunk, layer) keeps for its backward beside its input; each set holds the ones before. */
+enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SETS };
+
+enum tdm_optimizer { TDM_OPTIMIZER_NONE, TDM_OPTIMIZER_ADAMW, TDM_OPTIMIZERS };
+
+const char *tdm_order_name(enum tdm_order order);                /* "layer-major", "chunk-major" */
+const char *tdm_set_name(enum tdm_set set);                      /* "input", "attention_output" */
+const char *tdm_optimizer_name(enum tdm_optimizer optimizer);    /* "none", "adamw" */
+bool tdm_order_parse(const char *name, enum tdm_order *order);
+bool tdm_set_parse(const char *name, enum tdm_set *set);
+bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
+bool tdm_place_parse(const char *name, enum tdm_place *place);
+
+/* Consecutive layers whose common input is stored by the forward, and what else of them is. */
+struct tdm_group {
+    uint32_t layers;
+    enum tdm_place input_place; /* of the stored input; the first group's is the tokens */
+    enum tdm_set kept;          /* stored by the forward for the whole step */
+    uint32_t kept_from_chunk;   /* checkpoint split; chunks before it keep the input only */
+    enum tdm_place kept_place;
+    enum tdm_set held; /* rebuilt when the group runs forward again, stored for its life */
+    uint32_t held_from_chunk;
+    enum tdm_place held_place; /* of inner inputs and of the held set */
+};
+
+/* Buffer sizes come from these alone. */
+struct tdm_dtypes {
+    enum tdm_dtype weights, master, activations, kv, kv_gradients, gradients, moments, logits;
+};
+
+struct tdm_optimizer_settings {
+    enum tdm_optimizer kind;
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    uint64_t warmup_steps; /* linear from 0; then constant */
+};
+
+struct tdm_schedule {
+    struct tdm_model *model;     /* owned */
+    struct tdm_machine *machine; /* owned: what it was planned for */
+    uint64_t memory_bytes;       /* limit on used device bytes that it was planned for */
+    uint64_t host_memory_bytes;
+
+    uint32_t sequence_count;
+    uint64_t *sequence_tokens; /* [sequence_count], each the context of one sequence */
+
+    enum tdm_order order;
+    uint32_t group_count;
+    struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
+    uint64_t chunk_tokens;
+    uint64_t page_tokens;
+    uint64_t head_tile_tokens; /* at most chunk_tokens */
+    uint32_t prefetch;         /* bodies by which a fetch runs ahead of its use; 0: none */
+    struct tdm_dtypes dtypes;
+    struct tdm_optimizer_settings optimizer;
+};
+
+/* A schedule with the defaults that every planner starts from: one sequence of `context` tokens,
+ * layer-major, groups of one, inputs on the device, bf16 with fp32 sums, AdamW. Takes ownership of
+ * model and machine only on success. */
+enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
+                                 uint64_t context, struct tdm_schedule **schedule,
+                                 struct tdm_error *err);
+
+/* Replaces the groups by `count` groups of the given sizes, each with the default settings (all on
+ * the device, set `input`). */
+enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t count,
+                                        const uint32_t *layers, struct tdm_error *err);
+
+void tdm_schedule_free(struct tdm_schedule *schedule);
+
+/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations, the
+ * legality table (legality.h). `file` names the schedule in messages. TDM_INPUT with the reason. */
+enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err);
+
+/* JSON of a schedule (new reference) and back. Reading checks the format, that the digest is that of
+ * the config inside, every field, and then tdm_schedule_check. `predicted` (may be NULL, borrowed)
+ * is stored beside and ignored when reading. */
+enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
+                                     json_t **root, struct tdm_error *err);
+enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
+                                       struct tdm_schedule **schedule, struct tdm_error *err);
+enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedule,
+                                  struct tdm_error *err);
+
+/* Tokens of all sequences of the step. */
+uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
+
+/* Group of a layer. */
+uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);
+
+/* First layer of a group. */
+uint32_t tdm_schedule_first_layer(const struct tdm_schedule *schedule, uint32_t group);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Validator: replays a program and trusts nothing.
+ *
+ * Separate from lowering, order and packing: it takes the items as they come and checks that no two
+ * live buffers overlap, that accesses lie inside live buffers, that every read and every addition
+ * finds what it expects (tags), that compute operands are on the device, that arenas and capacities
+ * hold, and that each op waits for all that it conflicts with. Quadratic in buffers, linear in ops.
+ */
+#ifndef TDM_SCHEDULE_VALIDATE_H
+#define TDM_SCHEDULE_VALIDATE_H
+
+#include "schedule/order.h"
+#include "schedule/program.h"
+
+struct tdm_validator;
+
+/* Capacities in bytes of each place's arena, TDM_SIZE_MAX for none. Buffers are read from the program
+ * once, here. */
+enum tdm_status tdm_validator_new(const struct tdm_program *program,
+                                  const uint64_t capacity_bytes[TDM_PLACES],
+                                  struct tdm_validator **validator, struct tdm_error *err);
+
+/* Takes the next item, and for TDM_RUN what the op waits for (NULL: not checked). TDM_INPUT with a
+ * message that names op, buffer, slot, expected and found. */
+enum tdm_status tdm_validator_push(struct tdm_validator *validator, const struct tdm_item *item,
+                                   const struct tdm_waits *waits, struct tdm_error *err);
+
+/* End of the step: resident slots hold again what the next step expects, all sums are complete. */
+enum tdm_status tdm_validator_finish(struct tdm_validator *validator, struct tdm_error *err);
+
+void tdm_validator_free(struct tdm_validator *validator);
+
+/* Emits `program` through order and validator, to the end. */
+enum tdm_status tdm_program_validate(const struct tdm_program *program,
+                                     const uint64_t capacity_bytes[TDM_PLACES],
+                                     struct tdm_error *err);
+
+#endif
