@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A backend: what runs a program. A const table of functions; NULL means not supported.
+ *
+ * `cpu` computes in fp32 and loads and stores any dtype of the schedule, so it runs the byte layout of
+ * GPU schedules; `null` counts only. All memory of a step is one arena per place, taken once.
+ * No function below allocates once tdm_backend.open() and the arenas are done.
+ */
+#ifndef TDM_EXECUTOR_BACKEND_H
+#define TDM_EXECUTOR_BACKEND_H
+
+#include "schedule/program.h"
+
+#include <stddef.h>
+
+/* An operand resolved to memory. `data` is the first byte of the first slot; NULL if absent. */
+struct tdm_operand {
+    void *data;
+    enum tdm_dtype dtype;
+    enum tdm_mode mode;
+    uint32_t slots;
+    uint64_t slot_bytes;
+};
+
+/* What a step of the run gives to its ops. */
+struct tdm_step {
+    uint64_t number; /* from 1 */
+    double learning_rate;
+    uint64_t seed;
+};
+
+/* One op, ready to run. */
+struct tdm_launch {
+    const struct tdm_program *program;
+    const struct tdm_op *op;
+    const struct tdm_step *step;
+    struct tdm_operand operand[TDM_OPERANDS]; /* same order as op->access */
+};
+
+/* A backend's own state. */
+struct tdm_executor;
+
+/* When an op ran, on the clock of tdm_backend.now(). */
+struct tdm_timing {
+    uint64_t op_number;
+    int64_t start_ns, end_ns;
+};
+
+struct tdm_backend {
+    const char *name;
+    const char *description;
+    bool executes; /* false: null; arenas are not taken and no values exist */
+
+    /* Sets up for programs of one model; scratch is sized here for the largest of `count` programs. */
+    enum tdm_status (*open)(uint32_t count, const struct tdm_program *const *programs,
+                            struct tdm_executor **executor, struct tdm_error *err);
+    void (*close)(struct tdm_executor *executor);
+
+    /* Takes `bytes` at a place, aligned to at least 4096. Released with close(). */
+    enum tdm_status (*arena)(struct tdm_executor *executor, enum tdm_place place, uint64_t bytes,
+                             void **base, struct tdm_error *err);
+
+    /* Launches an op on its lane. */
+    enum tdm_status (*run[TDM_OP_KINDS])(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err);
+
+    /* Order across lanes: `lane` goes on only when `other` has finished its op at `position`. */
+    enum tdm_status (*wait)(struct tdm_executor *executor, enum tdm_lane lane, enum tdm_lane other,
+                            uint64_t position, struct tdm_error *err);
+
+    /* All lanes have ended. */
+    enum tdm_status (*finish)(struct tdm_executor *executor, struct tdm_error *err);
+
+    /* Takes the times of ops that have ended, at most `capacity`; returns how many. */
+    size_t (*reap)(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity);
+
+    /* Copies between an arena and ordinary memory, outside a step. */
+    enum tdm_status (*upload)(struct tdm_executor *executor, void *arena_bytes, const void *source,
+                              uint64_t bytes, struct tdm_error *err);
+    enum tdm_status (*download)(struct tdm_executor *executor, void *destination,
+                                const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
+
+    /* Fills arena memory (8-byte aligned) with the pattern, and counts what no longer holds it:
+     * bytes in 8-byte words, and the end of the highest such word. */
+    enum tdm_status (*fill)(struct tdm_executor *executor, void *base, uint64_t bytes,
+                            struct tdm_error *err);
+    enum tdm_status (*scan)(struct tdm_executor *executor, const void *base, uint64_t bytes,
+                            uint64_t *touched_bytes, uint64_t *highest_byte,
+                            struct tdm_error *err);
+
+    /* Nanoseconds on the clock of the timings. */
+    int64_t (*now)(struct tdm_executor *executor);
+
+    /* Bytes that the backend holds outside the arenas (scratch, handles). */
+    uint64_t (*outside_bytes)(const struct tdm_executor *executor);
+};
+
+/* "cpu", "null". NULL-terminated table of what this build has. */
+extern const struct tdm_backend *const tdm_backends[];
+
+/* Finds a backend by name; TDM_USAGE names those that this build has. */
+enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
+                                 struct tdm_error *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands: one file a subcommand, each ending in a const descriptor; main.c holds the table.
+ * Only these files and main.c print to the terminal. Data goes to stdout, all else to stderr.
+ */
+#ifndef TDM_PLANNER_CMD_H
+#define TDM_PLANNER_CMD_H
+
+#include "base/status.h"
+
+struct tdm_command {
+    const char *name;
+    const char *usage;   /* "plan MODEL --context N [options]" */
+    const char *summary; /* one line, lower case, no full stop */
+    const char *help;    /* the options, one a line, and examples; ends with a newline */
+    /* argv[0] is the command's name. Fills err on failure; main.c prints it and exits. */
+    enum tdm_status (*run)(int argc, char **argv, struct tdm_error *err);
+};
+
+extern const struct tdm_command tdm_cmd_plan, tdm_cmd_models, tdm_cmd_machines, tdm_cmd_run,
+    tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor;
+
+/* Common part of option parsing with getopt_long: prints help of `command` for --help (returns
+ * TDM_OK with *done), turns getopt's '?' and ':' into TDM_USAGE. */
+enum tdm_status tdm_cmd_bad_option(const struct tdm_command *command, int argc, char **argv,
+                                   int option, struct tdm_error *err);
+void tdm_cmd_print_help(const struct tdm_command *command);
+
+#endif
