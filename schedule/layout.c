@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layout of what a slot holds: dtype and bytes of every content. */
+#include "schedule/layout.h"
+
+#include "base/size.h"
+
+/* The LSE and the next operand begin on a fresh cache line of any machine. */
+#define PART_ALIGN 256u
+
+enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    switch (content) {
+    case TDM_TOKENS:
+        return TDM_DTYPE_INT32;
+    case TDM_UNIT_WEIGHTS:
+        return dtypes->weights;
+    case TDM_UNIT_MASTER:
+        return dtypes->master;
+    case TDM_UNIT_MOMENT1:
+    case TDM_UNIT_MOMENT2:
+        return dtypes->moments;
+    case TDM_UNIT_GRADIENT:
+    case TDM_TIED_GRADIENT:
+        return dtypes->gradients;
+    case TDM_KVPAGES:
+        return dtypes->kv;
+    case TDM_DKVPAGES:
+        return dtypes->kv_gradients;
+    case TDM_LOGIT_TILE:
+        return dtypes->logits;
+    case TDM_LOSS:
+    case TDM_GRADIENT_NORM:
+        return TDM_DTYPE_FP64;
+    default:
+        return dtypes->activations;
+    }
+}
+
+uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule)
+{
+    const struct tdm_model *model = schedule->model;
+    return tdm_size_mul(schedule->page_tokens, (uint64_t)model->kv_heads * model->head_dim);
+}
+
+uint64_t tdm_page_elements(const struct tdm_schedule *schedule)
+{
+    return tdm_size_mul(2, tdm_page_plane_elements(schedule));
+}
+
+/* Elements a token of a content that has a row for each token. */
+static uint64_t row_elements(const struct tdm_model *model, enum tdm_content content)
+{
+    switch (content) {
+    case TDM_X:
+    case TDM_DX:
+    case TDM_NORMED:
+    case TDM_Y:
+    case TDM_MLP_NORMED:
+    case TDM_DMLP_NORMED:
+    case TDM_DY:
+    case TDM_DNORMED:
+    case TDM_FINAL_NORMED:
+    case TDM_DFINAL_NORMED:
+        return model->hidden;
+    case TDM_Q:
+    case TDM_QRAW:
+    case TDM_DQ:
+    case TDM_DQRAW:
+    case TDM_DATTENTION:
+    case TDM_ATTENTION_OUT:
+        return (uint64_t)model->query_heads * model->head_dim;
+    case TDM_KVRAW:
+    case TDM_DKVRAW:
+        return 2 * (uint64_t)model->kv_heads * model->head_dim;
+    case TDM_GATE_UP:
+    case TDM_DGATE_UP:
+        return 2 * (uint64_t)model->intermediate;
+    case TDM_ACTIVATED:
+    case TDM_DACTIVATED:
+        return model->intermediate;
+    case TDM_LOGIT_TILE:
+        return model->vocabulary;
+    case TDM_TOKENS:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    uint64_t elements = tdm_size_mul(tokens, row_elements(schedule->model, TDM_ATTENTION_OUT));
+    return tdm_size_align(
+        tdm_size_mul(elements, tdm_dtype_bytes(schedule->dtypes.activations)), PART_ALIGN);
+}
+
+uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
+                           uint32_t layer, uint64_t tokens)
+{
+    const struct tdm_model *model = schedule->model;
+    uint64_t element_bytes = tdm_dtype_bytes(tdm_content_dtype(schedule, content));
+    switch (content) {
+    case TDM_EMPTY:
+    case TDM_CONTENTS:
+        return 0;
+    case TDM_UNIT_WEIGHTS:
+    case TDM_UNIT_MASTER:
+    case TDM_UNIT_MOMENT1:
+    case TDM_UNIT_MOMENT2:
+    case TDM_UNIT_GRADIENT:
+        return tdm_size_mul(model->units[layer].elements, element_bytes);
+    case TDM_TIED_GRADIENT:
+        return tdm_size_mul(model->units[tdm_model_embedding_unit(model)].elements, element_bytes);
+    case TDM_KVPAGES:
+    case TDM_DKVPAGES: {
+        uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
+        return tdm_size_mul(tdm_size_mul(pages, tdm_page_elements(schedule)), element_bytes);
+    }
+    case TDM_ATTENTION_OUT:
+        return tdm_size_add(tdm_lse_offset(schedule, tokens),
+                            tdm_size_mul(tokens, 4 * (uint64_t)model->query_heads));
+    case TDM_LOSS:
+    case TDM_GRADIENT_NORM:
+        return element_bytes;
+    default:
+        return tdm_size_mul(tdm_size_mul(tokens, row_elements(model, content)), element_bytes);
+    }
+}

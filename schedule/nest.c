@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop nest: both orders written as plain loops over groups, layers and chunks. */
+#include "schedule/nest.h"
+
+struct walk {
+    const struct tdm_schedule *schedule;
+    uint32_t chunks;
+    tdm_body_visitor visit;
+    void *self;
+    struct tdm_error *err;
+    enum tdm_status status; /* once it is not TDM_OK, nothing more is visited */
+    enum tdm_phase phase;
+};
+
+static void visit(struct walk *walk, enum tdm_body_kind kind, enum tdm_pass pass, uint32_t group,
+                  uint32_t layer, uint32_t chunk)
+{
+    if (walk->status != TDM_OK)
+        return;
+    struct tdm_body body = {kind, walk->phase, pass, group, layer, chunk};
+    if (kind == TDM_BODY_OPTIMIZER)
+        body.phase = TDM_OPTIMIZER_PHASE;
+    walk->status = walk->visit(walk->self, &body, walk->err);
+}
+
+static void phase_begin(struct walk *walk, enum tdm_phase phase)
+{
+    walk->phase = phase;
+    visit(walk, TDM_BODY_PHASE_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+}
+
+static void phase_end(struct walk *walk)
+{
+    visit(walk, TDM_BODY_PHASE_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
+}
+
+static void optimizer(struct walk *walk, uint32_t unit)
+{
+    if (walk->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+        visit(walk, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+}
+
+/* A layer over all chunks, in rising order. */
+static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group, uint32_t layer)
+{
+    visit(walk, TDM_BODY_LAYER_BEGIN, pass, group, layer, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
+        visit(walk, TDM_BODY_FORWARD, pass, group, layer, chunk);
+    visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
+}
+
+/* Its K and V over all chunks; then backward, chunks in reverse: when a chunk is reached, all later
+ * ones have added to its dK, dV. */
+static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
+{
+    visit(walk, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
+        visit(walk, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, chunk);
+    for (uint32_t chunk = walk->chunks; chunk-- > 0;)
+        visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+    optimizer(walk, layer);
+    visit(walk, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
+}
+
+static void layer_major_group(struct walk *walk, uint32_t group)
+{
+    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
+    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+
+    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+    for (uint32_t layer = first; layer < top; layer++)
+        forward_sweep(walk, TDM_PASS_RERUN, group, layer);
+    for (uint32_t layer = top + 1; layer-- > first;)
+        backward_sweep(walk, group, layer);
+    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+}
+
+static void layer_major(struct walk *walk)
+{
+    const struct tdm_schedule *schedule = walk->schedule;
+    const struct tdm_model *model = schedule->model;
+
+    phase_begin(walk, TDM_FORWARD);
+    for (uint32_t layer = 0; layer < model->layers; layer++)
+        forward_sweep(walk, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
+    phase_end(walk);
+
+    phase_begin(walk, TDM_BACKWARD);
+    visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = walk->chunks; chunk-- > 0;)
+        visit(walk, TDM_BODY_HEAD, TDM_PASS_BACKWARD, TDM_NONE, model->layers, chunk);
+    optimizer(walk, tdm_model_head_unit(model));
+    visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+    for (uint32_t group = schedule->group_count; group-- > 0;)
+        layer_major_group(walk, group);
+    optimizer(walk, tdm_model_embedding_unit(model));
+    phase_end(walk);
+}
+
+static void chunk_major_forward(struct walk *walk, uint32_t group, bool last)
+{
+    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
+    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+
+    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
+        for (uint32_t layer = first; layer <= top; layer++)
+            /* the output of the last layer comes with the second forward: K and V are enough */
+            visit(walk, last && layer == top ? TDM_BODY_KV : TDM_BODY_FORWARD, TDM_PASS_FIRST,
+                  group, layer, chunk);
+    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+}
+
+static void chunk_major_backward(struct walk *walk, uint32_t group, bool last)
+{
+    const struct tdm_model *model = walk->schedule->model;
+    uint32_t first = tdm_schedule_first_layer(walk->schedule, group);
+    uint32_t top = first + walk->schedule->groups[group].layers - 1;
+
+    visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+    for (uint32_t chunk = walk->chunks; chunk-- > 0;) {
+        for (uint32_t layer = first; layer < top + last; layer++)
+            visit(walk, TDM_BODY_FORWARD, TDM_PASS_RERUN, group, layer, chunk);
+        if (last)
+            visit(walk, TDM_BODY_HEAD, TDM_PASS_BACKWARD, group, model->layers, chunk);
+        for (uint32_t layer = top + 1; layer-- > first;)
+            visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+    }
+    for (uint32_t layer = top + 1; layer-- > first;)
+        optimizer(walk, layer);
+    visit(walk, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
+}
+
+static void chunk_major(struct walk *walk)
+{
+    const struct tdm_schedule *schedule = walk->schedule;
+    uint32_t last = schedule->group_count - 1;
+
+    phase_begin(walk, TDM_FORWARD);
+    for (uint32_t group = 0; group <= last; group++)
+        chunk_major_forward(walk, group, group == last);
+    phase_end(walk);
+
+    phase_begin(walk, TDM_BACKWARD);
+    for (uint32_t group = last + 1; group-- > 0;) {
+        if (group == last)
+            visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+        chunk_major_backward(walk, group, group == last);
+        if (group == last) {
+            optimizer(walk, tdm_model_head_unit(schedule->model));
+            visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
+        }
+    }
+    optimizer(walk, tdm_model_embedding_unit(schedule->model));
+    phase_end(walk);
+}
+
+enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chunk_count,
+                              tdm_body_visitor visitor, void *self, struct tdm_error *err)
+{
+    struct walk walk = {.schedule = schedule,
+                        .chunks = chunk_count,
+                        .visit = visitor,
+                        .self = self,
+                        .err = err,
+                        .status = TDM_OK};
+    if (schedule->order == TDM_LAYER_MAJOR)
+        layer_major(&walk);
+    else
+        chunk_major(&walk);
+    return walk.status;
+}
