@@ -111,8 +111,8 @@ const char *tdm_names_join(char *const *names, char *out, size_t out_bytes)
             snprintf(out + used, out_bytes - used, "%s...", i == 0 ? "" : ", ");
             break;
         }
-        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : ", ",
-                                 names[i]);
+        used +=
+            (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
     return out;
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum tdm_dtype {
-    TDM_DTYPE_NONE,        /* the tensor does not exist (dtypes.master of a run without master) */
+    TDM_DTYPE_NONE, /* the tensor does not exist (dtypes.master of a run without master) */
     TDM_DTYPE_FP32,
     TDM_DTYPE_BF16,
     TDM_DTYPE_FP16,

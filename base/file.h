@@ -9,16 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Writes `bytes` of `data` to `path`; "-" is stdout; a device or a pipe is written in place. If `path` exists and `force` is false: TDM_USAGE
- * with the hint to pass --force. On any failure nothing is left behind and an old file stays as it
- * was: TDM_IO with the reason. */
+/* Writes `bytes` of `data` to `path`; "-" is stdout; a device or a pipe is written in place. If
+ * `path` is a file already and `force` is false: TDM_USAGE with the hint to pass --force. On any
+ * failure nothing is left behind and an old file stays as it was: TDM_IO with the reason. */
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err);
 
 /* Reads a whole file into malloc'ed memory (one extra zero byte after it); the caller frees.
  * TDM_INPUT if larger than `limit_bytes`; TDM_IO if it cannot be read. */
-enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **data,
-                              uint64_t *bytes, struct tdm_error *err);
+enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **data, uint64_t *bytes,
+                              struct tdm_error *err);
 
 /* Directory that holds read-only data of this installation (shipped configs, machine files, plot
  * scripts): $TIDEMARK_DATA if set, else the configured pkgdatadir. In a build tree the test

@@ -24,8 +24,8 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
     if (status != TDM_OK)
         return status;
     json_error_t problem;
-    json_t *value = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
-                               &problem);
+    json_t *value =
+        json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
     free(text);
     if (value == NULL) {
         if (json_error_code(&problem) == json_error_out_of_memory)

@@ -24,9 +24,9 @@ char *tdm_json_canonical(const json_t *value);
 
 /* Reading fields of one object. */
 struct tdm_json_reader {
-    const char *file;       /* shown first in messages; not owned */
-    const char *prefix;     /* dotted path of the object inside the file, "" at the root; not owned */
-    const json_t *object;   /* borrowed */
+    const char *file;     /* shown first in messages; not owned */
+    const char *prefix;   /* dotted path of the object inside the file, "" at the root; not owned */
+    const json_t *object; /* borrowed */
     struct tdm_error *err;  /* filled at the first failure */
     enum tdm_status status; /* TDM_OK until a field is missing, of the wrong type or out of range */
 };

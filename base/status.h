@@ -11,14 +11,14 @@
 
 enum tdm_status {
     TDM_OK,
-    TDM_USAGE,      /* a bad command line: exit 2 */
-    TDM_INPUT,      /* a bad file or value in it: exit 1 */
-    TDM_INFEASIBLE, /* no schedule fits, or this one does not: exit 3 */
-    TDM_NO_MEMORY,  /* the process could not get memory: exit 1 */
-    TDM_NO_DEVICE,  /* no such GPU or driver: exit 1 */
-    TDM_IO,         /* reading or writing failed: exit 1 */
+    TDM_USAGE,       /* a bad command line: exit 2 */
+    TDM_INPUT,       /* a bad file or value in it: exit 1 */
+    TDM_INFEASIBLE,  /* no schedule fits, or this one does not: exit 3 */
+    TDM_NO_MEMORY,   /* the process could not get memory: exit 1 */
+    TDM_NO_DEVICE,   /* no such GPU or driver: exit 1 */
+    TDM_IO,          /* reading or writing failed: exit 1 */
     TDM_INTERRUPTED, /* Ctrl-C: exit 130 */
-    TDM_INTERNAL,   /* a bug in tidemark: exit 1 */
+    TDM_INTERNAL,    /* a bug in tidemark: exit 1 */
 };
 
 /* The last failure. `message` is one line, lower case, no full stop: what is wrong with what.

@@ -164,8 +164,7 @@ enum tdm_status tdm_parse_tokens(const char *text, const char *what, uint64_t *t
     case FLAW_FRACTION:
         return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not a whole number of tokens", what, text);
     case FLAW_OVERFLOW:
-        return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is more tokens than 64 bits count", what,
-                        text);
+        return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is more tokens than 64 bits count", what, text);
     case FLAW_NONSENSE:
         break;
     }
@@ -185,9 +184,8 @@ enum tdm_status tdm_parse_count(const char *text, const char *what, uint64_t low
         if (low == 0 && high == UINT64_MAX)
             return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not a whole number", what, text);
         if (high == UINT64_MAX)
-            return tdm_fail(err, TDM_USAGE,
-                            "%s: \"%s\" is not a whole number of at least %" PRIu64, what, text,
-                            low);
+            return tdm_fail(err, TDM_USAGE, "%s: \"%s\" is not a whole number of at least %" PRIu64,
+                            what, text, low);
         return tdm_fail(err, TDM_USAGE,
                         "%s: \"%s\" is not a whole number from %" PRIu64 " to %" PRIu64, what, text,
                         low, high);

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a Hugging Face config.json: which architecture it is, its dimensions, and a refusal of
+ * every option that would change the computation and that we do not carry out. Absent fields have
+ * the defaults of the transformers library; null is absent. */
+#include "models/parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct architecture {
+    const char *name;       /* in "architectures" */
+    const char *model_type; /* in "model_type" */
+    uint64_t max_context;   /* if max_position_embeddings is absent */
+    bool qkv_bias;
+};
+
+static const struct architecture architectures[] = {
+    {"LlamaForCausalLM", "llama", 2048, false},
+    {"Qwen2ForCausalLM", "qwen2", 32768, true},
+};
+
+enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
+
+static const char *supported(char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < ARCHITECTURES && used < out_bytes; i++)
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : ", ",
+                                 architectures[i].name);
+    return out;
+}
+
+static const struct architecture *unsupported(struct tdm_json_reader *reader, const char *key,
+                                              const char *value)
+{
+    char list[128];
+    tdm_json_fail(reader, key, "names \"%.60s\", which is not supported; supported are %s", value,
+                  supported(list, sizeof(list)));
+    return NULL;
+}
+
+/* By "architectures", or by "model_type" where a config has none; NULL after failure. */
+static const struct architecture *find_architecture(struct tdm_json_reader *reader)
+{
+    if (!tdm_json_has(reader, "architectures")) {
+        if (!tdm_json_has(reader, "model_type")) {
+            char list[128];
+            tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], one of %s",
+                          supported(list, sizeof(list)));
+            return NULL;
+        }
+        const char *type = tdm_json_string(reader, "model_type");
+        if (tdm_json_status(reader) != TDM_OK)
+            return NULL;
+        for (size_t i = 0; i < ARCHITECTURES; i++) {
+            if (strcmp(type, architectures[i].model_type) == 0)
+                return &architectures[i];
+        }
+        return unsupported(reader, "model_type", type);
+    }
+
+    const json_t *list = tdm_json_array(reader, "architectures");
+    if (list == NULL)
+        return NULL;
+    const char *name = json_string_value(json_array_get(list, 0));
+    if (name == NULL) {
+        tdm_json_fail(reader, "architectures", "must hold the name of an architecture");
+        return NULL;
+    }
+    for (size_t i = 0; i < ARCHITECTURES; i++) {
+        if (strcmp(name, architectures[i].name) == 0)
+            return &architectures[i];
+    }
+    return unsupported(reader, "architectures", name);
+}
+
+/* Options that would add tensors or change results. Where one is off, its details do not matter. */
+static void refuse_options(struct tdm_json_reader *reader, const struct architecture *architecture)
+{
+    const char *activation = tdm_json_string_or(reader, "hidden_act", "silu");
+    if (strcmp(activation, "silu") != 0)
+        tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
+                      activation);
+    /* In Llama the option adds a bias to q, k, v and o; Qwen2 has no such option. */
+    if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
+        tdm_json_fail(reader, "attention_bias",
+                      "is true, which in %s adds a bias to the o product too and is not supported; "
+                      "only models without it are",
+                      architecture->name);
+    if (tdm_json_bool_or(reader, "mlp_bias", false))
+        tdm_json_fail(reader, "mlp_bias",
+                      "is true, which is not supported; only models without "
+                      "biases in the MLP are");
+    if (tdm_json_bool_or(reader, "use_sliding_window", false))
+        tdm_json_fail(reader, "use_sliding_window",
+                      "is true, which is not supported yet; set it to false for full attention in "
+                      "every layer");
+    if (tdm_json_has(reader, "layer_types")) {
+        const json_t *types = tdm_json_array(reader, "layer_types");
+        for (size_t i = 0; i < json_array_size(types); i++) {
+            const char *type = json_string_value(json_array_get(types, i));
+            if (type == NULL || strcmp(type, "full_attention") != 0)
+                tdm_json_fail(
+                    reader, "layer_types",
+                    "has \"%.40s\" for layer %zu; only \"full_attention\" is supported yet",
+                    type == NULL ? "" : type, i);
+        }
+    }
+    if (tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
+        tdm_json_fail(reader, "attention_dropout",
+                      "is not 0; dropout is not supported: set it to 0");
+    if (tdm_json_number_or(reader, "partial_rotary_factor", 0, 1, 1) != 1)
+        tdm_json_fail(reader, "partial_rotary_factor",
+                      "is not 1; only rotation of whole heads is supported");
+    if (tdm_json_has(reader, "quantization_config"))
+        tdm_json_fail(reader, "quantization_config",
+                      "is set; quantized weights cannot be trained: take the config of the "
+                      "original model");
+}
+
+static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
+{
+    return (uint32_t)tdm_json_count(reader, key, 1, TDM_DIMENSION_LIMIT);
+}
+
+static void read_heads(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    model->query_heads = dimension(reader, "num_attention_heads");
+    model->kv_heads = (uint32_t)tdm_json_count_or(reader, "num_key_value_heads", 1,
+                                                  TDM_DIMENSION_LIMIT, model->query_heads);
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    if (model->query_heads % model->kv_heads != 0) {
+        tdm_json_fail(reader, "num_key_value_heads",
+                      "is %" PRIu32 ", which does not divide %" PRIu32 " query heads "
+                      "(\"num_attention_heads\"); give a divisor",
+                      model->kv_heads, model->query_heads);
+        return;
+    }
+    if (tdm_json_has(reader, "head_dim")) {
+        model->head_dim = dimension(reader, "head_dim");
+    } else if (model->hidden % model->query_heads != 0) {
+        tdm_json_fail(reader, "num_attention_heads",
+                      "is %" PRIu32 ", which does not divide \"hidden_size\" %" PRIu32
+                      "; correct one of them or add \"head_dim\"",
+                      model->query_heads, model->hidden);
+    } else {
+        model->head_dim = model->hidden / model->query_heads;
+    }
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    if (model->head_dim % 2 != 0)
+        tdm_json_fail(
+            reader, "head_dim", "is %" PRIu32 "%s; rotary position embedding needs an even one",
+            model->head_dim,
+            tdm_json_has(reader, "head_dim") ? "" : " (\"hidden_size\" / \"num_attention_heads\")");
+    else if ((uint64_t)model->query_heads * model->head_dim > TDM_DIMENSION_LIMIT)
+        tdm_json_fail(reader, "head_dim",
+                      "is %" PRIu32 "; times %" PRIu32 " query heads that is more than %" PRIu64
+                      ": lower one of them",
+                      model->head_dim, model->query_heads, TDM_DIMENSION_LIMIT);
+}
+
+enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    const struct architecture *architecture = find_architecture(reader);
+    if (architecture == NULL)
+        return tdm_json_status(reader);
+    snprintf(model->architecture, sizeof(model->architecture), "%s", architecture->name);
+    refuse_options(reader, architecture);
+
+    model->hidden = dimension(reader, "hidden_size");
+    model->intermediate = dimension(reader, "intermediate_size");
+    model->layers = (uint32_t)tdm_json_count(reader, "num_hidden_layers", 1, TDM_LAYER_LIMIT);
+    model->vocabulary = dimension(reader, "vocab_size");
+    read_heads(reader, model);
+    model->max_context = tdm_json_count_or(reader, "max_position_embeddings", 1, UINT64_C(1) << 40,
+                                           architecture->max_context);
+    model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
+    model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
+    model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", false);
+    if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
+        return tdm_json_status(reader);
+
+    model->layer_kinds = calloc(model->layers, sizeof(*model->layer_kinds));
+    if (model->layer_kinds == NULL) {
+        reader->status =
+            tdm_fail(reader->err, TDM_NO_MEMORY, "%s: no memory for %" PRIu32 " layers",
+                     reader->file, model->layers);
+        return reader->status;
+    }
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].qkv_bias = architecture->qkv_bias;
+    return TDM_OK;
+}

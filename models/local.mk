@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	models/config.c \
+	models/model.c models/model.h \
+	models/parts.h \
+	models/rope.c \
+	models/tensors.c
+
+nobase_dist_pkgdata_DATA += \
+	models/configs/byte-1m.json \
+	models/configs/llama-2-70b.json \
+	models/configs/llama-2-7b.json \
+	models/configs/llama-3-8b.json \
+	models/configs/llama-3.1-70b.json \
+	models/configs/llama-3.1-8b.json \
+	models/configs/llama-3.2-1b.json \
+	models/configs/llama-3.2-3b.json \
+	models/configs/qwen2.5-0.5b.json \
+	models/configs/qwen2.5-1.5b.json \
+	models/configs/qwen2.5-14b.json \
+	models/configs/qwen2.5-32b.json \
+	models/configs/qwen2.5-3b.json \
+	models/configs/qwen2.5-72b.json \
+	models/configs/qwen2.5-7b.json

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model: found by name or path, built from its config, and known by a digest. */
+#include "models/model.h"
+
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "models/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONFIG_FOLDER "models/configs"
+
+/* Runs of equal layers as [[layers, qkv_bias], ...]. */
+static json_t *pack_layer_kinds(const struct tdm_model *model)
+{
+    json_t *runs = json_array();
+    for (uint32_t first = 0, last; first < model->layers; first = last) {
+        bool bias = model->layer_kinds[first].qkv_bias;
+        for (last = first + 1; last < model->layers && model->layer_kinds[last].qkv_bias == bias;)
+            last++;
+        json_array_append_new(runs, json_pack("[Ib]", (json_int_t)(last - first), bias));
+    }
+    return runs;
+}
+
+/* Digest of all that decides what is computed, as canonical JSON. Left out: the name, and
+ * max_context, which limits nothing. */
+static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
+{
+    const struct tdm_rope *rope = &model->rope;
+    json_t *what = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:o, s:[iffffIfff]}",
+        "architecture", model->architecture, "layers", (json_int_t)model->layers, "hidden",
+        (json_int_t)model->hidden, "intermediate", (json_int_t)model->intermediate, "query_heads",
+        (json_int_t)model->query_heads, "kv_heads", (json_int_t)model->kv_heads, "head_dim",
+        (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->vocabulary, "norm_epsilon",
+        model->norm_epsilon, "initializer_range", model->initializer_range, "tied", model->tied,
+        "layer_kinds", pack_layer_kinds(model), "rope", (int)rope->kind, rope->theta, rope->factor,
+        rope->low_frequency_factor, rope->high_frequency_factor, (json_int_t)rope->original_context,
+        rope->beta_fast, rope->beta_slow, rope->attention_factor);
+    char *text = what == NULL ? NULL : tdm_json_canonical(what);
+    json_decref(what);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
+    tdm_digest_text(text, model->digest);
+    free(text);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
+                                      struct tdm_model **model, struct tdm_error *err)
+{
+    if (!json_is_object(config))
+        return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", file);
+    struct tdm_model *built = calloc(1, sizeof(*built));
+    if (built == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a model", file);
+    snprintf(built->name, sizeof(built->name), "%s", name);
+    built->config = json_incref(config);
+
+    struct tdm_json_reader reader = {.file = file, .prefix = "", .object = config, .err = err};
+    enum tdm_status status = tdm_config_read(&reader, built);
+    if (status == TDM_OK)
+        status = tdm_model_lay_out(&reader, built);
+    if (status == TDM_OK)
+        status = write_digest(built, err);
+    if (status != TDM_OK) {
+        tdm_model_free(built);
+        return status;
+    }
+    *model = built;
+    return TDM_OK;
+}
+
+void tdm_model_free(struct tdm_model *model)
+{
+    if (model == NULL)
+        return;
+    free(model->layer_kinds);
+    free(model->tensors);
+    free(model->units);
+    json_decref(model->config);
+    free(model);
+}
+
+enum tdm_status tdm_model_names(char ***names, struct tdm_error *err)
+{
+    return tdm_data_names(CONFIG_FOLDER, ".json", names, err);
+}
+
+/* A name for a model that came from a path: its last part, or that of the directory if the file is
+ * called config.json like all the others. */
+static void name_from_path(const char *path, char *out, size_t out_bytes)
+{
+    size_t end = strlen(path);
+    size_t start = end;
+    for (int part = 0; part < 2; part++) {
+        size_t part_end = start;
+        while (part_end > 0 && path[part_end - 1] == '/')
+            part_end--;
+        size_t part_start = part_end;
+        while (part_start > 0 && path[part_start - 1] != '/')
+            part_start--;
+        if (part_start == part_end || (part == 1 && path[part_start] == '.'))
+            break;
+        start = part_start;
+        end = part_end;
+        if (end - start != strlen("config.json") ||
+            strncmp(path + start, "config.json", end - start) != 0)
+            break;
+    }
+    size_t length = end - start < out_bytes - 1 ? end - start : out_bytes - 1;
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)path[start + i];
+        out[i] = c < 0x20 || c == 0x7f ? '?' : (char)c;
+    }
+    out[length] = '\0';
+}
+
+static enum tdm_status load_file(const char *path, const char *name, struct tdm_model **model,
+                                 struct tdm_error *err)
+{
+    json_t *config;
+    enum tdm_status status = tdm_json_load(path, &config, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_model_from_config(path, name, config, model, err);
+    json_decref(config);
+    return status;
+}
+
+static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
+{
+    char **names;
+    enum tdm_status status = tdm_model_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    char list[400];
+    tdm_fail(err, TDM_INPUT,
+             "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
+             name);
+    tdm_hint(err, "shipped models: %s", tdm_names_join(names, list, sizeof(list)));
+    free(names);
+    return TDM_INPUT;
+}
+
+enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
+                               struct tdm_error *err)
+{
+    char path[4096];
+    if (model_or_path[0] != '\0' && strchr(model_or_path, '/') == NULL) {
+        enum tdm_status status =
+            tdm_data_path(CONFIG_FOLDER, model_or_path, ".json", path, sizeof(path), err);
+        if (status != TDM_OK)
+            return status;
+        if (access(path, F_OK) == 0)
+            return load_file(path, model_or_path, model, err);
+    }
+
+    struct stat info;
+    if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0)
+        return unknown_model(model_or_path, err);
+    char name[sizeof((*model)->name)];
+    name_from_path(model_or_path, name, sizeof(name));
+    if (!S_ISDIR(info.st_mode))
+        return load_file(model_or_path, name, model, err);
+
+    int length = snprintf(path, sizeof(path), "%s/config.json", model_or_path);
+    if (length < 0 || (size_t)length >= sizeof(path))
+        return tdm_fail(err, TDM_INPUT, "%.256s: the name of the directory is too long",
+                        model_or_path);
+    if (access(path, F_OK) != 0) {
+        tdm_fail(err, TDM_INPUT, "%s: the directory holds no config.json", model_or_path);
+        tdm_hint(err, "give the directory of a Hugging Face model, or the file itself");
+        return TDM_INPUT;
+    }
+    return load_file(path, name, model, err);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model: the dimensions of a decoder-only transformer and the tensors it is made of.
+ *
+ * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
+ * architectures LlamaForCausalLM and Qwen2ForCausalLM. Every layer has a kind of its own; nothing
+ * assumes that all are alike.
+ *
+ * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
+ * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
+ * lie one after the other; offsets are in elements, so one layout serves weights, gradients,
+ * moments and masters of any dtype.
+ */
+#ifndef TDM_MODELS_MODEL_H
+#define TDM_MODELS_MODEL_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tdm_rope_kind { TDM_ROPE_PLAIN, TDM_ROPE_LINEAR, TDM_ROPE_LLAMA3, TDM_ROPE_YARN };
+
+/* Rotary position embedding. Fields that a kind does not use are 0. */
+struct tdm_rope {
+    enum tdm_rope_kind kind;
+    double theta;
+    double factor;
+    double low_frequency_factor;  /* llama3 */
+    double high_frequency_factor; /* llama3 */
+    uint64_t original_context;    /* llama3, yarn */
+    double beta_fast, beta_slow;  /* yarn */
+    double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
+};
+
+/* What one layer is. Issue by issue this grows (sliding windows, QK-norm, experts). */
+struct tdm_layer_kind {
+    bool qkv_bias;
+};
+
+/* What a tensor is in the model. Order is the order inside a unit. */
+enum tdm_role {
+    TDM_ROLE_ATTENTION_NORM, /* [hidden] */
+    TDM_ROLE_Q,              /* [query_heads * head_dim, hidden] */
+    TDM_ROLE_Q_BIAS,         /* [query_heads * head_dim] */
+    TDM_ROLE_K,              /* [kv_heads * head_dim, hidden] */
+    TDM_ROLE_V,              /* [kv_heads * head_dim, hidden] */
+    TDM_ROLE_K_BIAS,         /* [kv_heads * head_dim] */
+    TDM_ROLE_V_BIAS,         /* [kv_heads * head_dim] */
+    TDM_ROLE_O,              /* [hidden, query_heads * head_dim] */
+    TDM_ROLE_MLP_NORM,       /* [hidden] */
+    TDM_ROLE_GATE,           /* [intermediate, hidden] */
+    TDM_ROLE_UP,             /* [intermediate, hidden] */
+    TDM_ROLE_DOWN,           /* [hidden, intermediate] */
+    TDM_ROLE_EMBEDDING,      /* [vocabulary, hidden] */
+    TDM_ROLE_FINAL_NORM,     /* [hidden] */
+    TDM_ROLE_HEAD,           /* [vocabulary, hidden]; absent if tied */
+    TDM_ROLES
+};
+
+/* A weight tensor; row-major [rows, columns] as Hugging Face stores it (y = x W^T). A vector has
+ * rows = 1. */
+struct tdm_tensor {
+    enum tdm_role role;
+    uint32_t unit;
+    uint64_t rows, columns;
+    uint64_t elements;
+    uint64_t offset; /* first element inside its unit; a multiple of TDM_TENSOR_ALIGN */
+};
+
+/* Elements to which tensors are aligned inside a unit: 256 B at 16 bits. */
+#define TDM_TENSOR_ALIGN 128u
+
+struct tdm_unit {
+    uint32_t first_tensor, tensor_count; /* into tdm_model.tensors */
+    uint64_t elements;                   /* of the layout, padding included */
+    uint64_t parameters;                 /* without padding */
+};
+
+struct tdm_model {
+    char name[64];         /* shipped name, or the directory or file it came from */
+    char architecture[48]; /* "LlamaForCausalLM" */
+    char digest[17];       /* hex digest of the dimensions and options; not of name, max_context */
+    uint32_t layers;
+    uint32_t hidden;
+    uint32_t intermediate;
+    uint32_t query_heads;
+    uint32_t kv_heads;
+    uint32_t head_dim;
+    uint32_t vocabulary;
+    uint64_t max_context; /* max_position_embeddings: trained for; not a limit of ours */
+    double norm_epsilon;
+    double initializer_range;
+    bool tied;
+    struct tdm_rope rope;
+
+    struct tdm_layer_kind *layer_kinds; /* [layers] */
+    struct tdm_tensor *tensors;         /* sorted by unit, then role */
+    uint32_t tensor_count;
+    struct tdm_unit *units; /* [layers + 2] */
+    uint32_t unit_count;
+    uint64_t parameters; /* all, tied counted once */
+    json_t *config;      /* what it was read from, kept for the schedule; owned */
+};
+
+/* Unit numbers: 0 .. layers-1 are the layers. */
+static inline uint32_t tdm_model_embedding_unit(const struct tdm_model *model)
+{
+    return model->layers;
+}
+
+static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
+{
+    return model->layers + 1;
+}
+
+/* Reads MODEL as the command line means it: a shipped name ("qwen2.5-7b"), the path of a
+ * config.json, or a directory that holds one. On success the caller owns *model (tdm_model_free).
+ * TDM_INPUT: unknown name (lists the shipped ones), unsupported architecture (names it, lists what
+ * is supported), impossible or absurd dimensions. */
+enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
+                               struct tdm_error *err);
+
+/* Builds a model from a parsed config (borrowed; kept by reference); `file` names it in messages. */
+enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
+                                      struct tdm_model **model, struct tdm_error *err);
+
+void tdm_model_free(struct tdm_model *model);
+
+/* The tensor of a role in a unit, or NULL if the unit has none. */
+const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
+                                          enum tdm_role role);
+
+/* Hugging Face name of a tensor: "model.layers.3.self_attn.q_proj.weight". Written to `out`. */
+void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
+                     uint32_t out_bytes);
+
+/* Parameters that take part in matrix products (each 2 FLOPs a token forward): layer matrices and
+ * the head (also when tied); not the embedding look-up, biases or norms. */
+uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
+
+/* Inverse frequencies of RoPE, [head_dim / 2], with the kind's scaling applied, in double.
+ * Sources: linear (positions / factor), Llama 3.1 (frequency bands), YaRN (arXiv 2309.00071).
+ * *attention_factor receives the scale of cos and sin (1 except YaRN). */
+void tdm_rope_inverse_frequencies(const struct tdm_model *model, double *inverse_frequencies,
+                                  double *attention_factor);
+
+/* Names of the shipped models, sorted; NULL-terminated array of strings, one allocation, caller
+ * frees with free(). TDM_IO if the data directory cannot be read. */
+enum tdm_status tdm_model_names(char ***names, struct tdm_error *err);
+
+#endif

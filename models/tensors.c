@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The weight tensors of a model: their shapes, their places inside the units, and their names in
+ * Hugging Face checkpoints. */
+#include "models/parts.h"
+
+#include "base/size.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Which dimension a side of a tensor has. */
+enum side { SIDE_ONE, SIDE_HIDDEN, SIDE_QUERY, SIDE_KV, SIDE_INTERMEDIATE, SIDE_VOCABULARY };
+
+static const struct {
+    const char *name; /* inside "model.layers.N." for the tensors of a layer */
+    enum side rows, columns;
+} shapes[TDM_ROLES] = {
+    [TDM_ROLE_ATTENTION_NORM] = {"input_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_Q] = {"self_attn.q_proj.weight", SIDE_QUERY, SIDE_HIDDEN},
+    [TDM_ROLE_Q_BIAS] = {"self_attn.q_proj.bias", SIDE_ONE, SIDE_QUERY},
+    [TDM_ROLE_K] = {"self_attn.k_proj.weight", SIDE_KV, SIDE_HIDDEN},
+    [TDM_ROLE_V] = {"self_attn.v_proj.weight", SIDE_KV, SIDE_HIDDEN},
+    [TDM_ROLE_K_BIAS] = {"self_attn.k_proj.bias", SIDE_ONE, SIDE_KV},
+    [TDM_ROLE_V_BIAS] = {"self_attn.v_proj.bias", SIDE_ONE, SIDE_KV},
+    [TDM_ROLE_O] = {"self_attn.o_proj.weight", SIDE_HIDDEN, SIDE_QUERY},
+    [TDM_ROLE_MLP_NORM] = {"post_attention_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_GATE] = {"mlp.gate_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
+    [TDM_ROLE_UP] = {"mlp.up_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
+    [TDM_ROLE_DOWN] = {"mlp.down_proj.weight", SIDE_HIDDEN, SIDE_INTERMEDIATE},
+    [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
+    [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_HEAD] = {"lm_head.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
+};
+
+static uint64_t side_length(const struct tdm_model *model, enum side side)
+{
+    switch (side) {
+    case SIDE_ONE:
+        return 1;
+    case SIDE_HIDDEN:
+        return model->hidden;
+    case SIDE_QUERY:
+        return (uint64_t)model->query_heads * model->head_dim;
+    case SIDE_KV:
+        return (uint64_t)model->kv_heads * model->head_dim;
+    case SIDE_INTERMEDIATE:
+        return model->intermediate;
+    case SIDE_VOCABULARY:
+        return model->vocabulary;
+    }
+    return 0;
+}
+
+/* Whether a unit holds a tensor of this role. */
+static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role role)
+{
+    if (unit == tdm_model_embedding_unit(model))
+        return role == TDM_ROLE_EMBEDDING;
+    if (unit == tdm_model_head_unit(model))
+        return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied);
+    if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
+        return model->layer_kinds[unit].qkv_bias;
+    return role < TDM_ROLE_EMBEDDING;
+}
+
+static void lay_out_unit(struct tdm_model *model, uint32_t number, uint32_t *next_tensor)
+{
+    struct tdm_unit *unit = &model->units[number];
+    unit->first_tensor = *next_tensor;
+    for (unsigned i = 0; i < TDM_ROLES; i++) {
+        enum tdm_role role = (enum tdm_role)i;
+        if (!unit_has(model, number, role))
+            continue;
+        struct tdm_tensor *tensor = &model->tensors[(*next_tensor)++];
+        tensor->role = role;
+        tensor->unit = number;
+        tensor->rows = side_length(model, shapes[role].rows);
+        tensor->columns = side_length(model, shapes[role].columns);
+        tensor->elements = tdm_size_mul(tensor->rows, tensor->columns);
+        tensor->offset = unit->elements;
+        unit->elements =
+            tdm_size_align(tdm_size_add(unit->elements, tensor->elements), TDM_TENSOR_ALIGN);
+        unit->parameters = tdm_size_add(unit->parameters, tensor->elements);
+    }
+    unit->tensor_count = *next_tensor - unit->first_tensor;
+}
+
+enum tdm_status tdm_model_lay_out(struct tdm_json_reader *reader, struct tdm_model *model)
+{
+    model->unit_count = model->layers + 2;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        for (unsigned role = 0; role < TDM_ROLES; role++)
+            model->tensor_count += unit_has(model, unit, (enum tdm_role)role);
+    }
+    model->units = calloc(model->unit_count, sizeof(*model->units));
+    model->tensors = calloc(model->tensor_count, sizeof(*model->tensors));
+    if (model->units == NULL || model->tensors == NULL) {
+        reader->status =
+            tdm_fail(reader->err, TDM_NO_MEMORY, "%s: no memory for %" PRIu32 " tensors",
+                     reader->file, model->tensor_count);
+        return reader->status;
+    }
+
+    uint32_t next_tensor = 0;
+    uint64_t padded = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        lay_out_unit(model, unit, &next_tensor);
+        model->parameters = tdm_size_add(model->parameters, model->units[unit].parameters);
+        padded = tdm_size_add(padded, model->units[unit].elements);
+    }
+    if (padded > TDM_PARAMETER_LIMIT)
+        return tdm_json_fail(reader, "num_hidden_layers",
+                             "is %" PRIu32 ", which with the other dimensions gives more than "
+                             "2^48 parameters; lower it or \"hidden_size\", \"intermediate_size\" "
+                             "or \"vocab_size\"",
+                             model->layers);
+    return TDM_OK;
+}
+
+const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
+                                          enum tdm_role role)
+{
+    if (unit >= model->unit_count)
+        return NULL;
+    const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor];
+    for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
+        if (tensor[i].role == role)
+            return &tensor[i];
+    }
+    return NULL;
+}
+
+void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
+                     uint32_t out_bytes)
+{
+    const char *name = shapes[tensor->role].name;
+    if (tensor->unit < model->layers)
+        snprintf(out, out_bytes, "model.layers.%" PRIu32 ".%s", tensor->unit, name);
+    else
+        snprintf(out, out_bytes, "%s", name);
+}
+
+uint64_t tdm_model_matmul_parameters(const struct tdm_model *model)
+{
+    uint64_t parameters = (uint64_t)model->vocabulary * model->hidden; /* the head, tied or not */
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[i];
+        if (tensor->unit < model->layers && shapes[tensor->role].rows != SIDE_ONE)
+            parameters = tdm_size_add(parameters, tensor->elements);
+    }
+    return parameters;
+}
