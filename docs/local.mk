@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+# Pages and pictures that travel with the sources go to EXTRA_DIST.

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	planner/simulate.h

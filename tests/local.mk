@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests and how they run. To add one, put its name in one of these, here or in a folder's local.mk:
+#
+#   cmocka_tests   tests/NAME, a cmocka program built from tests/NAME.c; skipped without cmocka
+#   plain_tests    tests/NAME, a program built from tests/NAME.c that prints TAP, or only exits with
+#                  0 (passed), 77 (skipped; its last line says why) or anything else (failed)
+#   script_tests   tests/NAME, an executable script that does the same
+#   gpu_tests      tests/gpu/NAME, as plain_tests, built where there is nvcc; tests/gpu/run runs them
+#                  where there is a GPU
+#
+# All are linked with both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES. Golden cases
+# are files in tests/golden and need no line here: see tests/golden-run.
+#
+# A test finds in its environment: TDM_SRCDIR and TDM_BUILDDIR (absolute), TIDEMARK_DATA, the built
+# programs first on PATH, TDM_SHORT=1 if it should be short, TDM_SANITIZED=1 if built with
+# sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
+
+LDADD = $(EXECUTOR_LIBS) $(CMOCKA_LIBS)
+
+script_tests += \
+	tests/golden-run \
+	tests/links
+
+gpu_tests = \
+	tests/gpu/norm_test
+tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h
+tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_norm_test_LDADD = $(gpu_test_libs)
+
+# GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
+gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
+
+check_PROGRAMS = $(plain_tests)
+TESTS = $(plain_tests) $(script_tests)
+
+if HAVE_CMOCKA
+check_PROGRAMS += $(cmocka_tests)
+TESTS += $(cmocka_tests)
+AM_CPPFLAGS += $(CMOCKA_CFLAGS)
+else
+TESTS += tests/no-cmocka
+endif
+
+if HAVE_CUDA
+check_PROGRAMS += $(gpu_tests)
+TESTS += $(gpu_tests)
+endif
+
+if SANITIZERS
+tdm_sanitized = TDM_SANITIZED=1
+else
+tdm_sanitized = TDM_SANITIZED=
+endif
+
+TEST_EXTENSIONS =
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-case
+AM_TESTS_ENVIRONMENT = \
+	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP \
+	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
+	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
+	PATH='$(abs_top_builddir)':"$$PATH" \
+	TDM_SHORT="$${TDM_SHORT-$(TDM_SHORT)}" TDM_CMOCKA_TESTS='$(cmocka_tests)' $(tdm_sanitized); \
+	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA \
+	XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
+
+EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
+	tests/golden tests/data
+
+# Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
+check: all
+	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs)
+	@status=0; $(MAKE) $(AM_MAKEFLAGS) check-am || status=$$?; \
+	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
+	exit $$status
+
+clean-local:
+	rm -rf tests/scratch
