@@ -122,7 +122,7 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err);
 
-/* Builds a model from a parsed config (borrowed; kept by reference); `file` names it in messages. */
+/* From a parsed config (borrowed; kept by reference); `file` names it in messages. */
 enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
                                       struct tdm_model **model, struct tdm_error *err);
 

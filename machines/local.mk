@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	machines/local.c \
+	machines/machine.c machines/machine.h \
+	machines/parts.h
+
+nobase_dist_pkgdata_DATA += \
+	machines/descriptions/a100-80.json \
+	machines/descriptions/h100.json \
+	machines/descriptions/h200.json \
+	machines/descriptions/l40s.json \
+	machines/descriptions/rtx-4090.json

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A machine: read from a description, shipped or by path. A description is one JSON object:
+ *
+ *   format                 "tidemark-machine-1"
+ *   name, title, source    strings; notes: a list of strings, optional
+ *   device_bytes           memory of the device as its driver reports it
+ *   host_bytes             host memory to plan on
+ *   runtime_device_bytes   what driver and libraries take of them, outside the arena
+ *   runtime_host_bytes     (0 if absent)
+ *   peak_flops_per_second  dense bf16 peak, by which MFU is counted
+ *   launch_seconds         least time of an operation
+ *   copy_seconds           fixed time of a copy
+ *   rates                  {product_flops_per_second, ...}: see rate_keys
+ */
+#include "machines/machine.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "machines/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DESCRIPTION_FOLDER "machines/descriptions"
+#define BYTES_LIMIT (UINT64_C(1) << 50)
+
+static const char *const rate_keys[TDM_RATES + 1] = {
+    [TDM_RATE_PRODUCT] = "product_flops_per_second",
+    [TDM_RATE_ATTENTION_FORWARD] = "attention_forward_flops_per_second",
+    [TDM_RATE_ATTENTION_BACKWARD] = "attention_backward_flops_per_second",
+    [TDM_RATE_ELEMENTWISE] = "elementwise_bytes_per_second",
+    [TDM_RATE_H2D] = "h2d_bytes_per_second",
+    [TDM_RATE_D2H] = "d2h_bytes_per_second",
+    [TDM_RATE_BOTH_WAYS] = "both_ways_bytes_per_second",
+    [TDM_RATES] = NULL,
+};
+
+static const char *const keys[] = {
+    "format",
+    "name",
+    "title",
+    "source",
+    "notes",
+    "device_bytes",
+    "host_bytes",
+    "runtime_device_bytes",
+    "runtime_host_bytes",
+    "peak_flops_per_second",
+    "launch_seconds",
+    "copy_seconds",
+    "rates",
+    NULL,
+};
+
+const char *tdm_place_name(enum tdm_place place)
+{
+    static const char *const names[TDM_PLACES] = {
+        [TDM_DEVICE] = "device",
+        [TDM_HOST] = "host",
+    };
+    return (unsigned)place < TDM_PLACES ? names[place] : "unknown";
+}
+
+const char *tdm_lane_name(enum tdm_lane lane)
+{
+    static const char *const names[TDM_LANES] = {
+        [TDM_LANE_COMPUTE] = "compute",
+        [TDM_LANE_H2D] = "h2d",
+        [TDM_LANE_D2H] = "d2h",
+    };
+    return (unsigned)lane < TDM_LANES ? names[lane] : "unknown";
+}
+
+static void read_text(struct tdm_json_reader *reader, const char *key, char *out, size_t out_bytes)
+{
+    const char *text = tdm_json_string(reader, key);
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    if (text[0] == '\0' || strlen(text) >= out_bytes)
+        tdm_json_fail(reader, key, "has %zu characters; it must have 1 to %zu", strlen(text),
+                      out_bytes - 1);
+    else
+        snprintf(out, out_bytes, "%s", text);
+}
+
+static void check_notes(struct tdm_json_reader *reader)
+{
+    if (!tdm_json_has(reader, "notes"))
+        return;
+    const json_t *notes = tdm_json_array(reader, "notes");
+    for (size_t i = 0; i < json_array_size(notes); i++) {
+        if (!json_is_string(json_array_get(notes, i)))
+            tdm_json_fail(reader, "notes",
+                          "holds something else at %zu; it must be a list of "
+                          "strings",
+                          i);
+    }
+}
+
+static void read_rates(struct tdm_json_reader *reader, double rate[TDM_RATES])
+{
+    const json_t *rates = tdm_json_object(reader, "rates");
+    struct tdm_json_reader inner = *reader;
+    inner.prefix = "rates";
+    inner.object = rates;
+    tdm_json_only(&inner, rate_keys);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        rate[i] = tdm_json_number(&inner, rate_keys[i], 1, 1e21);
+    if (tdm_json_status(&inner) == TDM_OK &&
+        rate[TDM_RATE_BOTH_WAYS] > rate[TDM_RATE_H2D] + rate[TDM_RATE_D2H])
+        tdm_json_fail(&inner, rate_keys[TDM_RATE_BOTH_WAYS],
+                      "is %g, more than \"%s\" and \"%s\" together; it is the sum of both "
+                      "directions when both are busy",
+                      rate[TDM_RATE_BOTH_WAYS], rate_keys[TDM_RATE_H2D], rate_keys[TDM_RATE_D2H]);
+    reader->status = tdm_json_status(&inner);
+}
+
+static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
+                       const char *runtime_key, uint64_t *capacity_bytes, uint64_t *runtime_bytes)
+{
+    *capacity_bytes = tdm_json_count(reader, capacity_key, 1, BYTES_LIMIT);
+    *runtime_bytes = tdm_json_count_or(reader, runtime_key, 0, BYTES_LIMIT, 0);
+    if (tdm_json_status(reader) == TDM_OK && *runtime_bytes >= *capacity_bytes)
+        tdm_json_fail(reader, runtime_key, "leaves nothing of \"%s\"; correct one of them",
+                      capacity_key);
+}
+
+enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
+                                      struct tdm_machine **machine, struct tdm_error *err)
+{
+    if (!json_is_object(description))
+        return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", file);
+    struct tdm_machine *built = calloc(1, sizeof(*built));
+    if (built == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a machine", file);
+    built->description = json_incref(description);
+
+    struct tdm_json_reader reader = {.file = file, .prefix = "", .object = description, .err = err};
+    const char *format = tdm_json_string(&reader, "format");
+    if (tdm_json_status(&reader) == TDM_OK && strcmp(format, TDM_MACHINE_FORMAT) != 0)
+        tdm_json_fail(&reader, "format", "is \"%.40s\"; this tidemark reads \"%s\"", format,
+                      TDM_MACHINE_FORMAT);
+    tdm_json_only(&reader, keys);
+    read_text(&reader, "name", built->name, sizeof(built->name));
+    read_text(&reader, "title", built->title, sizeof(built->title));
+    read_text(&reader, "source", built->source, sizeof(built->source));
+    check_notes(&reader);
+    read_place(&reader, "device_bytes", "runtime_device_bytes", &built->capacity_bytes[TDM_DEVICE],
+               &built->runtime_bytes[TDM_DEVICE]);
+    read_place(&reader, "host_bytes", "runtime_host_bytes", &built->capacity_bytes[TDM_HOST],
+               &built->runtime_bytes[TDM_HOST]);
+    built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", 1, 1e21);
+    built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
+    built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
+    read_rates(&reader, built->rate);
+
+    if (tdm_json_status(&reader) != TDM_OK) {
+        tdm_machine_free(built);
+        return tdm_json_status(&reader);
+    }
+    *machine = built;
+    return TDM_OK;
+}
+
+void tdm_machine_free(struct tdm_machine *machine)
+{
+    if (machine == NULL)
+        return;
+    json_decref(machine->description);
+    free(machine);
+}
+
+enum tdm_status tdm_machine_names(char ***names, struct tdm_error *err)
+{
+    return tdm_data_names(DESCRIPTION_FOLDER, ".json", names, err);
+}
+
+enum tdm_status tdm_machine_load_file(const char *path, struct tdm_machine **machine,
+                                      struct tdm_error *err)
+{
+    json_t *description;
+    enum tdm_status status = tdm_json_load(path, &description, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_machine_from_json(path, description, machine, err);
+    json_decref(description);
+    return status;
+}
+
+static enum tdm_status unknown_machine(const char *name, struct tdm_error *err)
+{
+    char **names;
+    enum tdm_status status = tdm_machine_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    char list[400];
+    tdm_fail(err, TDM_INPUT,
+             "\"%.256s\" is not a shipped machine, \"local\", or a file that describes one", name);
+    tdm_hint(err, "shipped machines: %s", tdm_names_join(names, list, sizeof(list)));
+    free(names);
+    return TDM_INPUT;
+}
+
+enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
+                                 struct tdm_error *err)
+{
+    if (strcmp(name_or_path, "local") == 0)
+        return tdm_machine_load_local(machine, err);
+    if (name_or_path[0] != '\0' && strchr(name_or_path, '/') == NULL) {
+        char path[4096];
+        enum tdm_status status =
+            tdm_data_path(DESCRIPTION_FOLDER, name_or_path, ".json", path, sizeof(path), err);
+        if (status != TDM_OK)
+            return status;
+        if (access(path, F_OK) == 0)
+            return tdm_machine_load_file(path, machine, err);
+    }
+    struct stat info;
+    if (name_or_path[0] == '\0' || stat(name_or_path, &info) != 0 || S_ISDIR(info.st_mode))
+        return unknown_machine(name_or_path, err);
+    return tdm_machine_load_file(name_or_path, machine, err);
+}

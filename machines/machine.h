@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A machine: places with capacities, lanes, links between places, and the rates that predict time.
+ *
+ * Places and lanes are tables, so that disk, peers and communication join without new code paths.
+ */
+#ifndef TDM_MACHINES_MACHINE_H
+#define TDM_MACHINES_MACHINE_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* First field of a description; what the others are is said at the top of machine.c. */
+#define TDM_MACHINE_FORMAT "tidemark-machine-1"
+
+enum tdm_place { TDM_DEVICE, TDM_HOST, TDM_PLACES };
+enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANES };
+
+const char *tdm_place_name(enum tdm_place place); /* "device", "host" */
+const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h" */
+
+/* What a rate is for. Products and attention are in FLOP/s, the others in bytes/s. */
+enum tdm_rate {
+    TDM_RATE_PRODUCT,
+    TDM_RATE_ATTENTION_FORWARD,
+    TDM_RATE_ATTENTION_BACKWARD,
+    TDM_RATE_ELEMENTWISE, /* bytes read and written by memory-bound kernels */
+    TDM_RATE_H2D,         /* one direction alone */
+    TDM_RATE_D2H,
+    TDM_RATE_BOTH_WAYS, /* h2d and d2h at once, bytes of both together */
+    TDM_RATES
+};
+
+struct tdm_machine {
+    char name[64];
+    char title[96];                      /* "NVIDIA H200 141 GB SXM" */
+    char source[128];                    /* "measured" or "datasheet", and where or when */
+    uint64_t capacity_bytes[TDM_PLACES]; /* device memory; host memory to plan on */
+    uint64_t runtime_bytes[TDM_PLACES];  /* driver and libraries, outside the arena */
+    double rate[TDM_RATES];
+    double peak_flops;     /* dense bf16 tensor peak, for MFU */
+    double launch_seconds; /* least time of one op on the compute lane */
+    double copy_seconds;   /* fixed time of one copy */
+    json_t *description;   /* what it was read from, kept for the schedule; owned */
+};
+
+/* Reads --machine: a shipped name ("h200"), a FILE, or "local": what calibrate wrote
+ * ($XDG_CONFIG_HOME/tidemark/machine.json), else this computer's cores and memory for the cpu
+ * backend with assumed rates, and `source` says so. Caller owns *machine. */
+enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
+                                 struct tdm_error *err);
+
+/* From a parsed description (borrowed; kept by reference); `file` names it in messages. */
+enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
+                                      struct tdm_machine **machine, struct tdm_error *err);
+
+void tdm_machine_free(struct tdm_machine *machine);
+
+/* Names of the shipped machines, sorted; as tdm_model_names. */
+enum tdm_status tdm_machine_names(char ***names, struct tdm_error *err);
+
+#endif
