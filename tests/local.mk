@@ -69,9 +69,9 @@ EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line 
 	tests/golden tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
-check: all
-	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs)
-	@status=0; $(MAKE) $(AM_MAKEFLAGS) check-am || status=$$?; \
+check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
+	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG)
+	@status=0; $(MAKE) $(AM_MAKEFLAGS) $(TEST_SUITE_LOG) || status=$$?; \
 	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
 	exit $$status
 
