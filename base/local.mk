@@ -8,3 +8,5 @@ libtidemark_a_SOURCES += \
 	base/size.h \
 	base/status.c base/status.h \
 	base/units.c base/units.h
+
+cmocka_tests += tests/unit_base
