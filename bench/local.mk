@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs.
+# Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
+# to gpu_bench_programs where nvcc is needed.
 bench_programs =
-EXTRA_PROGRAMS = $(bench_programs)
-CLEANFILES += $(bench_programs)
+gpu_bench_programs = bench/norm_bench
+EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
+CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
+bench_norm_bench_SOURCES = bench/norm_bench.c
+bench_norm_bench_CPPFLAGS = $(gpu_test_cppflags)
+bench_norm_bench_LDADD = $(gpu_test_libs)
+
+if HAVE_CUDA
+bench: $(bench_programs) $(gpu_bench_programs)
+else
 bench: $(bench_programs)
+endif
 .PHONY: bench

@@ -66,7 +66,7 @@ AM_TESTS_ENVIRONMENT = \
 	XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
-	tests/golden
+	tests/golden tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
 check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
