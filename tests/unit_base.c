@@ -656,7 +656,7 @@ static void test_data_directory(void **state)
     assert_null(names[2]);
     char joined[16];
     assert_string_equal(tdm_names_join(names, joined, sizeof(joined)), "a, b");
-    assert_string_equal(tdm_names_join(names, joined, 10), "a, ...");
+    assert_string_equal(tdm_names_join(names, joined, 9), "a, ...");
     free(names);
     unlink(in_scratch("a.json"));
     unlink(in_scratch("b.json"));
