@@ -10,3 +10,5 @@ nobase_dist_pkgdata_DATA += \
 	machines/descriptions/h200.json \
 	machines/descriptions/l40s.json \
 	machines/descriptions/rtx-4090.json
+
+cmocka_tests += tests/unit_machines

@@ -22,3 +22,5 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen2.5-3b.json \
 	models/configs/qwen2.5-72b.json \
 	models/configs/qwen2.5-7b.json
+
+cmocka_tests += tests/unit_models

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of machines/: the shipped descriptions, this computer, and broken descriptions. */
+#include "base/file.h"
+#include "base/json.h"
+#include "machines/machine.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void assert_contains(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", text, part);
+}
+
+static struct tdm_machine *load(const char *name)
+{
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err = {0};
+    if (tdm_machine_load(name, &machine, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return machine;
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_string_equal(tdm_place_name(TDM_DEVICE), "device");
+    assert_string_equal(tdm_place_name(TDM_HOST), "host");
+    assert_string_equal(tdm_lane_name(TDM_LANE_COMPUTE), "compute");
+    assert_string_equal(tdm_lane_name(TDM_LANE_H2D), "h2d");
+    assert_string_equal(tdm_lane_name(TDM_LANE_D2H), "d2h");
+}
+
+static void test_shipped(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {"a100-80", "h100", "h200", "l40s", "rtx-4090"};
+    char **names;
+    assert_int_equal(tdm_machine_names(&names, NULL), TDM_OK);
+    for (size_t i = 0; i < 5; i++) {
+        assert_string_equal(names[i], expected[i]);
+        struct tdm_machine *machine = load(names[i]);
+        assert_string_equal(machine->name, names[i]);
+        bool measured = strcmp(names[i], "h200") == 0;
+        assert_int_equal(strncmp(machine->source, measured ? "measured" : "datasheet", 8), 0);
+        /* No rate exceeds what the card could do at best. */
+        assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops);
+        assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] < machine->rate[TDM_RATE_PRODUCT]);
+        assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] <
+                    machine->rate[TDM_RATE_ATTENTION_FORWARD]);
+        assert_true(machine->rate[TDM_RATE_BOTH_WAYS] > machine->rate[TDM_RATE_H2D]);
+        assert_true(machine->capacity_bytes[TDM_DEVICE] > UINT64_C(20) << 30);
+        assert_true(machine->runtime_bytes[TDM_DEVICE] > UINT64_C(500) << 20);
+        tdm_machine_free(machine);
+    }
+    assert_null(names[5]);
+    free(names);
+}
+
+static void test_h200(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = load("h200");
+    assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150109880320));
+    assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
+    assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(595) << 20);
+    assert_int_equal(machine->runtime_bytes[TDM_HOST], 0);
+    assert_true(machine->rate[TDM_RATE_PRODUCT] == 720e12);
+    assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] == 650e12);
+    assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] == 600e12);
+    assert_true(machine->rate[TDM_RATE_ELEMENTWISE] == 4.28e12);
+    assert_true(machine->rate[TDM_RATE_H2D] == 55.4e9);
+    assert_true(machine->rate[TDM_RATE_D2H] == 55.4e9);
+    assert_true(machine->rate[TDM_RATE_BOTH_WAYS] == 99.7e9);
+    tdm_machine_free(machine);
+}
+
+/* h200 with some fields changed; NULL in the text removes nothing. */
+static json_t *changed(const char *changes, const char *rate_changes)
+{
+    struct tdm_machine *machine = load("h200");
+    json_t *description = json_deep_copy(machine->description);
+    tdm_machine_free(machine);
+    json_t *update = json_loads(changes, 0, NULL);
+    assert_non_null(update);
+    json_object_update(description, update);
+    json_decref(update);
+    if (rate_changes != NULL) {
+        update = json_loads(rate_changes, 0, NULL);
+        assert_non_null(update);
+        json_object_update(json_object_get(description, "rates"), update);
+        json_decref(update);
+    }
+    return description;
+}
+
+static void test_broken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *changes, *rate_changes, *message;
+    } cases[] = {
+        {"{\"format\": null}", NULL, "\"format\" is missing"},
+        {"{\"format\": \"tidemark-machine-2\"}", NULL,
+         "\"format\" is \"tidemark-machine-2\"; this tidemark reads \"tidemark-machine-1\""},
+        {"{\"devicebytes\": 1}", NULL, "\"devicebytes\" is not a known field"},
+        {"{\"name\": \"\"}", NULL, "\"name\" has 0 characters; it must have 1 to 63"},
+        {"{\"name\": \"0123456789012345678901234567890123456789012345678901234567890123\"}", NULL,
+         "\"name\" has 64 characters"},
+        {"{\"source\": null}", NULL, "\"source\" is missing"},
+        {"{\"notes\": \"text\"}", NULL, "\"notes\" is \"text\"; it must be an array"},
+        {"{\"notes\": [\"text\", 1]}", NULL, "\"notes\" holds something else at 1"},
+        {"{\"device_bytes\": 0}", NULL, "\"device_bytes\" is 0; it must be a whole number"},
+        {"{\"device_bytes\": 1.5e11}", NULL, "it must be a whole number"},
+        {"{\"host_bytes\": null}", NULL, "\"host_bytes\" is missing"},
+        {"{\"runtime_device_bytes\": 150109880320}", NULL,
+         "\"runtime_device_bytes\" leaves nothing of \"device_bytes\""},
+        {"{\"launch_seconds\": -1}", NULL, "\"launch_seconds\" is -1; it must be a number from 0"},
+        {"{\"rates\": null}", NULL, "\"rates\" is missing; add it as an object"},
+        {"{}", "{\"product_flops_per_second\": 0}",
+         "\"rates.product_flops_per_second\" is 0; it must be a number from 1"},
+        {"{}", "{\"h2d_bytes_per_second\": null}", "\"rates.h2d_bytes_per_second\" is missing"},
+        {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
+        {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
+         "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *description = changed(cases[i].changes, cases[i].rate_changes);
+        struct tdm_machine *machine = NULL;
+        struct tdm_error err = {0};
+        assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_INPUT);
+        assert_null(machine);
+        assert_contains(err.message, "m.json: \"");
+        assert_contains(err.message, cases[i].message);
+        json_decref(description);
+    }
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err;
+    static const char *const unknown[] = {"", "no-such-machine", "/no/such/file", "/"};
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        assert_int_equal(tdm_machine_load(unknown[i], &machine, &err), TDM_INPUT);
+        assert_contains(err.message, "is not a shipped machine, \"local\", or a file");
+        assert_string_equal(err.hint, "shipped machines: a100-80, h100, h200, l40s, rtx-4090");
+    }
+    assert_null(machine);
+    tdm_machine_free(NULL);
+}
+
+/* A folder to stand for the user's configuration. */
+static int make_config_home(void **state)
+{
+    static char path[256];
+    const char *given = getenv("TDM_SCRATCH");
+    snprintf(path, sizeof(path), "%s/config.XXXXXX", given == NULL ? "/tmp" : given);
+    if (mkdtemp(path) == NULL)
+        return -1;
+    *state = path;
+    return setenv("XDG_CONFIG_HOME", path, 1);
+}
+
+static void test_local(void **state)
+{
+    const char *home = *state;
+    struct tdm_machine *machine = load("local");
+    assert_string_equal(machine->name, "local");
+    assert_contains(machine->source, "not measured");
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+    assert_true(machine->capacity_bytes[TDM_DEVICE] <= memory / 4);
+    assert_true(machine->capacity_bytes[TDM_HOST] / 2 <= machine->capacity_bytes[TDM_DEVICE]);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        assert_true(machine->rate[i] > 0);
+    json_t *description = json_deep_copy(machine->description);
+    tdm_machine_free(machine);
+
+    /* What calibrate wrote comes first, and is what a description is. */
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tidemark", home);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof(path), "%s/tidemark/machine.json", home);
+    json_object_set_new(description, "name", json_string("calibrated"));
+    assert_int_equal(json_dump_file(description, path, 0), 0);
+    machine = load("local");
+    assert_string_equal(machine->name, "calibrated");
+    tdm_machine_free(machine);
+    machine = load(path);
+    assert_string_equal(machine->name, "calibrated");
+    tdm_machine_free(machine);
+
+    /* A damaged one is an error, not a reason to guess. */
+    struct tdm_error err;
+    assert_int_equal(tdm_file_write(path, "{", 1, true, &err), TDM_OK);
+    assert_int_equal(tdm_machine_load("local", &machine, &err), TDM_INPUT);
+    assert_contains(err.message, "tidemark/machine.json: line 1");
+    json_decref(description);
+    remove(path);
+    *strrchr(path, '/') = '\0';
+    remove(path);
+    remove(home);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_h200),    cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_unknown), cmocka_unit_test_setup(test_local, make_config_home),
+    };
+    return cmocka_run_group_tests_name("machines", tests, NULL, NULL);
+}

@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of models/: parameter counts of all shipped configs, layout, tensor names, RoPE
+ * frequencies against values worked out elsewhere, both spellings, and broken configs. */
+#include "base/json.h"
+#include "models/model.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void assert_contains(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", text, part);
+}
+
+static struct tdm_model *load(const char *name)
+{
+    struct tdm_model *model = NULL;
+    struct tdm_error err = {0};
+    if (tdm_model_load(name, &model, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+/* The path of a file beside the tests. */
+static const char *test_file(const char *name)
+{
+    static char path[1024];
+    const char *source = getenv("TDM_SRCDIR");
+    snprintf(path, sizeof(path), "%s/tests/data/configs/%s", source == NULL ? "." : source, name);
+    return path;
+}
+
+/* byte-1m with some fields changed: `changes` is a JSON object; null removes nothing, it is null. */
+static json_t *changed_config(const char *changes)
+{
+    struct tdm_model *model = load("byte-1m");
+    json_t *config = json_deep_copy(model->config);
+    tdm_model_free(model);
+    json_error_t problem;
+    json_t *update = json_loads(changes, 0, &problem);
+    if (update == NULL)
+        fail_msg("%s: %s", changes, problem.text);
+    json_object_update(config, update);
+    json_decref(update);
+    return config;
+}
+
+static struct tdm_model *changed_model(const char *changes)
+{
+    json_t *config = changed_config(changes);
+    struct tdm_model *model = NULL;
+    struct tdm_error err = {0};
+    if (tdm_model_from_config("config.json", "changed", config, &model, &err) != TDM_OK)
+        fail_msg("%s: %s", changes, err.message);
+    json_decref(config);
+    return model;
+}
+
+/* Published totals: the `total` of the safetensors metadata, where it exists, and our own model. */
+static const struct {
+    const char *name;
+    uint64_t parameters;
+} shipped[] = {
+    {"byte-1m", UINT64_C(853120)},
+    {"llama-2-70b", UINT64_C(68976648192)},
+    {"llama-2-7b", UINT64_C(6738415616)},
+    {"llama-3-8b", UINT64_C(8030261248)},
+    {"llama-3.1-70b", UINT64_C(70553706496)},
+    {"llama-3.1-8b", UINT64_C(8030261248)},
+    {"llama-3.2-1b", UINT64_C(1235814400)},
+    {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"qwen2.5-0.5b", UINT64_C(494032768)},
+    {"qwen2.5-1.5b", UINT64_C(1543714304)},
+    {"qwen2.5-14b", UINT64_C(14770033664)},
+    {"qwen2.5-32b", UINT64_C(32763876352)},
+    {"qwen2.5-3b", UINT64_C(3085938688)},
+    {"qwen2.5-72b", UINT64_C(72706203648)},
+    {"qwen2.5-7b", UINT64_C(7615616512)},
+};
+
+enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
+
+static void test_parameter_counts(void **state)
+{
+    (void)state;
+    char **names;
+    assert_int_equal(tdm_model_names(&names, NULL), TDM_OK);
+    for (size_t i = 0; i < SHIPPED; i++) {
+        assert_string_equal(names[i], shipped[i].name);
+        struct tdm_model *model = load(names[i]);
+        assert_string_equal(model->name, shipped[i].name);
+        assert_int_equal(model->parameters, shipped[i].parameters);
+        tdm_model_free(model);
+    }
+    assert_null(names[SHIPPED]);
+    free(names);
+}
+
+static void test_digests_differ(void **state)
+{
+    (void)state;
+    char digests[SHIPPED][17];
+    for (size_t i = 0; i < SHIPPED; i++) {
+        struct tdm_model *model = load(shipped[i].name);
+        memcpy(digests[i], model->digest, sizeof(digests[i]));
+        assert_int_equal(strlen(digests[i]), 16);
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(digests[i], digests[j]);
+        tdm_model_free(model);
+    }
+}
+
+static void assert_same_digest(const char *a, const char *b, bool same)
+{
+    struct tdm_model *first = changed_model(a);
+    struct tdm_model *second = changed_model(b);
+    if ((strcmp(first->digest, second->digest) == 0) != same)
+        fail_msg("%s and %s: the same digest %d is wrong", a, b, !same);
+    tdm_model_free(first);
+    tdm_model_free(second);
+}
+
+static void test_digest(void **state)
+{
+    (void)state;
+    assert_same_digest("{}", "{\"max_position_embeddings\": 4096}", true);
+    assert_same_digest("{}", "{\"_name_or_path\": \"elsewhere\", \"rope_theta\": 10000}", true);
+    assert_same_digest("{}", "{\"vocab_size\": 257}", false);
+    assert_same_digest("{}", "{\"rms_norm_eps\": 1.0000001e-5}", false);
+    assert_same_digest("{}", "{\"tie_word_embeddings\": true}", false);
+    assert_same_digest("{}", "{\"architectures\": [\"Qwen2ForCausalLM\"]}", false);
+    assert_same_digest("{}", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", false);
+}
+
+static void test_dimensions(void **state)
+{
+    (void)state;
+    struct tdm_model *model = load("qwen2.5-7b");
+    assert_string_equal(model->architecture, "Qwen2ForCausalLM");
+    assert_int_equal(model->layers, 28);
+    assert_int_equal(model->hidden, 3584);
+    assert_int_equal(model->intermediate, 18944);
+    assert_int_equal(model->query_heads, 28);
+    assert_int_equal(model->kv_heads, 4);
+    assert_int_equal(model->head_dim, 128);
+    assert_int_equal(model->vocabulary, 152064);
+    assert_int_equal(model->max_context, 131072);
+    assert_true(model->norm_epsilon == 1e-6);
+    assert_true(model->initializer_range == 0.02);
+    assert_false(model->tied);
+    assert_int_equal(model->rope.kind, TDM_ROPE_PLAIN);
+    assert_true(model->rope.theta == 1e6);
+    for (uint32_t i = 0; i < model->layers; i++)
+        assert_true(model->layer_kinds[i].qkv_bias);
+    /* Per layer 2 x 3584^2 + 2 x 512 x 3584 + 3 x 18944 x 3584, and the head. */
+    assert_int_equal(tdm_model_matmul_parameters(model),
+                     UINT64_C(28) * 233046016 + UINT64_C(152064) * 3584);
+    tdm_model_free(model);
+
+    model = load("llama-3.2-1b"); /* tied: the head still counts as a product */
+    assert_int_equal(tdm_model_matmul_parameters(model),
+                     UINT64_C(16) * 60817408 + UINT64_C(128256) * 2048);
+    tdm_model_free(model);
+}
+
+/* Every unit: tensors in the order of roles, aligned, without overlap, counted once. */
+static void test_layout(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHIPPED; i++) {
+        struct tdm_model *model = load(shipped[i].name);
+        uint64_t parameters = 0;
+        uint32_t next_tensor = 0;
+        assert_int_equal(model->unit_count, model->layers + 2);
+        for (uint32_t u = 0; u < model->unit_count; u++) {
+            const struct tdm_unit *unit = &model->units[u];
+            uint64_t end = 0;
+            uint64_t unit_parameters = 0;
+            assert_int_equal(unit->first_tensor, next_tensor);
+            for (uint32_t t = 0; t < unit->tensor_count; t++) {
+                const struct tdm_tensor *tensor = &model->tensors[next_tensor + t];
+                assert_int_equal(tensor->unit, u);
+                assert_int_equal(tensor->offset % TDM_TENSOR_ALIGN, 0);
+                assert_true(tensor->offset >= end && tensor->offset < end + TDM_TENSOR_ALIGN);
+                assert_int_equal(tensor->elements, tensor->rows * tensor->columns);
+                assert_true(t == 0 || tensor->role > tensor[-1].role);
+                assert_ptr_equal(tdm_model_tensor(model, u, tensor->role), tensor);
+                end = tensor->offset + tensor->elements;
+                unit_parameters += tensor->elements;
+            }
+            assert_true(unit->elements >= end && unit->elements < end + TDM_TENSOR_ALIGN);
+            assert_int_equal(unit->parameters, unit_parameters);
+            parameters += unit_parameters;
+            next_tensor += unit->tensor_count;
+        }
+        assert_int_equal(next_tensor, model->tensor_count);
+        assert_int_equal(parameters, model->parameters);
+        tdm_model_free(model);
+    }
+}
+
+static void assert_tensor(const struct tdm_model *model, uint32_t unit, enum tdm_role role,
+                          const char *name, uint64_t rows, uint64_t columns)
+{
+    const struct tdm_tensor *tensor = tdm_model_tensor(model, unit, role);
+    assert_non_null(tensor);
+    char out[128];
+    tdm_tensor_name(model, tensor, out, sizeof(out));
+    assert_string_equal(out, name);
+    assert_int_equal(tensor->rows, rows);
+    assert_int_equal(tensor->columns, columns);
+}
+
+static void test_tensor_names(void **state)
+{
+    (void)state;
+    struct tdm_model *model = load("qwen2.5-7b");
+    uint32_t head = tdm_model_head_unit(model);
+    assert_tensor(model, 3, TDM_ROLE_ATTENTION_NORM, "model.layers.3.input_layernorm.weight", 1,
+                  3584);
+    assert_tensor(model, 3, TDM_ROLE_Q, "model.layers.3.self_attn.q_proj.weight", 3584, 3584);
+    assert_tensor(model, 3, TDM_ROLE_Q_BIAS, "model.layers.3.self_attn.q_proj.bias", 1, 3584);
+    assert_tensor(model, 27, TDM_ROLE_K, "model.layers.27.self_attn.k_proj.weight", 512, 3584);
+    assert_tensor(model, 27, TDM_ROLE_V_BIAS, "model.layers.27.self_attn.v_proj.bias", 1, 512);
+    assert_tensor(model, 0, TDM_ROLE_O, "model.layers.0.self_attn.o_proj.weight", 3584, 3584);
+    assert_tensor(model, 0, TDM_ROLE_MLP_NORM, "model.layers.0.post_attention_layernorm.weight", 1,
+                  3584);
+    assert_tensor(model, 0, TDM_ROLE_UP, "model.layers.0.mlp.up_proj.weight", 18944, 3584);
+    assert_tensor(model, 0, TDM_ROLE_DOWN, "model.layers.0.mlp.down_proj.weight", 3584, 18944);
+    assert_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING,
+                  "model.embed_tokens.weight", 152064, 3584);
+    assert_tensor(model, head, TDM_ROLE_FINAL_NORM, "model.norm.weight", 1, 3584);
+    assert_tensor(model, head, TDM_ROLE_HEAD, "lm_head.weight", 152064, 3584);
+    assert_null(tdm_model_tensor(model, 0, TDM_ROLE_HEAD));
+    assert_null(tdm_model_tensor(model, model->unit_count, TDM_ROLE_HEAD));
+    tdm_model_free(model);
+
+    model = load("llama-3.2-1b");
+    assert_null(tdm_model_tensor(model, tdm_model_head_unit(model), TDM_ROLE_HEAD));
+    assert_null(tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS));
+    tdm_model_free(model);
+}
+
+/* RoPE. The values were worked out in another language from the formulas of the transformers
+ * library, with its rounding of the YaRN range. */
+
+struct frequency {
+    uint32_t index;
+    double value;
+};
+
+static void assert_frequencies(const struct tdm_model *model, const struct frequency *expected,
+                               size_t count, double expected_factor)
+{
+    double *frequencies = calloc(model->head_dim / 2, sizeof(*frequencies));
+    assert_non_null(frequencies);
+    double factor = 0;
+    tdm_rope_inverse_frequencies(model, frequencies, &factor);
+    for (size_t i = 0; i < count; i++) {
+        double off = fabs(frequencies[expected[i].index] / expected[i].value - 1);
+        if (!(off < 1e-12))
+            fail_msg("frequency %u is %.17g, not %.17g", (unsigned)expected[i].index,
+                     frequencies[expected[i].index], expected[i].value);
+    }
+    assert_true(fabs(factor - expected_factor) < 1e-12);
+    free(frequencies);
+}
+
+static const struct frequency llama31[] = {
+    {0, 1.0},
+    {10, 0.12868737343265052},
+    {28, 0.003211445994752591},
+    {29, 0.002166570763503359}, /* the first of the smooth band */
+    {32, 0.0005248461609929547},
+    {34, 0.0001785078127679964},
+    {35, 9.556212353964683e-05}, /* stretched from here on */
+    {63, 3.068925988914511e-07},
+};
+
+static const struct frequency yarn_qwen[] = {
+    {0, 1.0},
+    {20, 0.01333521432163324},
+    {24, 0.005375321490790102},
+    {30, 0.001064360981247002},
+    {35, 0.0002462584069089387},
+    {40, 4.445698525097307e-05},
+    {63, 3.102344401879299e-07},
+};
+
+static const struct frequency plain32[] = {
+    {0, 1.0},
+    {1, 0.5623413251903491},
+    {8, 0.01},
+    {15, 0.00017782794100389227},
+};
+
+static const struct frequency linear32[] = {
+    {0, 0.25},
+    {8, 0.0025},
+};
+
+enum {
+    LLAMA31 = sizeof(llama31) / sizeof(llama31[0]),
+    YARN_QWEN = sizeof(yarn_qwen) / sizeof(yarn_qwen[0]),
+};
+
+static void test_rope(void **state)
+{
+    (void)state;
+    struct tdm_model *model = load("llama-3.1-8b");
+    assert_frequencies(model, llama31, LLAMA31, 1);
+    tdm_model_free(model);
+    model = load("byte-1m");
+    assert_frequencies(model, plain32, 4, 1);
+    tdm_model_free(model);
+    model = changed_model("{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}}");
+    assert_frequencies(model, linear32, 2, 1);
+    tdm_model_free(model);
+}
+
+/* The long-context setting that the Qwen2.5 model cards give. */
+static void test_yarn(void **state)
+{
+    (void)state;
+    static const char *const spellings[] = {
+        "{\"head_dim\": 128, \"rope_theta\": 1000000.0, \"rope_scaling\": {\"type\": \"yarn\","
+        " \"factor\": 4.0, \"original_max_position_embeddings\": 32768}}",
+        "{\"head_dim\": 128, \"rope_theta\": null, \"rope_parameters\": {\"rope_type\": \"yarn\","
+        " \"rope_theta\": 1000000, \"factor\": 4, \"beta_fast\": 32, \"beta_slow\": 1,"
+        " \"original_max_position_embeddings\": 32768}}",
+        /* the original context is max_position_embeddings where it is not given */
+        "{\"head_dim\": 128, \"rope_theta\": 1000000.0, \"max_position_embeddings\": 32768,"
+        " \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": null}}",
+    };
+    for (size_t i = 0; i < 3; i++) {
+        struct tdm_model *model = changed_model(spellings[i]);
+        assert_int_equal(model->rope.kind, TDM_ROPE_YARN);
+        assert_int_equal(model->rope.original_context, 32768);
+        assert_frequencies(model, yarn_qwen, YARN_QWEN, 1.138629436111989);
+        tdm_model_free(model);
+    }
+    struct tdm_model *model =
+        changed_model("{\"head_dim\": 128, \"rope_theta\": 1e6, \"rope_scaling\": {\"rope_type\":"
+                      " \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768,"
+                      " \"attention_factor\": 1.5}}");
+    assert_frequencies(model, yarn_qwen, YARN_QWEN, 1.5);
+    tdm_model_free(model);
+    /* DeepSeek's multipliers: equal ones cancel. */
+    model = changed_model("{\"head_dim\": 128, \"rope_theta\": 1e6, \"rope_scaling\": {\"type\":"
+                          " \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768,"
+                          " \"mscale\": 0.707, \"mscale_all_dim\": 0.707}}");
+    assert_frequencies(model, yarn_qwen, YARN_QWEN, 1);
+    tdm_model_free(model);
+}
+
+static void test_new_spelling(void **state)
+{
+    (void)state;
+    struct tdm_model *old = load("llama-3.2-1b");
+    struct tdm_model *new = load(test_file("new-spelling.json"));
+    assert_string_equal(new->name, "new-spelling.json");
+    assert_string_equal(new->digest, old->digest);
+    assert_int_equal(new->parameters, old->parameters);
+    tdm_model_free(old);
+    tdm_model_free(new);
+}
+
+/* Absent and null fields, and both ways to name an architecture. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct tdm_model *model = changed_model(
+        "{\"num_key_value_heads\": null, \"head_dim\": null, \"rope_scaling\": null,"
+        " \"rope_theta\": null, \"rms_norm_eps\": null, \"max_position_embeddings\": null,"
+        " \"initializer_range\": null, \"tie_word_embeddings\": null, \"hidden_act\": null,"
+        " \"architectures\": null, \"quantization_config\": null, \"layer_types\": null}");
+    assert_string_equal(model->architecture, "LlamaForCausalLM");
+    assert_int_equal(model->kv_heads, 4);
+    assert_int_equal(model->head_dim, 32);
+    assert_true(model->rope.theta == 10000);
+    assert_true(model->norm_epsilon == 1e-6);
+    assert_int_equal(model->max_context, 2048);
+    assert_true(model->initializer_range == 0.02);
+    assert_false(model->tied);
+    tdm_model_free(model);
+
+    model = changed_model("{\"architectures\": null, \"model_type\": \"qwen2\","
+                          " \"max_position_embeddings\": null, \"head_dim\": 48,"
+                          " \"layer_types\": [\"full_attention\", \"full_attention\"],"
+                          " \"rope_scaling\": {\"type\": \"default\"}}");
+    assert_string_equal(model->architecture, "Qwen2ForCausalLM");
+    assert_int_equal(model->max_context, 32768);
+    assert_int_equal(model->head_dim, 48);
+    assert_int_equal(tdm_model_tensor(model, 0, TDM_ROLE_Q)->rows, 192);
+    assert_int_equal(tdm_model_tensor(model, 0, TDM_ROLE_O)->columns, 192);
+    assert_int_equal(model->rope.kind, TDM_ROPE_PLAIN);
+    tdm_model_free(model);
+}
+
+/* The largest dimensions that are read at all must not overflow anything. */
+static void test_largest(void **state)
+{
+    (void)state;
+    struct tdm_model *model =
+        changed_model("{\"hidden_size\": 16777216, \"intermediate_size\": 1, \"vocab_size\": 1,"
+                      " \"num_hidden_layers\": 1, \"num_attention_heads\": 1,"
+                      " \"num_key_value_heads\": 1, \"head_dim\": 2}");
+    assert_int_equal(model->parameters, UINT64_C(16777216) * (8 + 3 + 2 + 1 + 2));
+    tdm_model_free(model);
+    model = changed_model("{\"num_hidden_layers\": 65536}");
+    assert_int_equal(model->unit_count, 65538);
+    tdm_model_free(model);
+}
+
+static void test_broken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *changes, *message;
+    } cases[] = {
+        {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
+         "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
+         "LlamaForCausalLM, Qwen2ForCausalLM"},
+        {"{\"architectures\": null, \"model_type\": \"mamba\"}",
+         "\"model_type\" names \"mamba\", which is not supported"},
+        {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},
+        {"{\"architectures\": []}", "\"architectures\" must hold the name"},
+        {"{\"architectures\": \"LlamaForCausalLM\"}", "it must be an array"},
+        {"{\"hidden_size\": null}", "\"hidden_size\" is missing; add it as a whole number from 1"},
+        {"{\"hidden_size\": 0}", "\"hidden_size\" is 0; it must be a whole number from 1"},
+        {"{\"hidden_size\": -128}", "\"hidden_size\" is -128;"},
+        {"{\"hidden_size\": 128.5}", "\"hidden_size\" is 128.5; it must be a whole number"},
+        {"{\"hidden_size\": \"128\"}", "\"hidden_size\" is \"128\"; it must be a whole number"},
+        {"{\"intermediate_size\": 16777217}", "\"intermediate_size\" is 16777217; it must be"},
+        {"{\"vocab_size\": 9223372036854775807}", "\"vocab_size\" is 9223372036854775807;"},
+        {"{\"num_hidden_layers\": 0}", "\"num_hidden_layers\" is 0;"},
+        {"{\"num_hidden_layers\": 16777216}", "it must be a whole number from 1 to 65536"},
+        {"{\"num_hidden_layers\": 65536, \"hidden_size\": 8388608, \"intermediate_size\": 8388608,"
+         " \"head_dim\": 32}",
+         "\"num_hidden_layers\" is 65536, which with the other dimensions gives more than 2^48"},
+        {"{\"num_attention_heads\": 4, \"num_key_value_heads\": 3}",
+         "\"num_key_value_heads\" is 3, which does not divide 4 query heads"},
+        {"{\"num_key_value_heads\": 8}", "\"num_key_value_heads\" is 8, which does not divide 4"},
+        {"{\"num_attention_heads\": 6, \"head_dim\": null}",
+         "\"num_attention_heads\" is 6, which does not divide \"hidden_size\" 128; correct one of "
+         "them or add \"head_dim\""},
+        {"{\"head_dim\": 33}", "\"head_dim\" is 33; rotary position embedding needs an even one"},
+        {"{\"hidden_size\": 132, \"head_dim\": null}",
+         "\"head_dim\" is 33 (\"hidden_size\" / \"num_attention_heads\"); rotary"},
+        {"{\"head_dim\": 16777216}", "times 4 query heads that is more than 16777216"},
+        {"{\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0; it must be a number from 1e-30 to 1"},
+        {"{\"rms_norm_eps\": \"1e-5\"}", "\"rms_norm_eps\" is \"1e-5\"; it must be a number"},
+        {"{\"max_position_embeddings\": -1}", "\"max_position_embeddings\" is -1;"},
+        {"{\"tie_word_embeddings\": \"yes\"}", "it must be true or false"},
+        {"{\"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\"; only \"silu\""},
+        {"{\"attention_bias\": true}",
+         "\"attention_bias\" is true, which in LlamaForCausalLM adds"},
+        {"{\"mlp_bias\": true}", "\"mlp_bias\" is true, which is not supported"},
+        {"{\"architectures\": [\"Qwen2ForCausalLM\"], \"use_sliding_window\": true}",
+         "\"use_sliding_window\" is true, which is not supported yet; set it to false"},
+        {"{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "\"layer_types\" has \"sliding_attention\" for layer 1"},
+        {"{\"attention_dropout\": 0.1}", "\"attention_dropout\" is not 0"},
+        {"{\"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is set"},
+        {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
+        {"{\"rope_scaling\": \"linear\"}", "\"rope_scaling\" is \"linear\"; it must be an object"},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}",
+         "\"rope_scaling.type\" is \"dynamic\", which is not supported; supported are default, "
+         "linear, llama3 and yarn"},
+        {"{\"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1.0]}}",
+         "\"rope_scaling.rope_type\" is \"longrope\", which is not supported"},
+        {"{\"rope_parameters\": {\"rope_type\": \"linear\"}}",
+         "\"rope_parameters.factor\" is missing; add it as a number from 1"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}}",
+         "\"rope_scaling.factor\" is 0.5; it must be a number from 1"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"facotr\": 4}}",
+         "\"rope_scaling.facotr\" is not a known field"},
+        {"{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
+         " \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
+         "\"rope_scaling.high_freq_factor\" is 4; it must be greater than \"low_freq_factor\", 4"},
+        {"{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+         " \"high_freq_factor\": 4}}",
+         "\"rope_scaling.original_max_position_embeddings\" is missing"},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_fast\": 0.5}}",
+         "\"rope_scaling.beta_fast\" is 0.5; it must be at least \"beta_slow\", 1"},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"truncate\": false}}",
+         "\"rope_scaling.truncate\" is false"},
+        {"{\"rope_scaling\": {\"type\": \"default\"}, \"rope_parameters\": {}}",
+         "\"rope_scaling\" stands beside \"rope_parameters\""},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+         "\"rope_parameters.full_attention\" is not a known field"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *config = changed_config(cases[i].changes);
+        struct tdm_model *model = NULL;
+        struct tdm_error err = {0};
+        enum tdm_status status =
+            tdm_model_from_config("config.json", "broken", config, &model, &err);
+        json_decref(config);
+        if (status != TDM_INPUT)
+            fail_msg("%s: status %d", cases[i].changes, (int)status);
+        assert_null(model);
+        assert_contains(err.message, "config.json: \"");
+        assert_contains(err.message, cases[i].message);
+        assert_null(strchr(err.message, '\n'));
+        assert_int_equal(tdm_model_from_config("config.json", "broken", json_null(), &model, NULL),
+                         TDM_INPUT);
+    }
+}
+
+static void test_loading(void **state)
+{
+    (void)state;
+    struct tdm_model *model = NULL;
+    struct tdm_error err;
+    static const char *const unknown[] = {"", "no-such-model", "/no/such/file", "qwen2.5-7B"};
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        assert_int_equal(tdm_model_load(unknown[i], &model, &err), TDM_INPUT);
+        assert_contains(err.message, "is not a shipped model, a config.json or a directory");
+        assert_contains(err.hint, "llama-3.1-8b");
+        assert_contains(err.hint, "qwen2.5-7b");
+    }
+    assert_int_equal(tdm_model_load("/", &model, &err), TDM_INPUT);
+    assert_contains(err.message, "the directory holds no config.json");
+
+    static const struct {
+        const char *file, *message;
+    } bad[] = {
+        {"duplicate-key.json", "duplicate object key"},
+        {"not-a-number.json", "line 3"},
+        {"not-an-object.json", "must hold a JSON object"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(tdm_model_load(test_file(bad[i].file), &model, &err), TDM_INPUT);
+        assert_contains(err.message, bad[i].file);
+        assert_contains(err.message, bad[i].message);
+    }
+    assert_null(model);
+    tdm_model_free(NULL);
+}
+
+/* A directory with a config.json gives the model its name. */
+static void test_directory(void **state)
+{
+    (void)state;
+    char directory[256];
+    char path[512];
+    const char *given = getenv("TDM_SCRATCH");
+    snprintf(directory, sizeof(directory), "%s/my-model.XXXXXX", given == NULL ? "/tmp" : given);
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof(path), "%s/config.json", directory);
+    struct tdm_model *shipped_model = load("byte-1m");
+    assert_int_equal(json_dump_file(shipped_model->config, path, 0), 0);
+    const char *name = strrchr(directory, '/') + 1;
+    char slashes[260];
+    snprintf(slashes, sizeof(slashes), "%s//", directory);
+    const char *const ways[] = {directory, slashes, path};
+    for (size_t i = 0; i < 3; i++) {
+        struct tdm_model *model = load(ways[i]);
+        assert_string_equal(model->name, name);
+        assert_string_equal(model->digest, shipped_model->digest);
+        tdm_model_free(model);
+    }
+    tdm_model_free(shipped_model);
+    remove(path);
+    remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parameter_counts),
+        cmocka_unit_test(test_digests_differ),
+        cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_dimensions),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_tensor_names),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_new_spelling),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_directory),
+    };
+    return cmocka_run_group_tests_name("models", tests, NULL, NULL);
+}
