@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The buffers of a program: what a schedule declares, with place, category, slots and bytes. */
+#include "base/size.h"
+#include "schedule/layout.h"
+#include "schedule/lowering.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Slots begin on 256 bytes: 128 elements of 16 bits, what bulk copies and vector loads want. */
+#define SLOT_ALIGN 256u
+
+#define MAX_WORKSPACES 32u
+
+struct builder {
+    struct tdm_program *program;
+    const struct tdm_schedule *schedule;
+    const struct tdm_model *model;
+    struct tdm_layout *layout;
+    uint64_t chunk_capacity; /* tokens of the largest chunk */
+    uint32_t capacity;       /* of program->buffers */
+};
+
+static enum tdm_category category_of(enum tdm_content content)
+{
+    switch (content) {
+    case TDM_UNIT_WEIGHTS:
+        return TDM_WEIGHTS;
+    case TDM_UNIT_MASTER:
+    case TDM_UNIT_MOMENT1:
+    case TDM_UNIT_MOMENT2:
+        return TDM_OPTIMIZER;
+    case TDM_UNIT_GRADIENT:
+    case TDM_TIED_GRADIENT:
+        return TDM_GRADIENTS;
+    case TDM_KVPAGES:
+        return TDM_KV;
+    case TDM_DKVPAGES:
+        return TDM_KV_GRADIENTS;
+    case TDM_LOGIT_TILE:
+        return TDM_LOGITS;
+    case TDM_TOKENS:
+        return TDM_STAGING;
+    default:
+        return TDM_WORKSPACE;
+    }
+}
+
+/* Adds a buffer of `slots` slots for `content`; returns its number. Capacity was reserved. */
+static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_category category,
+                        enum tdm_axis axis, enum tdm_content content, uint32_t unit,
+                        uint64_t tokens, uint32_t slots, const char *format, ...)
+    __attribute__((format(printf, 9, 10)));
+
+static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_category category,
+                        enum tdm_axis axis, enum tdm_content content, uint32_t unit,
+                        uint64_t tokens, uint32_t slots, const char *format, ...)
+{
+    uint32_t number = b->program->buffer_count++;
+    struct tdm_buffer *buffer = &b->program->buffers[number];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(buffer->name, sizeof(buffer->name), format, args);
+    va_end(args);
+    buffer->place = place;
+    buffer->category = category;
+    buffer->axis = axis;
+    buffer->dtype = tdm_content_dtype(b->schedule, content);
+    buffer->slots = slots;
+    buffer->slot_bytes =
+        tdm_size_align(tdm_content_bytes(b->schedule, content, unit, tokens), SLOT_ALIGN);
+    buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
+    return number;
+}
+
+/* The unit with the largest layout among the layers: what a slot of a row must hold. */
+static uint32_t largest_layer(const struct tdm_model *model)
+{
+    uint32_t largest = 0;
+    for (uint32_t layer = 1; layer < model->layers; layer++)
+        if (model->units[layer].elements > model->units[largest].elements)
+            largest = layer;
+    return largest;
+}
+
+static uint32_t resident(struct builder *b, uint32_t number, enum tdm_content content,
+                         uint32_t layer, uint32_t chunk)
+{
+    struct tdm_buffer *buffer = &b->program->buffers[number];
+    buffer->resident = true;
+    buffer->initial = (struct tdm_tag){content, layer, chunk, TDM_NONE};
+    return number;
+}
+
+/* Weights, master or moments: a row for the layers, one buffer each for embedding and head. */
+static void declare_units(struct builder *b, enum tdm_content content, const char *name,
+                          uint32_t rows[TDM_UNIT_ROWS])
+{
+    if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
+        return;
+    uint32_t embedding = tdm_model_embedding_unit(b->model);
+    uint32_t head = tdm_model_head_unit(b->model);
+    enum tdm_category category = category_of(content);
+
+    rows[TDM_ROW_LAYERS] = resident(
+        b,
+        declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest_layer(b->model), 0,
+                b->model->layers, "%s.layers", name),
+        content, 0, TDM_NONE);
+    rows[TDM_ROW_EMBEDDING] = resident(b,
+                                       declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
+                                               embedding, 0, 1, "%s.embedding", name),
+                                       content, embedding, TDM_NONE);
+    rows[TDM_ROW_HEAD] = resident(b,
+                                  declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, head, 0,
+                                          1, "%s.head", name),
+                                  content, head, TDM_NONE);
+}
+
+static void declare_residents(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count;
+
+    layout->tokens = resident(b,
+                              declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_TOKENS, 0,
+                                      b->chunk_capacity, chunks, "tokens"),
+                              TDM_TOKENS, TDM_NONE, 0);
+    declare_units(b, TDM_UNIT_WEIGHTS, "weights", layout->weights);
+    layout->loss = resident(
+        b, declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_CHUNK, TDM_LOSS, 0, 1, chunks, "loss"),
+        TDM_EMPTY, TDM_NONE, TDM_NONE);
+    if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return;
+    declare_units(b, TDM_UNIT_MASTER, "master", layout->master);
+    declare_units(b, TDM_UNIT_MOMENT1, "moment1", layout->moment1);
+    declare_units(b, TDM_UNIT_MOMENT2, "moment2", layout->moment2);
+    layout->norms = resident(b,
+                             declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT,
+                                     TDM_GRADIENT_NORM, 0, 1, b->model->unit_count, "norms"),
+                             TDM_EMPTY, TDM_NONE, TDM_NONE);
+}
+
+/* Without an optimizer all gradients exist at the end of the step; else those of one layer
+ * (layer-major) or of one group (chunk-major) at a time. */
+static void declare_gradients(struct builder *b)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    const struct tdm_model *model = b->model;
+    struct tdm_layout *layout = b->layout;
+    bool all = schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
+    uint32_t largest = largest_layer(model);
+    enum tdm_content content = TDM_UNIT_GRADIENT;
+
+    uint32_t row = TDM_NONE;
+    for (uint32_t layer = 0; layer < model->layers; layer++) {
+        uint32_t group = layout->group_of[layer];
+        uint32_t first = tdm_schedule_first_layer(schedule, group);
+        layout->layer_gradient_slot[layer] = 0;
+        if (all)
+            layout->layer_gradient_slot[layer] = layer;
+        else if (schedule->order == TDM_CHUNK_MAJOR)
+            layout->layer_gradient_slot[layer] = layer - first;
+        if (layer == 0 && (all || schedule->order == TDM_LAYER_MAJOR))
+            row = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, largest, 0,
+                          all ? model->layers : 1, "gradients.layers");
+        else if (!all && schedule->order == TDM_CHUNK_MAJOR && layer == first)
+            row = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, largest, 0,
+                          schedule->groups[group].layers, "gradients.group%u", group);
+        layout->layer_gradient[layer] = row;
+    }
+    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    layout->embedding_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content,
+                                         embedding, 0, 1, "gradients.embedding");
+    layout->head_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, head, 0,
+                                    1, "gradients.head");
+    if (model->tied)
+        layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT,
+                                        TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied");
+    if (all) {
+        resident(b, row, TDM_EMPTY, TDM_NONE, TDM_NONE);
+        resident(b, layout->embedding_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
+        resident(b, layout->head_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
+        if (model->tied)
+            resident(b, layout->tied_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
+    }
+}
+
+static void declare_kv(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    bool by_layer = b->schedule->order == TDM_CHUNK_MAJOR;
+    uint32_t chunks = b->program->chunk_count;
+
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        if (layer > 0 && !by_layer) {
+            layout->kv[layer] = layout->kv[0];
+            layout->dkv[layer] = layout->dkv[0];
+            continue;
+        }
+        char suffix[24] = "";
+        if (by_layer)
+            snprintf(suffix, sizeof(suffix), ".layer%u", layer);
+        layout->kv[layer] = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                                    b->chunk_capacity, chunks, "kv%s", suffix);
+        layout->dkv[layer] = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES,
+                                     0, b->chunk_capacity, chunks, "kv_gradients%s", suffix);
+    }
+}
+
+/* What groups keep and hold. */
+static void declare_stores(struct builder *b)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count;
+    bool row = schedule->order == TDM_LAYER_MAJOR;
+
+    for (uint32_t group = 1; group < schedule->group_count; group++)
+        layout->input[group] =
+            declare(b, schedule->groups[group].input_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
+                    b->chunk_capacity, chunks, "input.group%u", group);
+
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
+        uint32_t first = tdm_schedule_first_layer(schedule, layout->group_of[layer]);
+        bool top = layer == first + group->layers - 1;
+        bool last_group = layout->group_of[layer] == schedule->group_count - 1;
+
+        if (group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < chunks)
+            layout->kept_attention[layer] =
+                declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
+                        b->chunk_capacity, chunks - group->kept_from_chunk,
+                        "kept_attention.layer%u", layer);
+        if (layer > first)
+            layout->held_input[layer] =
+                declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
+                        b->chunk_capacity, row ? chunks : 1, "held_input.layer%u", layer);
+        /* what a group does not run forward again it cannot hold; what is kept need not be held */
+        bool rerun = !top || (!row && last_group);
+        uint32_t held_to = layout->kept_attention[layer] == TDM_NONE ? chunks
+                                                                      : group->kept_from_chunk;
+        if (rerun && group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < held_to)
+            layout->held_attention[layer] =
+                declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
+                        b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
+                        "held_attention.layer%u", layer);
+    }
+}
+
+/* Is any of these buffers (skipping TDM_NONE) on the host? */
+static bool any_on_host(const struct tdm_program *program, const uint32_t *numbers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] != TDM_NONE && program->buffers[numbers[i]].place == TDM_HOST)
+            return true;
+    return false;
+}
+
+/* Staging rings on the device for what lives on the host. */
+static void declare_rings(struct builder *b)
+{
+    struct tdm_program *program = b->program;
+    struct tdm_layout *layout = b->layout;
+    uint32_t layers = b->model->layers, groups = b->schedule->group_count;
+    bool host_inputs = any_on_host(program, layout->input, groups);
+    bool host_held = any_on_host(program, layout->held_input, layers);
+    bool host_attention = any_on_host(program, layout->kept_attention, layers) ||
+                          any_on_host(program, layout->held_attention, layers);
+    uint32_t chunks = program->chunk_count;
+    uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
+    uint32_t stash_slots = chunks < 2 ? 1 : 2;
+
+    if (host_inputs || host_held)
+        layout->fetched_x = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
+                                    b->chunk_capacity, fetch_slots, "fetched_x");
+    /* layer-major stashes group inputs from the stream itself */
+    if (host_held || (host_inputs && b->schedule->order == TDM_CHUNK_MAJOR))
+        layout->stashed_x = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
+                                    b->chunk_capacity, stash_slots, "stashed_x");
+    if (host_attention) {
+        layout->fetched_attention =
+            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_ATTENTION_OUT, 0,
+                    b->chunk_capacity, fetch_slots, "fetched_attention");
+        layout->stashed_attention =
+            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_ATTENTION_OUT, 0,
+                    b->chunk_capacity, stash_slots, "stashed_attention");
+    }
+}
+
+static void declare_workspaces(struct builder *b)
+{
+    static const struct {
+        enum tdm_content content;
+        const char *name;
+    } table[] = {
+        {TDM_X, "x"},
+        {TDM_NORMED, "normed"},
+        {TDM_Q, "q"},
+        {TDM_KVRAW, "kv_raw"},
+        {TDM_ATTENTION_OUT, "attention"},
+        {TDM_Y, "y"},
+        {TDM_MLP_NORMED, "mlp_normed"},
+        {TDM_GATE_UP, "gate_up"},
+        {TDM_ACTIVATED, "activated"},
+        {TDM_DACTIVATED, "d_activated"},
+        {TDM_DMLP_NORMED, "d_mlp_normed"},
+        {TDM_DATTENTION, "d_attention"},
+        {TDM_DQ, "d_q"},
+        {TDM_DKVRAW, "d_kv_raw"},
+        {TDM_DNORMED, "d_normed"},
+        {TDM_FINAL_NORMED, "final_normed"},
+    };
+    struct tdm_layout *layout = b->layout;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        layout->work[table[i].content] =
+            declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, table[i].content, 0,
+                    b->chunk_capacity, 1, "%s", table[i].name);
+    uint64_t tile = b->schedule->head_tile_tokens;
+    if (tile > b->chunk_capacity)
+        tile = b->chunk_capacity;
+    layout->work[TDM_LOGIT_TILE] = declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_LOGIT_TILE,
+                                           0, tile, 1, "logits");
+    layout->stream_slots =
+        b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
+            ? 1
+            : b->program->chunk_count;
+    layout->stream = declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
+                             b->chunk_capacity, layout->stream_slots, "stream");
+}
+
+static uint32_t *none_array(uint32_t count)
+{
+    uint32_t *array = malloc(((size_t)count + 1) * sizeof(*array));
+    for (uint32_t i = 0; array != NULL && i <= count; i++)
+        array[i] = TDM_NONE;
+    return array;
+}
+
+static struct tdm_layout *layout_new(const struct tdm_program *program)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    uint32_t layers = schedule->model->layers;
+    struct tdm_layout *layout = calloc(1, sizeof(*layout));
+    if (layout == NULL)
+        return NULL;
+    uint32_t *scalars[] = {&layout->tokens,
+                           &layout->loss,
+                           &layout->norms,
+                           &layout->embedding_gradient,
+                           &layout->head_gradient,
+                           &layout->tied_gradient,
+                           &layout->stream,
+                           &layout->fetched_x,
+                           &layout->fetched_attention,
+                           &layout->stashed_x,
+                           &layout->stashed_attention};
+    for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
+        *scalars[i] = TDM_NONE;
+    for (int row = 0; row < TDM_UNIT_ROWS; row++)
+        layout->weights[row] = layout->master[row] = layout->moment1[row] = layout->moment2[row] =
+            TDM_NONE;
+    for (int content = 0; content < TDM_CONTENTS; content++)
+        layout->work[content] = TDM_NONE;
+
+    uint32_t **by_layer[] = {&layout->layer_gradient, &layout->layer_gradient_slot, &layout->kv,
+                             &layout->dkv,            &layout->kept_attention,
+                             &layout->held_attention, &layout->held_input, &layout->group_of};
+    bool complete = true;
+    for (size_t i = 0; i < sizeof(by_layer) / sizeof(by_layer[0]); i++)
+        complete &= (*by_layer[i] = none_array(layers)) != NULL;
+    complete &= (layout->input = none_array(schedule->group_count)) != NULL;
+    complete &= (layout->tile_base = none_array(program->chunk_count)) != NULL;
+    if (!complete) {
+        tdm_layout_free(layout);
+        return NULL;
+    }
+
+    uint32_t layer = 0;
+    for (uint32_t group = 0; group < schedule->group_count; group++)
+        for (uint32_t i = 0; i < schedule->groups[group].layers; i++)
+            layout->group_of[layer++] = group;
+    uint32_t tiles = 0;
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++) {
+        layout->tile_base[chunk] = tiles;
+        tiles += (uint32_t)tdm_size_ceil_div(program->chunks[chunk].tokens,
+                                             schedule->head_tile_tokens);
+    }
+    layout->tile_base[program->chunk_count] = tiles;
+    return layout;
+}
+
+void tdm_layout_free(struct tdm_layout *layout)
+{
+    if (layout == NULL)
+        return;
+    free(layout->input);
+    free(layout->layer_gradient);
+    free(layout->layer_gradient_slot);
+    free(layout->kv);
+    free(layout->dkv);
+    free(layout->kept_attention);
+    free(layout->held_attention);
+    free(layout->held_input);
+    free(layout->group_of);
+    free(layout->tile_base);
+    free(layout);
+}
+
+enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_model *model = schedule->model;
+    struct builder b = {.program = program, .schedule = schedule, .model = model};
+
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+        if (program->chunks[chunk].tokens > b.chunk_capacity)
+            b.chunk_capacity = program->chunks[chunk].tokens;
+    b.capacity = 2 * MAX_WORKSPACES + 6 * model->layers + 2 * schedule->group_count;
+    program->layout = b.layout = layout_new(program);
+    program->buffers = calloc(b.capacity, sizeof(*program->buffers));
+    if (program->layout == NULL || program->buffers == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
+
+    declare_residents(&b);
+    declare_gradients(&b);
+    declare_kv(&b);
+    declare_stores(&b);
+    declare_workspaces(&b);
+    declare_rings(&b);
+
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].bytes == TDM_SIZE_MAX)
+            return tdm_fail(err, TDM_INPUT, "buffer \"%s\" has more than 2^64 bytes",
+                            program->buffers[i].name);
+    return TDM_OK;
+}
+
+uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
+                        enum tdm_dtype dtype)
+{
+    const struct tdm_unit *u = &model->units[unit];
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < u->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
+        if (part == TDM_PART_ALL || tdm_part_of(tensor->role) == part)
+            elements += tensor->elements;
+    }
+    return elements * tdm_dtype_bytes(dtype);
+}
+
+enum tdm_unit_row tdm_unit_row_of(const struct tdm_model *model, uint32_t unit, uint32_t *slot)
+{
+    *slot = unit < model->layers ? unit : 0;
+    if (unit < model->layers)
+        return TDM_ROW_LAYERS;
+    return unit == tdm_model_embedding_unit(model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD;
+}
+
+bool tdm_attention_kept(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    const struct tdm_layout *layout = program->layout;
+    return layout->kept_attention[layer] != TDM_NONE &&
+           chunk >= program->schedule->groups[layout->group_of[layer]].kept_from_chunk;
+}
+
+bool tdm_attention_held(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    const struct tdm_layout *layout = program->layout;
+    return layout->held_attention[layer] != TDM_NONE && !tdm_attention_kept(program, layer, chunk) &&
+           chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
+}
+
+uint32_t tdm_prefetch_depth(const struct tdm_program *program)
+{
+    uint32_t most = program->chunk_count - 1;
+    return program->schedule->prefetch < most ? program->schedule->prefetch : most;
+}

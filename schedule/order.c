@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Order: who waits for whom, derived from accesses.
+ *
+ * For each buffer and lane two marks, reads and writes: the last position at which each slot was
+ * touched. A mark answers "last position in a range of slots" and takes "this range at this
+ * position" in O(log slots): a tree over the slots in which a cover holds for all below it. Positions
+ * only grow, so a cover never has to be pushed down.
+ */
+#include "schedule/order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Last positions of a range of slots; leaves at [slots, 2 * slots). */
+struct mark {
+    uint64_t *most;  /* [2 * slots] greatest position in or below the node */
+    uint64_t *cover; /* [2 * slots] position that holds for all below the node */
+};
+
+struct lane_marks {
+    struct mark reads, writes;
+};
+
+struct buffer_state {
+    struct lane_marks lanes[TDM_LANES];
+    uint64_t last[TDM_LANES];  /* last use of any slot */
+    uint64_t birth[TDM_LANES]; /* uses of its bytes by what was there before */
+    uint32_t first_neighbour;  /* buffers on overlapping bytes, into `neighbours` */
+    uint32_t neighbour_count;
+};
+
+struct tdm_order_tracker {
+    const struct tdm_program *program;
+    struct buffer_state *buffers;
+    uint32_t *neighbours;
+    uint64_t *positions; /* memory of all marks */
+    size_t position_count;
+    uint64_t lane_position[TDM_LANES];
+    uint64_t waited[TDM_LANES][TDM_LANES]; /* [lane][other]: other has passed this for lane */
+};
+
+static void mark_set(struct mark *mark, uint32_t slots, uint32_t first, uint32_t end,
+                     uint64_t position)
+{
+    uint32_t low = first + slots, high = end + slots;
+    for (; low < high; low >>= 1, high >>= 1) {
+        if (low & 1) {
+            mark->most[low] = mark->cover[low] = position;
+            low++;
+        }
+        if (high & 1) {
+            high--;
+            mark->most[high] = mark->cover[high] = position;
+        }
+    }
+    for (low = (first + slots) >> 1; low > 0; low >>= 1)
+        mark->most[low] = position;
+    for (high = (end - 1 + slots) >> 1; high > 0; high >>= 1)
+        mark->most[high] = position;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t mark_last(const struct mark *mark, uint32_t slots, uint32_t first, uint32_t end)
+{
+    uint64_t last = 0;
+    for (uint32_t node = first + slots; node > 0; node >>= 1)
+        last = larger(last, mark->cover[node]);
+    for (uint32_t node = end - 1 + slots; node > 0; node >>= 1)
+        last = larger(last, mark->cover[node]);
+    for (uint32_t low = first + slots, high = end + slots; low < high; low >>= 1, high >>= 1) {
+        if (low & 1)
+            last = larger(last, mark->most[low++]);
+        if (high & 1)
+            last = larger(last, mark->most[--high]);
+    }
+    return last;
+}
+
+static bool overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
+{
+    return a->used && b->used && a->place == b->place && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+/* For every buffer the list of those (itself too) that use some of the same bytes. */
+static bool find_neighbours(struct tdm_order_tracker *order)
+{
+    const struct tdm_program *program = order->program;
+    uint32_t count = program->buffer_count, found = 0;
+    for (int fill = 0; fill < 2; fill++) {
+        if (fill) {
+            order->neighbours = malloc(((size_t)found + 1) * sizeof(*order->neighbours));
+            if (order->neighbours == NULL)
+                return false;
+        }
+        found = 0;
+        for (uint32_t a = 0; a < count; a++) {
+            order->buffers[a].first_neighbour = found;
+            for (uint32_t b = 0; b < count; b++) {
+                if (!overlap(&program->buffers[a], &program->buffers[b]))
+                    continue;
+                if (fill)
+                    order->neighbours[found] = b;
+                found++;
+            }
+            order->buffers[a].neighbour_count = found - order->buffers[a].first_neighbour;
+        }
+    }
+    return true;
+}
+
+enum tdm_status tdm_order_new(const struct tdm_program *program, struct tdm_order_tracker **out,
+                              struct tdm_error *err)
+{
+    struct tdm_order_tracker *order = calloc(1, sizeof(*order));
+    if (order == NULL)
+        goto no_memory;
+    order->program = program;
+    order->buffers = calloc((size_t)program->buffer_count + 1, sizeof(*order->buffers));
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        order->position_count += (size_t)8 * TDM_LANES * program->buffers[i].slots;
+    order->positions = calloc(order->position_count + 1, sizeof(*order->positions));
+    if (order->buffers == NULL || order->positions == NULL || !find_neighbours(order))
+        goto no_memory;
+
+    uint64_t *next = order->positions;
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        size_t nodes = (size_t)2 * program->buffers[i].slots;
+        for (int lane = 0; lane < TDM_LANES; lane++) {
+            struct lane_marks *marks = &order->buffers[i].lanes[lane];
+            marks->reads.most = next;
+            marks->reads.cover = next + nodes;
+            marks->writes.most = next + 2 * nodes;
+            marks->writes.cover = next + 3 * nodes;
+            next += 4 * nodes;
+        }
+    }
+    *out = order;
+    return TDM_OK;
+
+no_memory:
+    tdm_order_free(order);
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the order of a program");
+}
+
+void tdm_order_free(struct tdm_order_tracker *order)
+{
+    if (order == NULL)
+        return;
+    free(order->buffers);
+    free(order->neighbours);
+    free(order->positions);
+    free(order);
+}
+
+void tdm_order_reset(struct tdm_order_tracker *order)
+{
+    memset(order->positions, 0, order->position_count * sizeof(*order->positions));
+    memset(order->lane_position, 0, sizeof(order->lane_position));
+    memset(order->waited, 0, sizeof(order->waited));
+    for (uint32_t i = 0; i < order->program->buffer_count; i++) {
+        memset(order->buffers[i].last, 0, sizeof(order->buffers[i].last));
+        memset(order->buffers[i].birth, 0, sizeof(order->buffers[i].birth));
+    }
+}
+
+/* A buffer comes to life: its bytes carry the uses of all that was on them. */
+static void take_over(struct tdm_order_tracker *order, uint32_t number)
+{
+    struct buffer_state *state = &order->buffers[number];
+    for (uint32_t i = 0; i < state->neighbour_count; i++) {
+        const struct buffer_state *other =
+            &order->buffers[order->neighbours[state->first_neighbour + i]];
+        for (int lane = 0; lane < TDM_LANES; lane++)
+            state->birth[lane] = larger(state->birth[lane], other->last[lane]);
+    }
+}
+
+static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
+                    struct tdm_waits *waits)
+{
+    const struct tdm_buffer *buffers = order->program->buffers;
+    memset(waits, 0, sizeof(*waits));
+    waits->position = ++order->lane_position[op->lane];
+
+    for (uint32_t i = 0; i < op->access_count; i++) {
+        const struct tdm_access *access = &op->access[i];
+        if (access->buffer == TDM_NONE)
+            continue;
+        struct buffer_state *state = &order->buffers[access->buffer];
+        uint32_t slots = buffers[access->buffer].slots;
+        uint32_t first = access->first_slot, end = first + access->slots;
+        for (int lane = 0; lane < TDM_LANES; lane++) {
+            if (lane == (int)op->lane)
+                continue;
+            uint64_t last = state->birth[lane];
+            if (state->last[lane] > 0) {
+                const struct lane_marks *marks = &state->lanes[lane];
+                last = larger(last, mark_last(&marks->writes, slots, first, end));
+                if (access->mode != TDM_READ)
+                    last = larger(last, mark_last(&marks->reads, slots, first, end));
+            }
+            waits->lane_position[lane] = larger(waits->lane_position[lane], last);
+        }
+    }
+    for (uint32_t i = 0; i < op->access_count; i++) {
+        const struct tdm_access *access = &op->access[i];
+        if (access->buffer == TDM_NONE)
+            continue;
+        struct buffer_state *state = &order->buffers[access->buffer];
+        struct lane_marks *marks = &state->lanes[op->lane];
+        mark_set(access->mode == TDM_READ ? &marks->reads : &marks->writes,
+                 buffers[access->buffer].slots, access->first_slot,
+                 access->first_slot + access->slots, waits->position);
+        state->last[op->lane] = waits->position;
+    }
+    for (int lane = 0; lane < TDM_LANES; lane++) {
+        uint64_t *waited = &order->waited[op->lane][lane];
+        if (waits->lane_position[lane] <= *waited)
+            waits->lane_position[lane] = 0;
+        else
+            *waited = waits->lane_position[lane];
+    }
+}
+
+void tdm_order_push(struct tdm_order_tracker *order, const struct tdm_item *item,
+                    struct tdm_waits *waits)
+{
+    if (item->kind == TDM_ALLOC)
+        take_over(order, item->buffer);
+    else if (item->kind == TDM_RUN)
+        take_op(order, item->op, waits);
+}

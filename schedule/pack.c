@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packing: buffers are placed one by one at the lowest offset that is free of what they conflict
+ * with. The order of placing decides how good the result is: several orders are tried, then the
+ * buffer that makes the arena as high as it is moves to the front, again and again.
+ */
+#include "schedule/pack.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOVES 400u /* placings tried after the fixed orders */
+
+enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflicts,
+                                  struct tdm_error *err)
+{
+    uint32_t words = (count + 63) / 64;
+    uint64_t *bits = calloc((size_t)count * words + 1, sizeof(*bits));
+    if (bits == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the conflicts of %u buffers", count);
+    *conflicts = (struct tdm_conflicts){count, words, bits};
+    return TDM_OK;
+}
+
+void tdm_conflicts_free(struct tdm_conflicts *conflicts)
+{
+    free(conflicts->bits);
+    conflicts->bits = NULL;
+}
+
+static void set_bit(struct tdm_conflicts *conflicts, uint32_t a, uint32_t b)
+{
+    conflicts->bits[(size_t)a * conflicts->words + b / 64] |= (uint64_t)1 << (b % 64);
+}
+
+void tdm_conflicts_add(struct tdm_conflicts *conflicts, uint32_t buffer, const uint64_t *live)
+{
+    uint64_t *row = &conflicts->bits[(size_t)buffer * conflicts->words];
+    for (uint32_t word = 0; word < conflicts->words; word++) {
+        uint64_t fresh = live[word] & ~row[word];
+        row[word] |= fresh;
+        for (; fresh != 0; fresh &= fresh - 1)
+            set_bit(conflicts, word * 64 + (uint32_t)__builtin_ctzll(fresh), buffer);
+    }
+    row[buffer / 64] &= ~((uint64_t)1 << (buffer % 64));
+}
+
+bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint32_t b)
+{
+    return conflicts->bits[(size_t)a * conflicts->words + b / 64] >> (b % 64) & 1;
+}
+
+struct packer {
+    const struct tdm_conflicts *conflicts;
+    const uint64_t *bytes; /* aligned */
+    uint32_t count;        /* of buffers to place */
+    uint32_t *order;       /* [count] in which they are placed */
+    uint32_t *placed;      /* [count] by rising offset */
+    uint64_t *offsets;     /* [conflicts->count] */
+};
+
+/* Lowest free offset for a buffer among those placed. */
+static uint64_t lowest_free(const struct packer *p, uint32_t buffer, uint32_t placed)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < placed; i++) {
+        uint32_t other = p->placed[i];
+        if (!tdm_conflicts_test(p->conflicts, buffer, other))
+            continue;
+        if (p->offsets[other] >= tdm_size_add(at, p->bytes[buffer]))
+            break;
+        uint64_t end = p->offsets[other] + p->bytes[other];
+        if (end > at)
+            at = end;
+    }
+    return at;
+}
+
+/* Places all in p->order. Returns the arena's bytes; *highest is the first buffer that ends there. */
+static uint64_t place_all(struct packer *p, uint32_t *highest)
+{
+    uint64_t arena = 0;
+    for (uint32_t n = 0; n < p->count; n++) {
+        uint32_t buffer = p->order[n];
+        uint64_t at = lowest_free(p, buffer, n);
+        p->offsets[buffer] = at;
+        uint32_t i = n;
+        for (; i > 0 && p->offsets[p->placed[i - 1]] > at; i--)
+            p->placed[i] = p->placed[i - 1];
+        p->placed[i] = buffer;
+        if (at + p->bytes[buffer] > arena) {
+            arena = at + p->bytes[buffer];
+            *highest = n;
+        }
+    }
+    return arena;
+}
+
+/* Sorting keys: bytes; bytes of a buffer with all it conflicts with; number of conflicts. */
+static uint64_t key_of(const struct packer *p, uint32_t buffer, int rule)
+{
+    uint64_t key = p->bytes[buffer];
+    if (rule == 0)
+        return key;
+    uint64_t crowd = 0, degree = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (tdm_conflicts_test(p->conflicts, buffer, p->order[i])) {
+            crowd = tdm_size_add(crowd, p->bytes[p->order[i]]);
+            degree++;
+        }
+    return rule == 1 ? tdm_size_add(crowd, key) : degree;
+}
+
+struct keyed {
+    uint64_t key, bytes;
+    uint32_t buffer;
+};
+
+static int by_falling_key(const void *a, const void *b)
+{
+    const struct keyed *left = a, *right = b;
+    if (left->key != right->key)
+        return left->key < right->key ? 1 : -1;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? 1 : -1;
+    return left->buffer < right->buffer ? -1 : left->buffer > right->buffer;
+}
+
+static void sort_order(struct packer *p, struct keyed *keyed, int rule)
+{
+    for (uint32_t i = 0; i < p->count; i++)
+        keyed[i] = (struct keyed){key_of(p, p->order[i], rule), p->bytes[p->order[i]], p->order[i]};
+    qsort(keyed, p->count, sizeof(*keyed), by_falling_key);
+    for (uint32_t i = 0; i < p->count; i++)
+        p->order[i] = keyed[i].buffer;
+}
+
+static void move_to_front(uint32_t *order, uint32_t from)
+{
+    uint32_t buffer = order[from];
+    memmove(order + 1, order, from * sizeof(*order));
+    order[0] = buffer;
+}
+
+enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                         uint64_t align, uint64_t live_peak_bytes, uint64_t *offsets,
+                         uint64_t *arena_bytes, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    uint32_t all = conflicts->count;
+    uint64_t *aligned = calloc((size_t)all + 1, sizeof(*aligned));
+    uint64_t *trial = calloc((size_t)all + 1, sizeof(*trial));
+    uint32_t *lists = calloc((size_t)all * 2 + 1, sizeof(*lists));
+    struct keyed *keyed = calloc((size_t)all + 1, sizeof(*keyed));
+    if (aligned == NULL || trial == NULL || lists == NULL || keyed == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers", all);
+        goto free_lists;
+    }
+
+    struct packer p = {.conflicts = conflicts,
+                       .bytes = aligned,
+                       .order = lists,
+                       .placed = lists + all,
+                       .offsets = trial};
+    for (uint32_t i = 0; i < all; i++) {
+        aligned[i] = tdm_size_align(bytes[i], align);
+        if (bytes[i] > 0)
+            p.order[p.count++] = i;
+    }
+
+    uint64_t best = TDM_SIZE_MAX;
+    for (unsigned attempt = 0; attempt < 3 + MOVES && best > live_peak_bytes && p.count > 0;
+         attempt++) {
+        uint32_t highest = 0;
+        if (attempt < 3)
+            sort_order(&p, keyed, (int)attempt);
+        else if (attempt == 3)
+            sort_order(&p, keyed, 0);
+        uint64_t arena = place_all(&p, &highest);
+        if (arena < best) {
+            best = arena;
+            memcpy(offsets, trial, all * sizeof(*offsets));
+        }
+        if (attempt >= 3)
+            move_to_front(p.order, highest);
+    }
+    *arena_bytes = p.count > 0 ? best : 0;
+
+free_lists:
+    free(aligned);
+    free(trial);
+    free(lists);
+    free(keyed);
+    return status;
+}

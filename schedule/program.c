@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program: chunks, the two runs of the lowering with packing between them, names. */
+#include "schedule/program.h"
+
+#include "base/size.h"
+#include "schedule/lowering.h"
+#include "schedule/pack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Buffers begin on 512 bytes: what cuBLAS, vector loads and bulk copies want at most. */
+#define ARENA_ALIGN 512u
+
+/* More chunks than this make a step that nobody would wait for. */
+#define MAX_CHUNKS 65536u
+
+static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    uint64_t count = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        count = tdm_size_add(
+            count, tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->chunk_tokens));
+    if (count > MAX_CHUNKS) {
+        tdm_fail(err, TDM_INPUT, "%llu chunks of %llu tokens in a step; at most %u are supported",
+                 (unsigned long long)count, (unsigned long long)schedule->chunk_tokens, MAX_CHUNKS);
+        return tdm_hint(err, "use larger chunks (--set chunk=N)");
+    }
+    program->chunks = calloc(count, sizeof(*program->chunks));
+    if (program->chunks == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu chunks",
+                        (unsigned long long)count);
+
+    uint64_t row = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++) {
+        uint32_t first = program->chunk_count;
+        uint64_t tokens = schedule->sequence_tokens[s];
+        for (uint64_t at = 0; at < tokens; at += schedule->chunk_tokens) {
+            struct tdm_chunk *chunk = &program->chunks[program->chunk_count++];
+            chunk->sequence = s;
+            chunk->first_chunk = first;
+            chunk->first_token = at;
+            chunk->tokens =
+                tokens - at < schedule->chunk_tokens ? tokens - at : schedule->chunk_tokens;
+            chunk->row = row;
+            row += chunk->tokens;
+        }
+        for (uint32_t chunk = first; chunk < program->chunk_count; chunk++)
+            program->chunks[chunk].last_chunk = program->chunk_count - 1;
+    }
+    return TDM_OK;
+}
+
+/* First run: live ranges as conflicts, peaks, number of ops. */
+struct ranges {
+    struct tdm_program *program;
+    struct tdm_conflicts conflicts;
+    uint64_t *live; /* bits */
+    uint64_t live_bytes[TDM_PLACES];
+};
+
+static enum tdm_status note_range(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct ranges *ranges = self;
+    struct tdm_program *program = ranges->program;
+    if (item->kind == TDM_RUN) {
+        program->op_count++;
+        return TDM_OK;
+    }
+
+    struct tdm_buffer *buffer = &program->buffers[item->buffer];
+    uint64_t bit = (uint64_t)1 << (item->buffer % 64);
+    uint64_t *word = &ranges->live[item->buffer / 64];
+    uint64_t *live_bytes = &ranges->live_bytes[buffer->place];
+    bool is_live = (*word & bit) != 0;
+    if (is_live == (item->kind == TDM_ALLOC))
+        return tdm_fail(err, TDM_INTERNAL, "lowering %s buffer \"%s\" twice",
+                        is_live ? "allocates" : "frees", buffer->name);
+    if (item->kind == TDM_FREE) {
+        *word &= ~bit;
+        *live_bytes -= tdm_size_align(buffer->bytes, ARENA_ALIGN);
+        return TDM_OK;
+    }
+    tdm_conflicts_add(&ranges->conflicts, item->buffer, ranges->live);
+    *word |= bit;
+    buffer->used = true;
+    *live_bytes = tdm_size_add(*live_bytes, tdm_size_align(buffer->bytes, ARENA_ALIGN));
+    if (*live_bytes == TDM_SIZE_MAX)
+        return tdm_fail(err, TDM_INPUT, "the step needs more than 2^64 bytes");
+    if (*live_bytes > program->live_peak_bytes[buffer->place])
+        program->live_peak_bytes[buffer->place] = *live_bytes;
+    return TDM_OK;
+}
+
+static enum tdm_status pack_place(struct tdm_program *program,
+                                  const struct tdm_conflicts *conflicts, enum tdm_place place,
+                                  struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    uint32_t count = program->buffer_count;
+    uint64_t *bytes = calloc((size_t)count + 1, sizeof(*bytes));
+    uint64_t *offsets = calloc((size_t)count + 1, sizeof(*offsets));
+    if (bytes == NULL || offsets == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers", count);
+        goto free_lists;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (program->buffers[i].used && program->buffers[i].place == place)
+            bytes[i] = program->buffers[i].bytes;
+    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, program->live_peak_bytes[place], offsets,
+                      &program->arena_bytes[place], err);
+    if (status != TDM_OK)
+        goto free_lists;
+    for (uint32_t i = 0; i < count; i++)
+        if (bytes[i] > 0)
+            program->buffers[i].offset = offsets[i];
+
+free_lists:
+    free(bytes);
+    free(offsets);
+    return status;
+}
+
+static enum tdm_status find_ranges_and_pack(struct tdm_program *program, struct tdm_error *err)
+{
+    struct ranges ranges = {.program = program};
+    enum tdm_status status = tdm_conflicts_new(program->buffer_count, &ranges.conflicts, err);
+    if (status != TDM_OK)
+        return status;
+    ranges.live = calloc((size_t)ranges.conflicts.words + 1, sizeof(*ranges.live));
+    if (ranges.live == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for live ranges");
+    if (status == TDM_OK)
+        status = tdm_lower(program, note_range, &ranges, err);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+        status = pack_place(program, &ranges.conflicts, (enum tdm_place)place, err);
+    free(ranges.live);
+    tdm_conflicts_free(&ranges.conflicts);
+    return status;
+}
+
+enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **out,
+                                  struct tdm_error *err)
+{
+    struct tdm_program *program = calloc(1, sizeof(*program));
+    if (program == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
+    program->schedule = schedule;
+    enum tdm_status status = make_chunks(program, err);
+    if (status == TDM_OK)
+        status = tdm_buffers_declare(program, err);
+    if (status == TDM_OK)
+        status = find_ranges_and_pack(program, err);
+    if (status != TDM_OK) {
+        tdm_program_free(program);
+        return status;
+    }
+    *out = program;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
+                                 struct tdm_error *err)
+{
+    return tdm_lower(program, sink, self, err);
+}
+
+void tdm_program_free(struct tdm_program *program)
+{
+    if (program == NULL)
+        return;
+    tdm_layout_free(program->layout);
+    free(program->chunks);
+    free(program->buffers);
+    free(program);
+}
+
+uint32_t tdm_program_find(const struct tdm_program *program, const char *name)
+{
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        if (strcmp(program->buffers[i].name, name) == 0)
+            return i;
+    return TDM_NONE;
+}
+
+const char *tdm_category_name(enum tdm_category category)
+{
+    static const char *const names[TDM_CATEGORIES] = {
+        "weights", "gradients", "optimizer", "residuals",     "kv",      "kv_gradients",
+        "workspace", "logits",  "staging",   "communication", "runtime", "allocator"};
+    return names[category];
+}
+
+const char *tdm_phase_name(enum tdm_phase phase)
+{
+    static const char *const names[TDM_PHASES] = {"forward", "backward", "optimizer"};
+    return names[phase];
+}
+
+const char *tdm_part_name(enum tdm_part part)
+{
+    static const char *const names[TDM_PARTS] = {"attention_norm", "q",    "kv",        "o",
+                                                 "mlp_norm",       "gate_up", "down",
+                                                 "embedding",      "final_norm", "head"};
+    return part < TDM_PARTS ? names[part] : "all";
+}
+
+enum tdm_part tdm_part_of(enum tdm_role role)
+{
+    static const enum tdm_part parts[TDM_ROLES] = {
+        [TDM_ROLE_ATTENTION_NORM] = TDM_PART_ATTENTION_NORM,
+        [TDM_ROLE_Q] = TDM_PART_Q,
+        [TDM_ROLE_Q_BIAS] = TDM_PART_Q,
+        [TDM_ROLE_K] = TDM_PART_KV,
+        [TDM_ROLE_V] = TDM_PART_KV,
+        [TDM_ROLE_K_BIAS] = TDM_PART_KV,
+        [TDM_ROLE_V_BIAS] = TDM_PART_KV,
+        [TDM_ROLE_O] = TDM_PART_O,
+        [TDM_ROLE_MLP_NORM] = TDM_PART_MLP_NORM,
+        [TDM_ROLE_GATE] = TDM_PART_GATE_UP,
+        [TDM_ROLE_UP] = TDM_PART_GATE_UP,
+        [TDM_ROLE_DOWN] = TDM_PART_DOWN,
+        [TDM_ROLE_EMBEDDING] = TDM_PART_EMBEDDING,
+        [TDM_ROLE_FINAL_NORM] = TDM_PART_FINAL_NORM,
+        [TDM_ROLE_HEAD] = TDM_PART_HEAD,
+    };
+    return parts[role];
+}
+
+const char *tdm_content_name(enum tdm_content content)
+{
+    static const char *const names[TDM_CONTENTS] = {
+        [TDM_EMPTY] = "nothing",
+        [TDM_TOKENS] = "tokens",
+        [TDM_UNIT_WEIGHTS] = "weights",
+        [TDM_UNIT_MASTER] = "master",
+        [TDM_UNIT_MOMENT1] = "moment 1",
+        [TDM_UNIT_MOMENT2] = "moment 2",
+        [TDM_UNIT_GRADIENT] = "gradient",
+        [TDM_X] = "x",
+        [TDM_DX] = "dx",
+        [TDM_NORMED] = "normed",
+        [TDM_Q] = "q",
+        [TDM_QRAW] = "raw q",
+        [TDM_KVRAW] = "raw k, v",
+        [TDM_KVPAGES] = "k, v pages",
+        [TDM_ATTENTION_OUT] = "attention output",
+        [TDM_Y] = "y",
+        [TDM_MLP_NORMED] = "mlp normed",
+        [TDM_GATE_UP] = "gate and up",
+        [TDM_ACTIVATED] = "activated",
+        [TDM_DACTIVATED] = "d activated",
+        [TDM_DGATE_UP] = "d gate and up",
+        [TDM_DMLP_NORMED] = "d mlp normed",
+        [TDM_DY] = "dy",
+        [TDM_DATTENTION] = "d attention",
+        [TDM_DQ] = "dq",
+        [TDM_DQRAW] = "raw dq",
+        [TDM_DKVPAGES] = "dk, dv pages",
+        [TDM_DKVRAW] = "raw dk, dv",
+        [TDM_DNORMED] = "d normed",
+        [TDM_TIED_GRADIENT] = "tied gradient",
+        [TDM_FINAL_NORMED] = "final normed",
+        [TDM_DFINAL_NORMED] = "d final normed",
+        [TDM_LOGIT_TILE] = "logits tile",
+        [TDM_LOSS] = "loss",
+        [TDM_GRADIENT_NORM] = "gradient norm",
+    };
+    return names[content];
+}
+
+const char *tdm_op_kind_name(enum tdm_op_kind kind)
+{
+    static const char *const names[TDM_OP_KINDS] = {
+        [TDM_OP_COPY] = "copy",
+        [TDM_OP_ZERO] = "zero",
+        [TDM_OP_EMBED] = "embed",
+        [TDM_OP_EMBED_GRAD] = "embed_grad",
+        [TDM_OP_NORM] = "norm",
+        [TDM_OP_NORM_GRAD] = "norm_grad",
+        [TDM_OP_PRODUCT] = "product",
+        [TDM_OP_PRODUCT_GRAD_INPUT] = "product_grad_input",
+        [TDM_OP_PRODUCT_GRAD_WEIGHT] = "product_grad_weight",
+        [TDM_OP_ROPE] = "rope",
+        [TDM_OP_ROPE_GRAD] = "rope_grad",
+        [TDM_OP_KV_WRITE] = "kv_write",
+        [TDM_OP_KV_GRAD_READ] = "kv_grad_read",
+        [TDM_OP_ATTENTION] = "attention",
+        [TDM_OP_ATTENTION_GRAD] = "attention_grad",
+        [TDM_OP_SWIGLU] = "swiglu",
+        [TDM_OP_SWIGLU_GRAD] = "swiglu_grad",
+        [TDM_OP_HEAD] = "head",
+        [TDM_OP_OPTIMIZER] = "optimizer",
+    };
+    return names[kind];
+}

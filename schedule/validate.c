@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Validator: replays what every slot holds.
+ *
+ * One record a buffer: is it live, and for each slot and part the tag that it holds and the last
+ * positions at which each lane read and wrote it. Written for obviousness, not speed: quadratic in
+ * buffers where one comes to life, linear in the slots of an access.
+ */
+#include "schedule/validate.h"
+
+#include "base/size.h"
+#include "schedule/lowering.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct slot_uses {
+    uint64_t read[TDM_LANES], written[TDM_LANES];
+};
+
+struct record {
+    bool live;
+    uint32_t parts;         /* tags a slot: 1, or TDM_PARTS in buffers of units */
+    struct tdm_tag *tags;   /* [slots][parts] */
+    struct slot_uses *uses; /* [slots] */
+    uint64_t last[TDM_LANES];  /* last use of any slot, ever */
+    uint64_t birth[TDM_LANES]; /* last uses of its bytes when it came to life */
+};
+
+struct tdm_validator {
+    const struct tdm_program *program;
+    uint64_t capacity_bytes[TDM_PLACES];
+    struct record *records;
+    uint64_t position[TDM_LANES];
+    uint64_t passed[TDM_LANES][TDM_LANES]; /* [lane][other]: lane runs after this one of other */
+    uint64_t next_op;
+};
+
+static bool same(struct tdm_tag a, struct tdm_tag b)
+{
+    return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
+           a.contributor == b.contributor;
+}
+
+/* The tag of the k-th slot of a range or buffer. */
+static struct tdm_tag tag_at(struct tdm_tag tag, uint32_t k)
+{
+    if (tag.chunk != TDM_NONE)
+        tag.chunk += k;
+    return tag;
+}
+
+#define TAG_TEXT 96
+
+static const char *show(struct tdm_tag tag, char text[TAG_TEXT])
+{
+    int used = snprintf(text, TAG_TEXT, "%s", tdm_content_name(tag.content));
+    if (tag.layer != TDM_NONE && tag.content != TDM_EMPTY)
+        used += snprintf(text + used, TAG_TEXT - (size_t)used, " of layer %u", tag.layer);
+    if (tag.chunk != TDM_NONE)
+        used += snprintf(text + used, TAG_TEXT - (size_t)used, " chunk %u", tag.chunk);
+    if (tag.contributor != TDM_NONE)
+        snprintf(text + used, TAG_TEXT - (size_t)used, " down to contributor %u", tag.contributor);
+    return text;
+}
+
+enum tdm_status tdm_validator_new(const struct tdm_program *program,
+                                  const uint64_t capacity_bytes[TDM_PLACES],
+                                  struct tdm_validator **out, struct tdm_error *err)
+{
+    struct tdm_validator *v = calloc(1, sizeof(*v));
+    if (v == NULL)
+        goto no_memory;
+    v->program = program;
+    memcpy(v->capacity_bytes, capacity_bytes, sizeof(v->capacity_bytes));
+    v->records = calloc((size_t)program->buffer_count + 1, sizeof(*v->records));
+    if (v->records == NULL)
+        goto no_memory;
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        const struct tdm_buffer *buffer = &program->buffers[i];
+        struct record *record = &v->records[i];
+        record->parts = buffer->axis == TDM_AXIS_UNIT ? TDM_PARTS : 1;
+        record->tags = calloc((size_t)buffer->slots * record->parts, sizeof(*record->tags));
+        record->uses = calloc(buffer->slots, sizeof(*record->uses));
+        if (record->tags == NULL || record->uses == NULL)
+            goto no_memory;
+    }
+    *out = v;
+    return TDM_OK;
+
+no_memory:
+    tdm_validator_free(v);
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the validator");
+}
+
+void tdm_validator_free(struct tdm_validator *v)
+{
+    if (v == NULL)
+        return;
+    for (uint32_t i = 0; v->records != NULL && i < v->program->buffer_count; i++) {
+        free(v->records[i].tags);
+        free(v->records[i].uses);
+    }
+    free(v->records);
+    free(v);
+}
+
+/* ---- buffers come and go ---- */
+
+static bool bytes_overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
+{
+    return a->place == b->place && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static enum tdm_status check_alloc(struct tdm_validator *v, uint32_t number,
+                                   struct tdm_error *err)
+{
+    const struct tdm_buffer *buffer = &v->program->buffers[number];
+    struct record *record = &v->records[number];
+    uint64_t end = tdm_size_add(buffer->offset, buffer->bytes);
+
+    if (record->live)
+        return tdm_fail(err, TDM_INPUT, "buffer \"%s\" is allocated while it lives", buffer->name);
+    if (buffer->bytes != tdm_size_mul(buffer->slots, buffer->slot_bytes))
+        return tdm_fail(err, TDM_INPUT, "buffer \"%s\" has %llu bytes, not %u slots of %llu",
+                        buffer->name, (unsigned long long)buffer->bytes, buffer->slots,
+                        (unsigned long long)buffer->slot_bytes);
+    if (end > v->program->arena_bytes[buffer->place])
+        return tdm_fail(err, TDM_INPUT, "buffer \"%s\" ends at byte %llu of a %s arena of %llu",
+                        buffer->name, (unsigned long long)end, tdm_place_name(buffer->place),
+                        (unsigned long long)v->program->arena_bytes[buffer->place]);
+    if (end > v->capacity_bytes[buffer->place])
+        return tdm_fail(err, TDM_INPUT, "buffer \"%s\" ends at byte %llu, over the %s's %llu",
+                        buffer->name, (unsigned long long)end, tdm_place_name(buffer->place),
+                        (unsigned long long)v->capacity_bytes[buffer->place]);
+    for (uint32_t other = 0; other < v->program->buffer_count; other++) {
+        if (!bytes_overlap(buffer, &v->program->buffers[other]))
+            continue;
+        if (v->records[other].live)
+            return tdm_fail(err, TDM_INPUT, "live buffers \"%s\" and \"%s\" overlap", buffer->name,
+                            v->program->buffers[other].name);
+        for (int lane = 0; lane < TDM_LANES; lane++)
+            if (v->records[other].last[lane] > record->birth[lane])
+                record->birth[lane] = v->records[other].last[lane];
+    }
+    record->live = true;
+    return TDM_OK;
+}
+
+/* What a buffer holds when it comes to life: nothing, or what outlived the last step. */
+static void fill_tags(struct tdm_validator *v, uint32_t number)
+{
+    const struct tdm_buffer *buffer = &v->program->buffers[number];
+    struct record *record = &v->records[number];
+    for (uint32_t slot = 0; slot < buffer->slots; slot++) {
+        struct tdm_tag tag = {TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
+        if (buffer->resident)
+            tag = tag_at(buffer->initial, slot);
+        if (buffer->resident && buffer->axis == TDM_AXIS_UNIT && tag.layer != TDM_NONE)
+            tag.layer += slot;
+        for (uint32_t part = 0; part < record->parts; part++)
+            record->tags[(size_t)slot * record->parts + part] = tag;
+    }
+}
+
+/* ---- one access ---- */
+
+/* Parts of a slot that an access speaks of: [*first, *end). */
+static void parts_of(const struct record *record, const struct tdm_access *access, uint32_t *first,
+                     uint32_t *end)
+{
+    bool all = record->parts == 1 || access->part >= TDM_PARTS;
+    *first = all ? 0 : access->part;
+    *end = all ? record->parts : access->part + 1;
+}
+
+/* Does the unit that a tag names have tensors of this part? A buffer of units has a tag for every
+ * part; those that the unit lacks are nobody's business. */
+static bool has_part(const struct tdm_program *program, const struct record *record,
+                     struct tdm_tag tag, uint32_t part)
+{
+    if (record->parts == 1 || tag.layer >= program->schedule->model->unit_count ||
+        tag.content == TDM_TIED_GRADIENT || tag.content == TDM_GRADIENT_NORM)
+        return record->parts == 1 || part == 0;
+    return tdm_part_bytes(program->schedule->model, tag.layer, (enum tdm_part)part,
+                          TDM_DTYPE_BF16) > 0;
+}
+
+static enum tdm_status check_range(const struct tdm_validator *v, const struct tdm_op *op,
+                                   const struct tdm_access *access, struct tdm_error *err)
+{
+    if (access->buffer >= v->program->buffer_count)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) names buffer %u of %u",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        access->buffer, v->program->buffer_count);
+    const struct tdm_buffer *buffer = &v->program->buffers[access->buffer];
+    if (!v->records[access->buffer].live)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) uses buffer \"%s\", which is not live",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind), buffer->name);
+    if (access->slots == 0 || access->first_slot >= buffer->slots ||
+        access->slots > buffer->slots - access->first_slot)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) uses slots %u to %u of \"%s\", which has %u",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        access->first_slot, access->first_slot + access->slots - 1, buffer->name,
+                        buffer->slots);
+    if (access->bytes > tdm_size_mul(access->slots, buffer->slot_bytes))
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) uses %llu bytes of %u slots of \"%s\"",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        (unsigned long long)access->bytes, access->slots, buffer->name);
+    if (op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) computes on \"%s\", which is at place %s",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind), buffer->name,
+                        tdm_place_name(buffer->place));
+    return TDM_OK;
+}
+
+static enum tdm_status check_tags(struct tdm_validator *v, const struct tdm_op *op,
+                                  const struct tdm_access *access, struct tdm_error *err)
+{
+    const struct tdm_buffer *buffer = &v->program->buffers[access->buffer];
+    struct record *record = &v->records[access->buffer];
+    uint32_t first, end;
+    parts_of(record, access, &first, &end);
+
+    for (uint32_t k = 0; k < access->slots; k++)
+        for (uint32_t part = first; part < end; part++) {
+            struct tdm_tag due = tag_at(access->before, k);
+            struct tdm_tag after = tag_at(access->after, k);
+            struct tdm_tag *found =
+                &record->tags[(size_t)(access->first_slot + k) * record->parts + part];
+            if (!has_part(v->program, record, after, part))
+                continue;
+            if (access->mode != TDM_WRITE && !same(*found, due)) {
+                char due_text[TAG_TEXT], found_text[TAG_TEXT];
+                return tdm_fail(err, TDM_INPUT,
+                                "op %llu (%s, layer %d, chunk %d) expects %s in slot %u of \"%s\", "
+                                "which holds %s",
+                                (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                                (int)op->layer, (int)op->chunk, show(due, due_text),
+                                access->first_slot + k, buffer->name, show(*found, found_text));
+            }
+            if (access->mode != TDM_READ)
+                *found = after;
+        }
+    return TDM_OK;
+}
+
+/* Must `op` have waited for position `due` of `lane`? It has if its own lane passed that before. */
+static enum tdm_status check_wait(const struct tdm_validator *v, const struct tdm_op *op, int lane,
+                                  uint64_t due, const struct tdm_buffer *buffer,
+                                  struct tdm_error *err)
+{
+    if (lane == (int)op->lane || due <= v->passed[op->lane][lane])
+        return TDM_OK;
+    return tdm_fail(err, TDM_INPUT,
+                    "op %llu (%s) does not wait for op %llu of lane %s, which uses \"%s\" too",
+                    (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                    (unsigned long long)due, tdm_lane_name((enum tdm_lane)lane), buffer->name);
+}
+
+static enum tdm_status check_order(const struct tdm_validator *v, const struct tdm_op *op,
+                                   const struct tdm_access *access, struct tdm_error *err)
+{
+    const struct record *record = &v->records[access->buffer];
+    const struct tdm_buffer *buffer = &v->program->buffers[access->buffer];
+    enum tdm_status status = TDM_OK;
+    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
+        uint64_t due = record->birth[lane];
+        for (uint32_t k = 0; k < access->slots; k++) {
+            const struct slot_uses *uses = &record->uses[access->first_slot + k];
+            if (uses->written[lane] > due)
+                due = uses->written[lane];
+            if (access->mode != TDM_READ && uses->read[lane] > due)
+                due = uses->read[lane];
+        }
+        status = check_wait(v, op, lane, due, buffer, err);
+    }
+    return status;
+}
+
+static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
+                      const struct tdm_access *access)
+{
+    struct record *record = &v->records[access->buffer];
+    uint64_t position = v->position[op->lane];
+    for (uint32_t k = 0; k < access->slots; k++) {
+        struct slot_uses *uses = &record->uses[access->first_slot + k];
+        if (access->mode == TDM_READ)
+            uses->read[op->lane] = position;
+        else
+            uses->written[op->lane] = position;
+    }
+    record->last[op->lane] = position;
+}
+
+static enum tdm_status check_copy(const struct tdm_validator *v, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    if (op->access_count != 2 || op->access[0].mode != TDM_READ ||
+        op->access[1].mode != TDM_WRITE || !same(op->access[0].before, op->access[1].after) ||
+        op->access[0].bytes != op->access[1].bytes)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
+                        (unsigned long long)op->number);
+    enum tdm_place from = v->program->buffers[op->access[0].buffer].place;
+    enum tdm_place to = v->program->buffers[op->access[1].buffer].place;
+    bool right = (op->lane == TDM_LANE_H2D && from == TDM_HOST && to == TDM_DEVICE) ||
+                 (op->lane == TDM_LANE_D2H && from == TDM_DEVICE && to == TDM_HOST) ||
+                 (op->lane == TDM_LANE_COMPUTE && from == TDM_DEVICE && to == TDM_DEVICE);
+    if (!right)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies from %s to %s on lane %s",
+                        (unsigned long long)op->number, tdm_place_name(from), tdm_place_name(to),
+                        tdm_lane_name(op->lane));
+    return TDM_OK;
+}
+
+static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op,
+                                const struct tdm_waits *waits, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    if (op->number != v->next_op)
+        return tdm_fail(err, TDM_INPUT, "op %llu comes where op %llu is due",
+                        (unsigned long long)op->number, (unsigned long long)v->next_op);
+    v->next_op++;
+    v->position[op->lane]++;
+    if (waits != NULL)
+        for (int lane = 0; lane < TDM_LANES; lane++) {
+            if (lane != (int)op->lane && waits->lane_position[lane] > v->position[lane])
+                return tdm_fail(err, TDM_INPUT, "op %llu waits for an op that is yet to come",
+                                (unsigned long long)op->number);
+            if (waits->lane_position[lane] > v->passed[op->lane][lane])
+                v->passed[op->lane][lane] = waits->lane_position[lane];
+        }
+
+    for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++)
+        if (op->access[i].buffer != TDM_NONE)
+            status = check_range(v, op, &op->access[i], err);
+    if (status == TDM_OK && op->kind == TDM_OP_COPY)
+        status = check_copy(v, op, err);
+    for (uint32_t i = 0; i < op->access_count && status == TDM_OK && waits != NULL; i++)
+        if (op->access[i].buffer != TDM_NONE)
+            status = check_order(v, op, &op->access[i], err);
+    for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++)
+        if (op->access[i].buffer != TDM_NONE) {
+            status = check_tags(v, op, &op->access[i], err);
+            note_uses(v, op, &op->access[i]);
+        }
+    return status;
+}
+
+/* ---- the stream ---- */
+
+/* A resident buffer at the end of the step: weights and moments updated once if there is an
+ * optimizer, gradients complete if there is none, a loss for every chunk. */
+static enum tdm_status check_resident(const struct tdm_validator *v, uint32_t number,
+                                      struct tdm_error *err)
+{
+    const struct tdm_buffer *buffer = &v->program->buffers[number];
+    const struct record *record = &v->records[number];
+    bool optimizer = v->program->schedule->optimizer.kind != TDM_OPTIMIZER_NONE;
+    for (uint32_t slot = 0; slot < buffer->slots; slot++)
+        for (uint32_t part = 0; part < record->parts; part++) {
+            struct tdm_tag found = record->tags[(size_t)slot * record->parts + part];
+            struct tdm_tag due = found;
+            struct tdm_tag initial = tag_at(buffer->initial, slot);
+            if (buffer->axis == TDM_AXIS_UNIT && initial.layer != TDM_NONE)
+                initial.layer += slot;
+            if (!has_part(v->program, record, initial.layer == TDM_NONE ? found : initial, part))
+                continue;
+            if (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER) {
+                due = initial;
+                due.contributor = optimizer ? 0 : TDM_NONE;
+            } else if (buffer->category == TDM_GRADIENTS || initial.content == TDM_EMPTY) {
+                /* gradients, losses and norms: there, and the sum complete */
+                bool norm = found.content == TDM_GRADIENT_NORM;
+                if (found.content == TDM_EMPTY)
+                    due.content = TDM_UNIT_GRADIENT;
+                due.contributor = norm ? TDM_NONE : 0;
+            } else {
+                due = initial;
+            }
+            if (!same(found, due)) {
+                char due_text[TAG_TEXT], found_text[TAG_TEXT];
+                return tdm_fail(err, TDM_INPUT,
+                                "at the end of the step slot %u of \"%s\" holds %s, not %s", slot,
+                                buffer->name, show(found, found_text), show(due, due_text));
+            }
+        }
+    return TDM_OK;
+}
+
+static enum tdm_status check_free(struct tdm_validator *v, uint32_t number, struct tdm_error *err)
+{
+    struct record *record = &v->records[number];
+    if (!record->live)
+        return tdm_fail(err, TDM_INPUT, "buffer \"%s\" is freed but not live",
+                        v->program->buffers[number].name);
+    record->live = false;
+    return v->program->buffers[number].resident ? check_resident(v, number, err) : TDM_OK;
+}
+
+enum tdm_status tdm_validator_push(struct tdm_validator *v, const struct tdm_item *item,
+                                   const struct tdm_waits *waits, struct tdm_error *err)
+{
+    if (item->kind == TDM_RUN)
+        return check_op(v, item->op, waits, err);
+    if (item->buffer >= v->program->buffer_count)
+        return tdm_fail(err, TDM_INPUT, "buffer %u of %u", item->buffer, v->program->buffer_count);
+    if (item->kind == TDM_FREE)
+        return check_free(v, item->buffer, err);
+    enum tdm_status status = check_alloc(v, item->buffer, err);
+    if (status == TDM_OK)
+        fill_tags(v, item->buffer);
+    return status;
+}
+
+enum tdm_status tdm_validator_finish(struct tdm_validator *v, struct tdm_error *err)
+{
+    for (uint32_t i = 0; i < v->program->buffer_count; i++)
+        if (v->records[i].live)
+            return tdm_fail(err, TDM_INPUT, "buffer \"%s\" is never freed",
+                            v->program->buffers[i].name);
+    if (v->next_op != v->program->op_count)
+        return tdm_fail(err, TDM_INPUT, "%llu ops in the stream, %llu in the program",
+                        (unsigned long long)v->next_op, (unsigned long long)v->program->op_count);
+    return TDM_OK;
+}
+
+/* ---- a whole program ---- */
+
+struct validation {
+    struct tdm_order_tracker *order;
+    struct tdm_validator *validator;
+};
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct validation *validation = self;
+    struct tdm_waits waits;
+    tdm_order_push(validation->order, item, &waits);
+    return tdm_validator_push(validation->validator, item, &waits, err);
+}
+
+enum tdm_status tdm_program_validate(const struct tdm_program *program,
+                                     const uint64_t capacity_bytes[TDM_PLACES],
+                                     struct tdm_error *err)
+{
+    struct validation validation = {0};
+    enum tdm_status status = tdm_order_new(program, &validation.order, err);
+    if (status == TDM_OK)
+        status = tdm_validator_new(program, capacity_bytes, &validation.validator, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, take_item, &validation, err);
+    if (status == TDM_OK)
+        status = tdm_validator_finish(validation.validator, err);
+    tdm_validator_free(validation.validator);
+    tdm_order_free(validation.order);
+    return status;
+}
