@@ -84,7 +84,7 @@ static void test_h200(void **state)
     tdm_machine_free(machine);
 }
 
-/* h200 with some fields changed; NULL in the text removes nothing. */
+/* h200 with the fields of a JSON object put over its own; rate_changes may be NULL. */
 static json_t *changed(const char *changes, const char *rate_changes)
 {
     struct tdm_machine *machine = load("h200");

@@ -38,7 +38,7 @@ static const char *test_file(const char *name)
     return path;
 }
 
-/* byte-1m with some fields changed: `changes` is a JSON object; null removes nothing, it is null. */
+/* byte-1m with the fields of a JSON object put over its own. */
 static json_t *changed_config(const char *changes)
 {
     struct tdm_model *model = load("byte-1m");
