@@ -29,7 +29,7 @@ static const struct shape shapes[] = {
     {33, 4096, TDM_DTYPE_FP32, 0, true, 100.0f}, {17, 4104, TDM_DTYPE_BF16, 0, false, 1e-4f},
     {64, 8192, TDM_DTYPE_BF16, 0, false, 1.0f},  {2, 16384, TDM_DTYPE_FP32, 0, false, 1.0f},
     {2, 65536, TDM_DTYPE_BF16, 0, false, 1.0f},  {2, 70000, TDM_DTYPE_BF16, 0, true, 1.0f},
-    {70000, 64, TDM_DTYPE_BF16, 0, false, 1.0f},
+    {2, 32768, TDM_DTYPE_FP32, 0, false, 1.0f},  {70000, 64, TDM_DTYPE_BF16, 0, false, 1.0f},
 };
 
 static const double epsilon = 1e-6;
