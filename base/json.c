@@ -27,6 +27,8 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
     json_t *value =
         json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
     free(text);
+    if (value == NULL && problem.text[0] == '\0') /* Jansson has words for all but this */
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", path);
     if (value == NULL)
         return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", path,
                         problem.line, problem.column, problem.text);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "models/parts.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,38 +16,44 @@
 
 #define CONFIG_FOLDER "models/configs"
 
-/* Runs of equal layers as [[layers, qkv_bias], ...]. */
-static json_t *pack_layer_kinds(const struct tdm_model *model)
+/* A double in a digest: its bits, which no locale writes otherwise. */
+static uint64_t bits(double value)
 {
-    json_t *runs = json_array();
+    uint64_t pattern;
+    memcpy(&pattern, &value, sizeof(pattern));
+    return pattern;
+}
+
+/* Digest of all that decides what is computed. Left out: the name, and max_context, which limits
+ * nothing. Layers of the same kind are written once, with their number. */
+static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
+{
+    const struct tdm_rope *rope = &model->rope;
+    size_t room = 1024 + (size_t)model->layers * 16;
+    char *text = malloc(room);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
+    int used = snprintf(text, room,
+                        "%s layers=%" PRIu32 " hidden=%" PRIu32 " intermediate=%" PRIu32
+                        " query_heads=%" PRIu32 " kv_heads=%" PRIu32 " head_dim=%" PRIu32
+                        " vocabulary=%" PRIu32 " tied=%d norm_epsilon=%" PRIx64
+                        " initializer_range=%" PRIx64,
+                        model->architecture, model->layers, model->hidden, model->intermediate,
+                        model->query_heads, model->kv_heads, model->head_dim, model->vocabulary,
+                        model->tied, bits(model->norm_epsilon), bits(model->initializer_range));
+    used += snprintf(text + used, room - (size_t)used,
+                     " rope=%d,%" PRIx64 ",%" PRIx64 ",%" PRIx64 ",%" PRIx64 ",%" PRIu64 ",%" PRIx64
+                     ",%" PRIx64 ",%" PRIx64 " qkv_bias=",
+                     (int)rope->kind, bits(rope->theta), bits(rope->factor),
+                     bits(rope->low_frequency_factor), bits(rope->high_frequency_factor),
+                     rope->original_context, bits(rope->beta_fast), bits(rope->beta_slow),
+                     bits(rope->attention_factor));
     for (uint32_t first = 0, last; first < model->layers; first = last) {
         bool bias = model->layer_kinds[first].qkv_bias;
         for (last = first + 1; last < model->layers && model->layer_kinds[last].qkv_bias == bias;)
             last++;
-        json_array_append_new(runs, json_pack("[Ib]", (json_int_t)(last - first), bias));
+        used += snprintf(text + used, room - (size_t)used, "%" PRIu32 "x%d,", last - first, bias);
     }
-    return runs;
-}
-
-/* Digest of all that decides what is computed, as canonical JSON. Left out: the name, and
- * max_context, which limits nothing. */
-static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
-{
-    const struct tdm_rope *rope = &model->rope;
-    json_t *what = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:o, s:[iffffIfff]}",
-        "architecture", model->architecture, "layers", (json_int_t)model->layers, "hidden",
-        (json_int_t)model->hidden, "intermediate", (json_int_t)model->intermediate, "query_heads",
-        (json_int_t)model->query_heads, "kv_heads", (json_int_t)model->kv_heads, "head_dim",
-        (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->vocabulary, "norm_epsilon",
-        model->norm_epsilon, "initializer_range", model->initializer_range, "tied", model->tied,
-        "layer_kinds", pack_layer_kinds(model), "rope", (int)rope->kind, rope->theta, rope->factor,
-        rope->low_frequency_factor, rope->high_frequency_factor, (json_int_t)rope->original_context,
-        rope->beta_fast, rope->beta_slow, rope->attention_factor);
-    char *text = what == NULL ? NULL : tdm_json_canonical(what);
-    json_decref(what);
-    if (text == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
     tdm_digest_text(text, model->digest);
     free(text);
     return TDM_OK;
