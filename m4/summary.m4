@@ -26,7 +26,6 @@ $tdm_summary"]) | $AWK -F'|' '
           for (i = 1; i < 4; i++) line = line sprintf(" %-" width@<:@i@:>@ "s ", cell@<:@r, i@:>@)
           print line " " cell@<:@r, 4@:>@ } }'
 AS_ECHO([""])
-AS_ECHO(["Now run make, then make check."])
 ])
 
 # TDM_ADD_CFLAG(FLAG): adds FLAG to TDM_CFLAGS if the compiler takes it.
