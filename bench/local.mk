@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs =
+bench_programs = bench/nests
 gpu_bench_programs = bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
@@ -16,3 +16,6 @@ else
 bench: $(bench_programs)
 endif
 .PHONY: bench
+
+bench_nests_SOURCES = bench/nests.c
+bench_nests_LDADD = $(TIDEMARK_LIBS)

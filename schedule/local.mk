@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	schedule/buffers.c \
+	schedule/cost.c \
 	schedule/cost.h \
+	schedule/layout.c \
 	schedule/layout.h \
+	schedule/lower.c \
+	schedule/lowering.h \
+	schedule/nest.c \
 	schedule/nest.h \
+	schedule/order.c \
 	schedule/order.h \
+	schedule/pack.c \
 	schedule/pack.h \
+	schedule/program.c \
 	schedule/program.h \
+	schedule/schedule.c \
 	schedule/schedule.h \
+	schedule/schedule_json.c \
+	schedule/validate.c \
 	schedule/validate.h

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule: names, defaults, and the checks that need no lowering. */
+#include "schedule/schedule.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SEQUENCES 65536u
+#define MAX_PREFETCH 16u
+#define MAX_TOKENS ((uint64_t)1 << 40)
+
+static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
+static const char *const set_names[TDM_SETS] = {"input", "attention_output"};
+static const char *const optimizer_names[TDM_OPTIMIZERS] = {"none", "adamw"};
+
+const char *tdm_order_name(enum tdm_order order)
+{
+    return order_names[order];
+}
+
+const char *tdm_set_name(enum tdm_set set)
+{
+    return set_names[set];
+}
+
+const char *tdm_optimizer_name(enum tdm_optimizer optimizer)
+{
+    return optimizer_names[optimizer];
+}
+
+/* Index of a name in a list, or -1. */
+static int find_name(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+bool tdm_order_parse(const char *name, enum tdm_order *order)
+{
+    int found = find_name(order_names, TDM_ORDERS, name);
+    if (found >= 0)
+        *order = (enum tdm_order)found;
+    return found >= 0;
+}
+
+bool tdm_set_parse(const char *name, enum tdm_set *set)
+{
+    int found = find_name(set_names, TDM_SETS, name);
+    if (found >= 0)
+        *set = (enum tdm_set)found;
+    return found >= 0;
+}
+
+bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer)
+{
+    int found = find_name(optimizer_names, TDM_OPTIMIZERS, name);
+    if (found >= 0)
+        *optimizer = (enum tdm_optimizer)found;
+    return found >= 0;
+}
+
+bool tdm_place_parse(const char *name, enum tdm_place *place)
+{
+    for (int i = 0; i < TDM_PLACES; i++)
+        if (strcmp(tdm_place_name((enum tdm_place)i), name) == 0) {
+            *place = (enum tdm_place)i;
+            return true;
+        }
+    return false;
+}
+
+enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
+                                 uint64_t context, struct tdm_schedule **out,
+                                 struct tdm_error *err)
+{
+    struct tdm_schedule *schedule = calloc(1, sizeof(*schedule));
+    if (schedule == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
+    schedule->sequence_tokens = malloc(sizeof(*schedule->sequence_tokens));
+    if (schedule->sequence_tokens == NULL) {
+        free(schedule);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
+    }
+    schedule->sequence_count = 1;
+    schedule->sequence_tokens[0] = context;
+    schedule->order = TDM_LAYER_MAJOR;
+    schedule->chunk_tokens = context < 4096 ? context : 4096;
+    schedule->page_tokens = 128;
+    schedule->head_tile_tokens = schedule->chunk_tokens;
+    schedule->prefetch = 2;
+    schedule->dtypes = (struct tdm_dtypes){.weights = TDM_DTYPE_BF16,
+                                           .master = TDM_DTYPE_REMAINDER16,
+                                           .activations = TDM_DTYPE_BF16,
+                                           .kv = TDM_DTYPE_BF16,
+                                           .kv_gradients = TDM_DTYPE_FP32,
+                                           .gradients = TDM_DTYPE_FP32,
+                                           .moments = TDM_DTYPE_FP32,
+                                           .logits = TDM_DTYPE_BF16};
+    schedule->optimizer = (struct tdm_optimizer_settings){.kind = TDM_OPTIMIZER_ADAMW,
+                                                          .learning_rate = 3e-4,
+                                                          .beta1 = 0.9,
+                                                          .beta2 = 0.95,
+                                                          .epsilon = 1e-8,
+                                                          .weight_decay = 0.1};
+    schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
+    schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
+    schedule->model = model;
+    schedule->group_count = 0;
+
+    enum tdm_status status = TDM_OK;
+    uint32_t *ones = malloc(((size_t)model->layers + 1) * sizeof(*ones));
+    if (ones == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
+    for (uint32_t i = 0; ones != NULL && i < model->layers; i++)
+        ones[i] = 1;
+    if (status == TDM_OK)
+        status = tdm_schedule_set_groups(schedule, model->layers, ones, err);
+    free(ones);
+    if (status != TDM_OK) {
+        schedule->model = NULL;
+        tdm_schedule_free(schedule);
+        return status;
+    }
+    schedule->machine = machine;
+    *out = schedule;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t count,
+                                        const uint32_t *layers, struct tdm_error *err)
+{
+    struct tdm_group *groups = calloc((size_t)count + 1, sizeof(*groups));
+    if (groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u groups", count);
+    for (uint32_t i = 0; i < count; i++)
+        groups[i] = (struct tdm_group){.layers = layers[i],
+                                       .input_place = TDM_DEVICE,
+                                       .kept = TDM_SET_INPUT,
+                                       .kept_place = TDM_DEVICE,
+                                       .held = TDM_SET_INPUT,
+                                       .held_place = TDM_DEVICE};
+    free(schedule->groups);
+    schedule->groups = groups;
+    schedule->group_count = count;
+    return TDM_OK;
+}
+
+void tdm_schedule_free(struct tdm_schedule *schedule)
+{
+    if (schedule == NULL)
+        return;
+    tdm_model_free(schedule->model);
+    tdm_machine_free(schedule->machine);
+    free(schedule->sequence_tokens);
+    free(schedule->groups);
+    free(schedule);
+}
+
+/* A dtype that tensors of values are stored in. */
+static bool is_value(enum tdm_dtype dtype)
+{
+    return dtype == TDM_DTYPE_FP32 || dtype == TDM_DTYPE_BF16;
+}
+
+static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    const struct {
+        const char *name;
+        enum tdm_dtype dtype;
+    } values[] = {{"weights", dtypes->weights},     {"activations", dtypes->activations},
+                  {"kv", dtypes->kv},               {"kv_gradients", dtypes->kv_gradients},
+                  {"gradients", dtypes->gradients}, {"moments", dtypes->moments},
+                  {"logits", dtypes->logits}};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (!is_value(values[i].dtype))
+            return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; bf16 or fp32 is due", file,
+                            values[i].name, tdm_dtype_name(values[i].dtype));
+    bool wide = dtypes->weights == TDM_DTYPE_FP32;
+    if (wide && dtypes->master != TDM_DTYPE_NONE)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.master\" is %s beside fp32 weights; none is due", file,
+                        tdm_dtype_name(dtypes->master));
+    if (!wide && dtypes->master != TDM_DTYPE_FP32 && dtypes->master != TDM_DTYPE_REMAINDER16)
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"dtypes.master\" is %s beside bf16 weights; fp32 or remainder16 is due", file,
+            tdm_dtype_name(dtypes->master));
+    return TDM_OK;
+}
+
+static enum tdm_status check_groups(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        if (group->layers == 0)
+            return tdm_fail(err, TDM_INPUT, "%s: group %u has no layers", file, i);
+        layers += group->layers;
+        if (schedule->order == TDM_CHUNK_MAJOR && group->held_place != TDM_DEVICE)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: group %u holds on the host in chunk-major order, where what is "
+                            "held lives for one chunk; \"held_place\" must be device",
+                            file, i);
+    }
+    if (layers != schedule->model->layers) {
+        tdm_fail(err, TDM_INPUT, "%s: \"groups\" have %llu layers, the model has %u", file,
+                 (unsigned long long)layers, schedule->model->layers);
+        return tdm_hint(err, "the sizes of all groups must add up to %u",
+                        schedule->model->layers);
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status check_optimizer(const struct tdm_schedule *schedule, const char *file,
+                                       struct tdm_error *err)
+{
+    const struct tdm_optimizer_settings *o = &schedule->optimizer;
+    if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g", file,
+                        o->learning_rate);
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
+                        file, o->beta1, o->beta2);
+    if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->weight_decay >= 0 && o->weight_decay < 1e3))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" epsilon is %g, weight decay %g", file,
+                        o->epsilon, o->weight_decay);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    if (schedule->sequence_count == 0 || schedule->sequence_count > MAX_SEQUENCES)
+        return tdm_fail(err, TDM_INPUT, "%s: %u sequences in a step; 1 to %u are due", file,
+                        schedule->sequence_count, MAX_SEQUENCES);
+    uint64_t tokens = tdm_schedule_tokens(schedule);
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequence_tokens[i] == 0)
+            return tdm_fail(err, TDM_INPUT, "%s: sequence %u has no tokens", file, i);
+    if (tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT, "%s: a step of %llu tokens; at most 2^40 are supported",
+                        file, (unsigned long long)tokens);
+    if (schedule->chunk_tokens == 0 || schedule->chunk_tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; at least 1 is due", file,
+                        (unsigned long long)schedule->chunk_tokens);
+    if (schedule->page_tokens == 0 || schedule->page_tokens > 65536)
+        return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; 1 to 65536 is due", file,
+                        (unsigned long long)schedule->page_tokens);
+    if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due",
+                        file, (unsigned long long)schedule->head_tile_tokens);
+    if (schedule->prefetch > MAX_PREFETCH)
+        return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; 0 to %u is due", file,
+                        schedule->prefetch, MAX_PREFETCH);
+    enum tdm_status status = check_dtypes(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_groups(schedule, file, err);
+    return status == TDM_OK ? check_optimizer(schedule, file, err) : status;
+}
+
+uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule)
+{
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        tokens = tdm_size_add(tokens, schedule->sequence_tokens[i]);
+    return tokens;
+}
+
+uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    uint32_t group = 0;
+    for (uint32_t end = schedule->groups[0].layers; layer >= end;)
+        end += schedule->groups[++group].layers;
+    return group;
+}
+
+uint32_t tdm_schedule_first_layer(const struct tdm_schedule *schedule, uint32_t group)
+{
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < group; i++)
+        first += schedule->groups[i].layers;
+    return first;
+}

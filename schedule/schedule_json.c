@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule as JSON, and back. */
+#include "base/json.h"
+#include "schedule/schedule.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TOKENS ((uint64_t)1 << 40)
+
+/* ---- writing ---- */
+
+static json_t *count_json(uint64_t count)
+{
+    return json_integer((json_int_t)count);
+}
+
+static json_t *groups_to_json(const struct tdm_schedule *schedule)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        json_array_append_new(
+            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s}", "layers",
+                             (json_int_t)group->layers, "input_place",
+                             tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
+                             "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
+                             tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
+                             "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
+                             tdm_place_name(group->held_place)));
+    }
+    return array;
+}
+
+static json_t *dtypes_to_json(const struct tdm_dtypes *dtypes)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "weights",
+                     tdm_dtype_name(dtypes->weights), "master", tdm_dtype_name(dtypes->master),
+                     "activations", tdm_dtype_name(dtypes->activations), "kv",
+                     tdm_dtype_name(dtypes->kv), "kv_gradients",
+                     tdm_dtype_name(dtypes->kv_gradients), "gradients",
+                     tdm_dtype_name(dtypes->gradients), "moments",
+                     tdm_dtype_name(dtypes->moments), "logits", tdm_dtype_name(dtypes->logits));
+}
+
+static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
+{
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I}", "kind",
+                     tdm_optimizer_name(optimizer->kind), "learning_rate",
+                     optimizer->learning_rate, "beta1", optimizer->beta1, "beta2",
+                     optimizer->beta2, "epsilon", optimizer->epsilon, "weight_decay",
+                     optimizer->weight_decay, "warmup_steps", (json_int_t)optimizer->warmup_steps);
+}
+
+enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
+                                     json_t **out, struct tdm_error *err)
+{
+    const struct tdm_model *model = schedule->model;
+    json_t *sequences = json_array();
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        json_array_append_new(sequences, count_json(schedule->sequence_tokens[i]));
+    json_t *root = json_pack(
+        "{s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "format", TDM_SCHEDULE_FORMAT, "model", "name", model->name, "digest", model->digest,
+        "config", model->config, "machine", schedule->machine->description, "memory_bytes",
+        count_json(schedule->memory_bytes), "host_memory_bytes",
+        count_json(schedule->host_memory_bytes), "sequences", sequences, "order",
+        tdm_order_name(schedule->order), "chunk_tokens", count_json(schedule->chunk_tokens),
+        "page_tokens", count_json(schedule->page_tokens), "head_tile_tokens",
+        count_json(schedule->head_tile_tokens), "prefetch", count_json(schedule->prefetch),
+        "groups", groups_to_json(schedule), "dtypes", dtypes_to_json(&schedule->dtypes),
+        "optimizer", optimizer_to_json(&schedule->optimizer));
+    if (root == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
+    if (predicted != NULL && json_object_set(root, "predicted", (json_t *)predicted) != 0) {
+        json_decref(root);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
+    }
+    *out = root;
+    return TDM_OK;
+}
+
+/* ---- reading ---- */
+
+static void read_dtype(struct tdm_json_reader *reader, const char *key, enum tdm_dtype *dtype)
+{
+    const char *name = tdm_json_string(reader, key);
+    if (name != NULL && !tdm_dtype_parse(name, dtype))
+        tdm_json_fail(reader, key, "is \"%s\", which is no dtype", name);
+}
+
+static void read_place(struct tdm_json_reader *reader, const char *key, enum tdm_place *place)
+{
+    const char *name = tdm_json_string(reader, key);
+    if (name != NULL && !tdm_place_parse(name, place))
+        tdm_json_fail(reader, key, "is \"%s\"; device or host is due", name);
+}
+
+static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_set *set)
+{
+    const char *name = tdm_json_string(reader, key);
+    if (name != NULL && !tdm_set_parse(name, set))
+        tdm_json_fail(reader, key, "is \"%s\"; input or attention_output is due", name);
+}
+
+static enum tdm_status read_group(const char *file, const json_t *object, size_t index,
+                                  struct tdm_group *group, struct tdm_error *err)
+{
+    static const char *const keys[] = {"layers",          "input_place", "kept",
+                                       "kept_from_chunk", "kept_place",  "held",
+                                       "held_from_chunk", "held_place",  NULL};
+    char prefix[32];
+    snprintf(prefix, sizeof(prefix), "groups[%zu]", index);
+    struct tdm_json_reader reader = {file, prefix, object, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    group->layers = (uint32_t)tdm_json_count(&reader, "layers", 1, UINT32_MAX);
+    read_place(&reader, "input_place", &group->input_place);
+    read_set(&reader, "kept", &group->kept);
+    group->kept_from_chunk = (uint32_t)tdm_json_count(&reader, "kept_from_chunk", 0, UINT32_MAX);
+    read_place(&reader, "kept_place", &group->kept_place);
+    read_set(&reader, "held", &group->held);
+    group->held_from_chunk = (uint32_t)tdm_json_count(&reader, "held_from_chunk", 0, UINT32_MAX);
+    read_place(&reader, "held_place", &group->held_place);
+    return reader.status;
+}
+
+static enum tdm_status read_groups(const char *file, const json_t *array,
+                                   struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    size_t count = json_array_size(array);
+    if (count == 0 || count > schedule->model->layers)
+        return tdm_fail(err, TDM_INPUT, "%s: \"groups\" has %zu entries for %u layers", file,
+                        count, schedule->model->layers);
+    free(schedule->groups);
+    schedule->group_count = 0;
+    schedule->groups = calloc(count, sizeof(*schedule->groups));
+    if (schedule->groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu groups", count);
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const json_t *object = json_array_get(array, i);
+        if (!json_is_object(object))
+            return tdm_fail(err, TDM_INPUT, "%s: \"groups[%zu]\" must be an object", file, i);
+        status = read_group(file, object, i, &schedule->groups[i], err);
+    }
+    if (status == TDM_OK)
+        schedule->group_count = (uint32_t)count;
+    return status;
+}
+
+static enum tdm_status read_sequences(const char *file, const json_t *array,
+                                      struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    size_t count = json_array_size(array);
+    if (count == 0 || count > UINT32_MAX)
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" is empty; one or more lengths are due",
+                        file);
+    uint64_t *tokens = calloc(count, sizeof(*tokens));
+    if (tokens == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu sequences", count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *length = json_array_get(array, i);
+        if (!json_is_integer(length) || json_integer_value(length) < 1) {
+            free(tokens);
+            return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%zu]\" must be a whole number of "
+                            "tokens, at least 1", file, i);
+        }
+        tokens[i] = (uint64_t)json_integer_value(length);
+    }
+    free(schedule->sequence_tokens);
+    schedule->sequence_tokens = tokens;
+    schedule->sequence_count = (uint32_t)count;
+    return TDM_OK;
+}
+
+static enum tdm_status read_dtypes(const char *file, const json_t *object,
+                                   struct tdm_dtypes *dtypes, struct tdm_error *err)
+{
+    static const char *const keys[] = {"weights",      "master",    "activations", "kv",
+                                       "kv_gradients", "gradients", "moments",     "logits",
+                                       NULL};
+    struct tdm_json_reader reader = {file, "dtypes", object, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    read_dtype(&reader, "weights", &dtypes->weights);
+    read_dtype(&reader, "master", &dtypes->master);
+    read_dtype(&reader, "activations", &dtypes->activations);
+    read_dtype(&reader, "kv", &dtypes->kv);
+    read_dtype(&reader, "kv_gradients", &dtypes->kv_gradients);
+    read_dtype(&reader, "gradients", &dtypes->gradients);
+    read_dtype(&reader, "moments", &dtypes->moments);
+    read_dtype(&reader, "logits", &dtypes->logits);
+    return reader.status;
+}
+
+static enum tdm_status read_optimizer(const char *file, const json_t *object,
+                                      struct tdm_optimizer_settings *optimizer,
+                                      struct tdm_error *err)
+{
+    static const char *const keys[] = {"kind",    "learning_rate", "beta1",        "beta2",
+                                       "epsilon", "weight_decay",  "warmup_steps", NULL};
+    struct tdm_json_reader reader = {file, "optimizer", object, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    const char *kind = tdm_json_string(&reader, "kind");
+    if (kind != NULL && !tdm_optimizer_parse(kind, &optimizer->kind))
+        tdm_json_fail(&reader, "kind", "is \"%s\"; adamw or none is due", kind);
+    optimizer->learning_rate = tdm_json_number(&reader, "learning_rate", 0, 1e3);
+    optimizer->beta1 = tdm_json_number(&reader, "beta1", 0, 1);
+    optimizer->beta2 = tdm_json_number(&reader, "beta2", 0, 1);
+    optimizer->epsilon = tdm_json_number(&reader, "epsilon", 0, 1);
+    optimizer->weight_decay = tdm_json_number(&reader, "weight_decay", 0, 1e3);
+    optimizer->warmup_steps =
+        tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
+    return reader.status;
+}
+
+/* The model of a schedule: its config again, and the digest must be that config's. */
+static enum tdm_status read_model(const char *file, const json_t *object, struct tdm_model **model,
+                                  struct tdm_error *err)
+{
+    static const char *const keys[] = {"name", "digest", "config", NULL};
+    struct tdm_json_reader reader = {file, "model", object, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    const char *name = tdm_json_string(&reader, "name");
+    const char *digest = tdm_json_string(&reader, "digest");
+    const json_t *config = tdm_json_object(&reader, "config");
+    if (reader.status != TDM_OK)
+        return reader.status;
+    enum tdm_status status = tdm_model_from_config(file, name, (json_t *)config, model, err);
+    if (status != TDM_OK)
+        return status;
+    if (strcmp((*model)->digest, digest) != 0) {
+        tdm_fail(err, TDM_INPUT, "%s: \"model.digest\" is %s, but the config in it has %s", file,
+                 digest, (*model)->digest);
+        tdm_model_free(*model);
+        return tdm_hint(err, "the config was changed after planning; plan again");
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_schedule *schedule)
+{
+    const char *order = tdm_json_string(reader, "order");
+    if (order != NULL && !tdm_order_parse(order, &schedule->order))
+        tdm_json_fail(reader, "order", "is \"%s\"; layer-major or chunk-major is due", order);
+    schedule->memory_bytes = tdm_json_count(reader, "memory_bytes", 0, INT64_MAX);
+    schedule->host_memory_bytes = tdm_json_count(reader, "host_memory_bytes", 0, INT64_MAX);
+    schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
+    schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
+    schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
+    schedule->prefetch = (uint32_t)tdm_json_count(reader, "prefetch", 0, 16);
+    const json_t *sequences = tdm_json_array(reader, "sequences");
+    const json_t *groups = tdm_json_array(reader, "groups");
+    const json_t *dtypes = tdm_json_object(reader, "dtypes");
+    const json_t *optimizer = tdm_json_object(reader, "optimizer");
+    enum tdm_status status = reader->status;
+    if (status == TDM_OK)
+        status = read_sequences(reader->file, sequences, schedule, reader->err);
+    if (status == TDM_OK)
+        status = read_groups(reader->file, groups, schedule, reader->err);
+    if (status == TDM_OK)
+        status = read_dtypes(reader->file, dtypes, &schedule->dtypes, reader->err);
+    if (status == TDM_OK)
+        status = read_optimizer(reader->file, optimizer, &schedule->optimizer, reader->err);
+    return status == TDM_OK ? tdm_schedule_check(schedule, reader->file, reader->err) : status;
+}
+
+enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
+                                       struct tdm_schedule **out, struct tdm_error *err)
+{
+    static const char *const keys[] = {
+        "format",      "model",       "machine",          "memory_bytes", "host_memory_bytes",
+        "sequences",   "order",       "chunk_tokens",     "page_tokens",  "head_tile_tokens",
+        "prefetch",    "groups",      "dtypes",           "optimizer",    "predicted",
+        NULL};
+    struct tdm_json_reader reader = {file, "", root, err, TDM_OK};
+    const char *format = tdm_json_string(&reader, "format");
+    if (format != NULL && strcmp(format, TDM_SCHEDULE_FORMAT) != 0) {
+        tdm_json_fail(&reader, "format", "is \"%s\"; this tidemark reads %s", format,
+                      TDM_SCHEDULE_FORMAT);
+        return tdm_hint(err, "make it again with tidemark plan");
+    }
+    tdm_json_only(&reader, keys);
+    const json_t *model_json = tdm_json_object(&reader, "model");
+    const json_t *machine_json = tdm_json_object(&reader, "machine");
+    if (reader.status != TDM_OK)
+        return reader.status;
+
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    struct tdm_schedule *schedule = NULL;
+    enum tdm_status status = read_model(file, model_json, &model, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_machine_from_json(file, (json_t *)machine_json, &machine, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_new(model, machine, 1, &schedule, err);
+    if (status != TDM_OK) {
+        tdm_machine_free(machine);
+        tdm_model_free(model);
+        return status;
+    }
+    status = read_fields(&reader, schedule);
+    if (status != TDM_OK) {
+        tdm_schedule_free(schedule);
+        return status;
+    }
+    *out = schedule;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedule,
+                                  struct tdm_error *err)
+{
+    json_t *root;
+    enum tdm_status status = tdm_json_load(path, &root, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_schedule_from_json(path, root, schedule, err);
+    json_decref(root);
+    return status;
+}
