@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arenas: the memory of a run, one arena a place, taken once for all programs of the run.
+ */
+#ifndef TDM_EXECUTOR_ARENAS_H
+#define TDM_EXECUTOR_ARENAS_H
+
+#include "executor/backend.h"
+
+struct tdm_arenas {
+    const struct tdm_backend *backend;
+    struct tdm_executor *executor;
+    void *base[TDM_PLACES];
+    uint64_t bytes[TDM_PLACES]; /* the most that any of the programs needs */
+};
+
+/* Opens the backend for `count` programs and takes an arena at each place. Refuses with TDM_INFEASIBLE,
+ * before anything is taken, if the machine has less free than the programs need (arenas are memory
+ * of this computer for the cpu backend). On success the caller owns *arenas. */
+enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
+                                const struct tdm_program *const *programs,
+                                struct tdm_arenas *arenas, struct tdm_error *err);
+void tdm_arenas_release(struct tdm_arenas *arenas);
+
+/* First byte of a slot. */
+void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
+                      uint32_t slot);
+
+/* The pattern, before a measured step: over everything. */
+enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, struct tdm_error *err);
+
+/* After it: bytes of the arena that were touched, and the end of the highest one. */
+enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place place,
+                                uint64_t *touched_bytes, uint64_t *highest_byte,
+                                struct tdm_error *err);
+
+#endif

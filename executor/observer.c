@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Observer: values in slots, from the launch that writes them to the last that uses them. */
+#include "executor/observer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NEVER UINT64_MAX
+
+/* What a slot, or a part of one, holds. */
+struct value {
+    uint64_t first_op, last_op; /* NEVER: untouched */
+    uint64_t bytes;
+    bool carried; /* it was there before the step */
+};
+
+/* What a buffer saw. */
+struct seen {
+    uint32_t parts;
+    struct value *values; /* [slots][parts] */
+    uint64_t first_op, last_op;
+};
+
+/* Bytes of a category begin or end to live with an op. */
+struct change {
+    uint64_t op;
+    int64_t time_ns;
+    int64_t delta_bytes;
+    uint8_t place, category;
+    bool end; /* at the end of the op, else at its begin */
+};
+
+struct tdm_observer {
+    const struct tdm_program *program;
+    struct seen *seen;
+    struct value *values; /* of all buffers */
+    size_t value_count;
+    struct change *changes;
+    size_t change_count, change_capacity;
+    int64_t *start_ns, *end_ns; /* [op_count] */
+};
+
+/* Values that a step can end: one for every write, and one for every slot that is left. */
+static enum tdm_status count_writes(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    size_t *writes = self;
+    (void)err;
+    if (item->kind != TDM_RUN)
+        return TDM_OK;
+    for (uint32_t i = 0; i < item->op->access_count; i++)
+        if (item->op->access[i].buffer != TDM_NONE && item->op->access[i].mode == TDM_WRITE)
+            *writes += item->op->access[i].slots;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_observer_new(const struct tdm_program *program, struct tdm_observer **out,
+                                 struct tdm_error *err)
+{
+    size_t writes = 0;
+    enum tdm_status status = tdm_program_emit(program, count_writes, &writes, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_observer *observer = calloc(1, sizeof(*observer));
+    if (observer == NULL)
+        goto no_memory;
+    observer->program = program;
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        observer->value_count += (size_t)program->buffers[i].slots *
+                                 (program->buffers[i].axis == TDM_AXIS_UNIT ? TDM_PARTS : 1);
+    observer->change_capacity = 2 * (writes + observer->value_count);
+    observer->seen = calloc((size_t)program->buffer_count + 1, sizeof(*observer->seen));
+    observer->values = calloc(observer->value_count + 1, sizeof(*observer->values));
+    observer->changes = calloc(observer->change_capacity + 1, sizeof(*observer->changes));
+    observer->start_ns = calloc(program->op_count + 1, sizeof(*observer->start_ns));
+    observer->end_ns = calloc(program->op_count + 1, sizeof(*observer->end_ns));
+    if (observer->seen == NULL || observer->values == NULL || observer->changes == NULL ||
+        observer->start_ns == NULL || observer->end_ns == NULL)
+        goto no_memory;
+    struct value *next = observer->values;
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        observer->seen[i].parts = program->buffers[i].axis == TDM_AXIS_UNIT ? TDM_PARTS : 1;
+        observer->seen[i].values = next;
+        next += (size_t)program->buffers[i].slots * observer->seen[i].parts;
+    }
+    tdm_observer_reset(observer);
+    *out = observer;
+    return TDM_OK;
+
+no_memory:
+    tdm_observer_free(observer);
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for observing a step");
+}
+
+void tdm_observer_free(struct tdm_observer *observer)
+{
+    if (observer == NULL)
+        return;
+    free(observer->seen);
+    free(observer->values);
+    free(observer->changes);
+    free(observer->start_ns);
+    free(observer->end_ns);
+    free(observer);
+}
+
+void tdm_observer_reset(struct tdm_observer *observer)
+{
+    for (size_t i = 0; i < observer->value_count; i++)
+        observer->values[i] = (struct value){NEVER, NEVER, 0, false};
+    for (uint32_t i = 0; i < observer->program->buffer_count; i++)
+        observer->seen[i].first_op = observer->seen[i].last_op = NEVER;
+    observer->change_count = 0;
+}
+
+static void end_value(struct tdm_observer *observer, uint32_t buffer, const struct value *value,
+                      bool carried_on)
+{
+    const struct tdm_buffer *b = &observer->program->buffers[buffer];
+    struct change change = {.op = value->first_op,
+                            .delta_bytes = (int64_t)value->bytes,
+                            .place = (uint8_t)b->place,
+                            .category = (uint8_t)b->category};
+    if (value->carried)
+        change.op = NEVER; /* since before the step */
+    observer->changes[observer->change_count++] = change;
+    if (carried_on)
+        return;
+    change.op = value->last_op;
+    change.end = true;
+    change.delta_bytes = -change.delta_bytes;
+    observer->changes[observer->change_count++] = change;
+}
+
+/* `carried`: the slot is one that holds its value from step to step. */
+static void touch(struct tdm_observer *observer, uint32_t buffer, struct value *value,
+                  uint64_t bytes, enum tdm_mode mode, uint64_t op)
+{
+    if (value->first_op == NEVER) {
+        *value = (struct value){op, op, bytes, mode != TDM_WRITE};
+        return;
+    }
+    if (mode == TDM_WRITE && !value->carried) {
+        end_value(observer, buffer, value, false);
+        value->first_op = op;
+        value->bytes = bytes;
+    }
+    value->last_op = op;
+    if (bytes > value->bytes)
+        value->bytes = bytes;
+}
+
+/* An access to all parts of a unit: its bytes are shared out by what each part is known to hold, and
+ * an unseen part (weights before their first product) counts with the first. */
+static void touch_parts(struct tdm_observer *observer, const struct tdm_access *access,
+                        struct value *values, uint64_t op)
+{
+    uint64_t known = 0;
+    for (uint32_t part = 0; part < TDM_PARTS; part++)
+        if (values[part].first_op != NEVER) {
+            known += values[part].bytes;
+            touch(observer, access->buffer, &values[part], values[part].bytes, access->mode, op);
+        }
+    if (known < access->bytes) {
+        struct value *rest = &values[TDM_PARTS - 1];
+        touch(observer, access->buffer, rest, rest->bytes + access->bytes - known, access->mode,
+              op);
+    }
+}
+
+void tdm_observer_launch(struct tdm_observer *observer, const struct tdm_op *op)
+{
+    for (uint32_t i = 0; i < op->access_count; i++) {
+        const struct tdm_access *access = &op->access[i];
+        if (access->buffer == TDM_NONE)
+            continue;
+        struct seen *seen = &observer->seen[access->buffer];
+        if (seen->first_op == NEVER)
+            seen->first_op = op->number;
+        seen->last_op = op->number;
+        struct value *values = &seen->values[(size_t)access->first_slot * seen->parts];
+        if (seen->parts > 1 && access->part >= TDM_PARTS) {
+            touch_parts(observer, access, values, op->number);
+            continue;
+        }
+        uint64_t each = access->bytes / access->slots;
+        for (uint32_t k = 0; k < access->slots; k++) {
+            /* the last slot of a ragged range has less; what wrote it said how much */
+            uint64_t bytes = access->slots == 1 ? access->bytes : 0;
+            struct value *value = &values[(size_t)k * seen->parts + access->part];
+            if (value->first_op == NEVER || access->mode == TDM_WRITE)
+                bytes = access->slots == 1 ? access->bytes : each;
+            touch(observer, access->buffer, value, bytes, access->mode, op->number);
+        }
+    }
+}
+
+size_t tdm_observer_touch_capacity(const struct tdm_observer *observer)
+{
+    return observer->program->buffer_count;
+}
+
+size_t tdm_observer_point_capacity(const struct tdm_observer *observer)
+{
+    return observer->change_capacity;
+}
+
+size_t tdm_observer_touches(const struct tdm_observer *observer, struct tdm_trace_touch *touches)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < observer->program->buffer_count; i++) {
+        const struct seen *seen = &observer->seen[i];
+        if (seen->first_op == NEVER)
+            continue;
+        uint64_t bytes = 0;
+        for (size_t v = 0; v < (size_t)observer->program->buffers[i].slots * seen->parts; v++)
+            bytes += seen->values[v].bytes;
+        touches[count++] = (struct tdm_trace_touch){i, bytes, seen->first_op, seen->last_op};
+    }
+    return count;
+}
+
+/* What begins to live comes before what ends at the same moment: a peak is not lost. */
+static int by_time(const void *a, const void *b)
+{
+    const struct change *left = a, *right = b;
+    if (left->time_ns != right->time_ns)
+        return left->time_ns < right->time_ns ? -1 : 1;
+    return (int)left->end - (int)right->end;
+}
+
+size_t tdm_observer_points(struct tdm_observer *observer, const struct tdm_trace_timing *timings,
+                           size_t timing_count, int64_t end_ns, struct tdm_trace_observed *points)
+{
+    for (uint32_t i = 0; i < observer->program->buffer_count; i++)
+        for (size_t v = 0;
+             v < (size_t)observer->program->buffers[i].slots * observer->seen[i].parts; v++)
+            if (observer->seen[i].values[v].first_op != NEVER)
+                end_value(observer, i, &observer->seen[i].values[v],
+                          observer->seen[i].values[v].carried);
+    for (size_t i = 0; i < timing_count; i++) {
+        observer->start_ns[timings[i].op_number] = timings[i].start_ns;
+        observer->end_ns[timings[i].op_number] = timings[i].end_ns;
+    }
+    for (size_t i = 0; i < observer->change_count; i++) {
+        struct change *change = &observer->changes[i];
+        if (change->op == NEVER)
+            change->time_ns = 0;
+        else
+            change->time_ns =
+                change->end ? observer->end_ns[change->op] : observer->start_ns[change->op];
+        if (change->time_ns > end_ns)
+            change->time_ns = end_ns;
+    }
+    qsort(observer->changes, observer->change_count, sizeof(*observer->changes), by_time);
+
+    uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    size_t count = 0;
+    for (size_t i = 0; i < observer->change_count; i++) {
+        const struct change *change = &observer->changes[i];
+        uint64_t *bytes = &live[change->place][change->category];
+        *bytes += (uint64_t)change->delta_bytes;
+        bool same_moment = count > 0 && points[count - 1].time_ns == change->time_ns &&
+                           points[count - 1].place == (enum tdm_place)change->place &&
+                           points[count - 1].category == (enum tdm_category)change->category &&
+                           !change->end;
+        if (!same_moment)
+            count++;
+        points[count - 1] =
+            (struct tdm_trace_observed){change->time_ns, (enum tdm_place)change->place,
+                                        (enum tdm_category)change->category, *bytes};
+    }
+    return count;
+}

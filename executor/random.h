@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random numbers by counter: (seed, step, tensor, element) gives the same bits wherever and whenever
+ * they are drawn. SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014) over a mixed counter.
+ */
+#ifndef TDM_EXECUTOR_RANDOM_H
+#define TDM_EXECUTOR_RANDOM_H
+
+#include <stdint.h>
+
+static inline uint64_t tdm_random_mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static inline uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
+                                       uint64_t element)
+{
+    uint64_t stream = tdm_random_mix(tdm_random_mix(tdm_random_mix(seed) ^ step) ^ tensor);
+    return tdm_random_mix(stream ^ tdm_random_mix(element));
+}
+
+/* In (0, 1]. */
+static inline double tdm_random_unit(uint64_t bits)
+{
+    return (double)((bits >> 11) + 1) * 0x1p-53;
+}
+
+/* Standard normal: Box-Muller over the element's own bits. */
+double tdm_random_normal(uint64_t seed, uint64_t step, uint64_t tensor, uint64_t element);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State: weights, masters and moments into the arenas; weights, gradients and losses out of them. */
+#include "executor/state.h"
+
+#include "executor/random.h"
+#include "executor/remainder.h"
+#include "schedule/lowering.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double tdm_random_normal(uint64_t seed, uint64_t step, uint64_t tensor, uint64_t element)
+{
+    uint64_t bits = tdm_random_bits(seed, step, tensor, element);
+    double radius = sqrt(-2.0 * log(tdm_random_unit(bits)));
+    return radius * cos(2.0 * M_PI * tdm_random_unit(tdm_random_mix(bits)));
+}
+
+/* Where a unit's row of one kind is; NULL if this schedule has none. */
+static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                       const uint32_t rows[TDM_UNIT_ROWS], uint32_t unit)
+{
+    uint32_t slot;
+    uint32_t number = rows[tdm_unit_row_of(program->schedule->model, unit, &slot)];
+    return number == TDM_NONE ? NULL : tdm_arenas_slot(arenas, &program->buffers[number], slot);
+}
+
+/* Element `i` of an array of fp32 or bf16. */
+static float load(const void *data, enum tdm_dtype dtype, uint64_t i)
+{
+    if (dtype == TDM_DTYPE_FP32)
+        return ((const float *)data)[i];
+    return tdm_bf16_to_float(((const uint16_t *)data)[i]);
+}
+
+/* Writes the elements of each tensor of a unit (never the padding between) from `source`, laid out
+ * like the unit at `dtype`. */
+static enum tdm_status upload_tensors(const struct tdm_arenas *arenas,
+                                      const struct tdm_model *model, uint32_t unit, void *data,
+                                      const void *source, enum tdm_dtype dtype,
+                                      struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    uint64_t size = tdm_dtype_bytes(dtype);
+    const struct tdm_unit *u = &model->units[unit];
+    for (uint32_t i = 0; i < u->tensor_count && status == TDM_OK; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
+        status = arenas->backend->upload(arenas->executor, (char *)data + tensor->offset * size,
+                                         (const char *)source + tensor->offset * size,
+                                         tensor->elements * size, err);
+    }
+    return status;
+}
+
+/* bf16 weights and what the masters add to them, from fp32. */
+static void split_values(const float *values, uint64_t count, uint16_t *weights,
+                         uint16_t *remainders)
+{
+    for (uint64_t i = 0; i < count; i++)
+        tdm_master_split(values[i], &weights[i], &remainders[i]);
+}
+
+enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                uint32_t unit, const float *values, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
+    const struct tdm_layout *layout = program->layout;
+    uint64_t elements = model->units[unit].elements;
+    uint16_t *weights = calloc(elements, sizeof(*weights));
+    uint16_t *remainders = calloc(elements, sizeof(*remainders));
+    float *zeros = calloc(elements, sizeof(*zeros));
+    enum tdm_status status = TDM_OK;
+    if (weights == NULL || remainders == NULL || zeros == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the weights of unit %u", unit);
+        goto free_arrays;
+    }
+    split_values(values, elements, weights, remainders);
+    status = upload_tensors(arenas, model, unit, unit_data(arenas, program, layout->weights, unit),
+                            dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights,
+                            dtypes->weights, err);
+    void *master = unit_data(arenas, program, layout->master, unit);
+    if (master != NULL && status == TDM_OK)
+        status =
+            upload_tensors(arenas, model, unit, master,
+                           dtypes->master == TDM_DTYPE_FP32 ? (const void *)values : remainders,
+                           dtypes->master, err);
+    const uint32_t *moments[] = {layout->moment1, layout->moment2};
+    for (int m = 0; m < 2 && status == TDM_OK; m++) {
+        void *moment = unit_data(arenas, program, moments[m], unit);
+        if (moment != NULL)
+            status = upload_tensors(arenas, model, unit, moment, zeros, dtypes->moments, err);
+    }
+
+free_arrays:
+    free(weights);
+    free(remainders);
+    free(zeros);
+    return status;
+}
+
+enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                               uint64_t seed, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t unit = 0; unit < model->unit_count && status == TDM_OK; unit++) {
+        const struct tdm_unit *u = &model->units[unit];
+        float *values = calloc(u->elements, sizeof(*values));
+        if (values == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the weights of unit %u", unit);
+        for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
+            const struct tdm_tensor *tensor = &model->tensors[t];
+            float *at = values + tensor->offset;
+            bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM ||
+                        tensor->role == TDM_ROLE_MLP_NORM || tensor->role == TDM_ROLE_FINAL_NORM;
+            for (uint64_t i = 0; i < tensor->elements; i++)
+                if (norm)
+                    at[i] = 1;
+                else if (tensor->rows > 1)
+                    at[i] = (float)(model->initializer_range * tdm_random_normal(seed, 0, t, i));
+        }
+        status = tdm_state_write(arenas, program, unit, values, err);
+        free(values);
+    }
+    return status;
+}
+
+/* Adds the tensors of one array of the arena, laid out like `unit`, to `values`. */
+static enum tdm_status add_tensors(const struct tdm_arenas *arenas, const struct tdm_model *model,
+                                   uint32_t unit, const void *data, enum tdm_dtype dtype,
+                                   float *values, struct tdm_error *err)
+{
+    const struct tdm_unit *u = &model->units[unit];
+    enum tdm_status status = TDM_OK;
+    uint64_t size = tdm_dtype_bytes(dtype);
+    char *copy = malloc(u->elements * size);
+    if (copy == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading unit %u", unit);
+    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
+        const struct tdm_tensor *tensor = &model->tensors[t];
+        status = arenas->backend->download(arenas->executor, copy,
+                                           (const char *)data + tensor->offset * size,
+                                           tensor->elements * size, err);
+        for (uint64_t i = 0; i < tensor->elements && status == TDM_OK; i++)
+            values[tensor->offset + i] += load(copy, dtype, i);
+    }
+    free(copy);
+    return status;
+}
+
+enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program, uint32_t unit,
+                                       float *values, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
+    const struct tdm_unit *u = &model->units[unit];
+    void *weights = unit_data(arenas, program, program->layout->weights, unit);
+    void *master = unit_data(arenas, program, program->layout->master, unit);
+    memset(values, 0, u->elements * sizeof(*values));
+    if (master == NULL)
+        return add_tensors(arenas, model, unit, weights, dtypes->weights, values, err);
+    if (dtypes->master == TDM_DTYPE_FP32)
+        return add_tensors(arenas, model, unit, master, TDM_DTYPE_FP32, values, err);
+
+    uint16_t *high = calloc(u->elements, sizeof(*high));
+    uint16_t *low = calloc(u->elements, sizeof(*low));
+    enum tdm_status status = TDM_OK;
+    if (high == NULL || low == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading unit %u", unit);
+        goto free_halves;
+    }
+    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
+         t++) {
+        const struct tdm_tensor *tensor = &model->tensors[t];
+        uint64_t at = tensor->offset, bytes = tensor->elements * sizeof(*high);
+        status = arenas->backend->download(arenas->executor, high + at, (uint16_t *)weights + at,
+                                           bytes, err);
+        if (status == TDM_OK)
+            status = arenas->backend->download(arenas->executor, low + at, (uint16_t *)master + at,
+                                               bytes, err);
+        for (uint64_t i = at; i < at + tensor->elements && status == TDM_OK; i++)
+            values[i] = tdm_master_join(high[i], low[i]);
+    }
+
+free_halves:
+    free(high);
+    free(low);
+    return status;
+}
+
+enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
+                                        const struct tdm_program *program, uint32_t unit,
+                                        float *values, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_layout *layout = program->layout;
+    uint32_t embedding = tdm_model_embedding_unit(model);
+    if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+        return tdm_fail(err, TDM_INPUT, "gradients are gone at the end of a step with an optimizer");
+    memset(values, 0, model->units[unit].elements * sizeof(*values));
+
+    uint32_t number = layout->head_gradient, slot = 0;
+    if (unit < model->layers) {
+        number = layout->layer_gradient[unit];
+        slot = layout->layer_gradient_slot[unit];
+    } else if (unit == embedding) {
+        number = layout->embedding_gradient;
+    }
+    enum tdm_dtype dtype = schedule->dtypes.gradients;
+    enum tdm_status status =
+        add_tensors(arenas, model, unit,
+                    tdm_arenas_slot(arenas, &program->buffers[number], slot), dtype, values, err);
+    if (status == TDM_OK && unit == embedding && model->tied)
+        status = add_tensors(arenas, model, unit,
+                             tdm_arenas_slot(arenas, &program->buffers[layout->tied_gradient], 0),
+                             dtype, values, err);
+    return status;
+}
+
+enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program, const int32_t *inputs,
+                                       const int32_t *targets, struct tdm_error *err)
+{
+    const struct tdm_buffer *buffer = &program->buffers[program->layout->tokens];
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
+        const struct tdm_chunk *chunk = &program->chunks[i];
+        uint64_t bytes = chunk->tokens * sizeof(int32_t);
+        char *slot = tdm_arenas_slot(arenas, buffer, i);
+        status = arenas->backend->upload(arenas->executor, slot, inputs + chunk->row, bytes, err);
+        if (status == TDM_OK)
+            status = arenas->backend->upload(arenas->executor, slot + bytes, targets + chunk->row,
+                                             bytes, err);
+    }
+    return status;
+}
+
+/* The fp64 of a slot. */
+static enum tdm_status read_number(const struct tdm_arenas *arenas,
+                                   const struct tdm_buffer *buffer, uint32_t slot, double *number,
+                                   struct tdm_error *err)
+{
+    return arenas->backend->download(arenas->executor, number,
+                                     tdm_arenas_slot(arenas, buffer, slot), sizeof(*number), err);
+}
+
+enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program, double *loss,
+                                    double *gradient_norm, struct tdm_error *err)
+{
+    const struct tdm_layout *layout = program->layout;
+    enum tdm_status status = TDM_OK;
+    double sum = 0, squares = 0, number = 0;
+    for (uint32_t i = 0; i < program->chunk_count && status == TDM_OK; i++) {
+        status = read_number(arenas, &program->buffers[layout->loss], i, &number, err);
+        sum += number;
+    }
+    bool norms = layout->norms != TDM_NONE;
+    for (uint32_t i = 0; norms && i < program->schedule->model->unit_count && status == TDM_OK;
+         i++) {
+        status = read_number(arenas, &program->buffers[layout->norms], i, &number, err);
+        squares += number;
+    }
+    if (status != TDM_OK)
+        return status;
+    *loss = sum;
+    *gradient_norm = norms ? sqrt(squares) : NAN;
+    return TDM_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * State: the weights and moments of a model in the arenas of a program, and its gradients read back.
+ * Outside of steps; values pass through fp32 memory.
+ */
+#ifndef TDM_EXECUTOR_STATE_H
+#define TDM_EXECUTOR_STATE_H
+
+#include "executor/arenas.h"
+
+/* Random weights: norms 1, biases 0, matrices normal with the config's initializer_range; masters to
+ * match, moments 0. Repeatable by (seed, tensor, element). */
+enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                               uint64_t seed, struct tdm_error *err);
+
+/* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), its master
+ * to match, and zero moments. */
+enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                uint32_t unit, const float *values, struct tdm_error *err);
+
+/* Reads a unit back, [units[unit].elements], padding 0: its weights (exactly, the master where there
+ * is one), or its gradient where the schedule has no optimizer; both parts added if tied. */
+enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program, uint32_t unit,
+                                       float *values, struct tdm_error *err);
+enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
+                                        const struct tdm_program *program, uint32_t unit,
+                                        float *values, struct tdm_error *err);
+
+/* The tokens of a step: inputs and targets over all sequences, [tokens of the step] each. */
+enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program, const int32_t *inputs,
+                                       const int32_t *targets, struct tdm_error *err);
+
+/* After a step: the mean loss over its tokens, summed in chunk order; and the norm of the whole
+ * gradient before any clipping (NAN without an optimizer). */
+enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program, double *loss,
+                                    double *gradient_norm, struct tdm_error *err);
+
+#endif
