@@ -16,11 +16,11 @@
 enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflicts,
                                   struct tdm_error *err)
 {
-    uint32_t words = (count + 63) / 64;
-    uint64_t *bits = calloc((size_t)count * words + 1, sizeof(*bits));
-    if (bits == NULL)
+    conflicts->count = count;
+    conflicts->words = (count + 63) / 64;
+    conflicts->bits = calloc((size_t)count * conflicts->words + 1, sizeof(*conflicts->bits));
+    if (conflicts->bits == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the conflicts of %u buffers", count);
-    *conflicts = (struct tdm_conflicts){count, words, bits};
     return TDM_OK;
 }
 

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tidemark-executor: runs schedules. Started by `tidemark run`, as git starts its commands. */
+#include "base/units.h"
+#include "executor/backend.h"
+#include "executor/progress.h"
+#include "executor/run.h"
+
+#include <getopt.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: tidemark run SCHEDULE... [options]\n"
+    "\n"
+    "Trains by one or more schedules that tidemark plan wrote. All memory of a step is taken once,\n"
+    "at the planned size; several schedules run one after the other in it, each from fresh weights.\n"
+    "\n"
+    "  --backend NAME     cpu: computes on this machine's cores (default)\n"
+    "                     null: walks the program and counts, computes nothing\n"
+    "  --weights WEIGHTS  random:SEED (default random:0); SEED also chooses where sequences begin\n"
+    "  --tokens FILE      any file, read as bytes: one token a byte; default random tokens\n"
+    "  --steps N          steps to train (default 1)\n"
+    "  --trace FILE       record the run to this SQLite database\n"
+    "  --trace-ops WHICH  op times of: all steps, first, or every:K; default all while they are\n"
+    "                     fewer than 2,000,000, else first\n"
+    "  --force            replace an existing trace\n"
+    "  --dry-run          read, lower and check the schedules, say what they would take, and stop\n"
+    "  --json             print one JSON object about the run on stdout\n"
+    "  --help             this text\n"
+    "\n"
+    "Progress goes to stderr. The first step of a schedule is the measured one: its memory holds a\n"
+    "pattern before it and is scanned after it. Ctrl-C ends after the current op and leaves the trace\n"
+    "whole, with every finished step.\n"
+    "\n"
+    "examples:\n"
+    "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
+    "  tidemark run a.json b.json --steps 3 --json\n"
+    "  tidemark run plan.json --backend null --dry-run\n";
+
+static volatile sig_atomic_t stop;
+
+static void interrupt(int signal_number)
+{
+    (void)signal_number;
+    stop = 1;
+}
+
+struct arguments {
+    struct tdm_run_options run;
+    bool json, help;
+};
+
+static enum tdm_status read_weights(const char *text, uint64_t *seed, struct tdm_error *err)
+{
+    if (strncmp(text, "random:", 7) != 0) {
+        tdm_fail(err, TDM_USAGE, "--weights \"%s\"; random:SEED is due", text);
+        return tdm_hint(err, "for example --weights random:1");
+    }
+    return tdm_parse_count(text + 7, "--weights random:", 0, INT64_MAX, seed, err);
+}
+
+static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct tdm_error *err)
+{
+    if (strcmp(text, "all") == 0) {
+        *every = 1;
+        return TDM_OK;
+    }
+    if (strcmp(text, "first") == 0) {
+        *every = UINT64_MAX;
+        return TDM_OK;
+    }
+    if (strncmp(text, "every:", 6) == 0)
+        return tdm_parse_count(text + 6, "--trace-ops every:", 1, INT64_MAX, every, err);
+    return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
+}
+
+static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
+                                      struct tdm_error *err)
+{
+    enum {
+        BACKEND = 256,
+        WEIGHTS,
+        TOKENS,
+        STEPS,
+        TRACE,
+        TRACE_OPS,
+        FORCE,
+        DRY_RUN,
+        JSON,
+        HELP
+    };
+    static const struct option options[] = {{"backend", required_argument, NULL, BACKEND},
+                                            {"weights", required_argument, NULL, WEIGHTS},
+                                            {"tokens", required_argument, NULL, TOKENS},
+                                            {"steps", required_argument, NULL, STEPS},
+                                            {"trace", required_argument, NULL, TRACE},
+                                            {"trace-ops", required_argument, NULL, TRACE_OPS},
+                                            {"force", no_argument, NULL, FORCE},
+                                            {"dry-run", no_argument, NULL, DRY_RUN},
+                                            {"json", no_argument, NULL, JSON},
+                                            {"help", no_argument, NULL, HELP},
+                                            {NULL, 0, NULL, 0}};
+    struct tdm_run_options *run = &arguments->run;
+    const char *backend = "cpu";
+    enum tdm_status status = TDM_OK;
+    int option;
+
+    run->steps = 1;
+    opterr = 0;
+    while (status == TDM_OK && (option = getopt_long(argc, argv, ":h", options, NULL)) != -1)
+        switch (option) {
+        case BACKEND:
+            backend = optarg;
+            break;
+        case WEIGHTS:
+            status = read_weights(optarg, &run->seed, err);
+            break;
+        case TOKENS:
+            run->tokens_path = optarg;
+            break;
+        case STEPS:
+            status = tdm_parse_count(optarg, "--steps", 1, (uint64_t)1 << 40, &run->steps, err);
+            break;
+        case TRACE:
+            run->trace_path = optarg;
+            break;
+        case TRACE_OPS:
+            status = read_trace_ops(optarg, &run->timed_every, err);
+            break;
+        case FORCE:
+            run->force = true;
+            break;
+        case DRY_RUN:
+            run->dry_run = true;
+            break;
+        case JSON:
+            arguments->json = true;
+            break;
+        case HELP:
+        case 'h':
+            arguments->help = true;
+            return TDM_OK;
+        case ':':
+            return tdm_fail(err, TDM_USAGE, "option \"%s\" needs a value", argv[optind - 1]);
+        default:
+            tdm_fail(err, TDM_USAGE, "unknown option \"%s\"", argv[optind - 1]);
+            return tdm_hint(err, "tidemark run --help lists the options");
+        }
+    if (status != TDM_OK)
+        return status;
+    if (optind == argc) {
+        tdm_fail(err, TDM_USAGE, "run needs a schedule");
+        return tdm_hint(err, "tidemark plan MODEL --context N -o plan.json writes one");
+    }
+    run->schedule_count = (uint32_t)(argc - optind);
+    run->schedule_paths = (const char *const *)(argv + optind);
+    run->stop = &stop;
+    return tdm_backend_find(backend, &run->backend, err);
+}
+
+/* The command as typed, for the trace; malloc'ed. */
+static char *join(int argc, char **argv)
+{
+    size_t bytes = sizeof("tidemark");
+    for (int i = 0; i < argc; i++)
+        bytes += strlen(argv[i]) + 1;
+    char *text = malloc(bytes);
+    if (text == NULL)
+        return NULL;
+    char *end = stpcpy(text, "tidemark");
+    for (int i = 0; i < argc; i++)
+        end = stpcpy(stpcpy(end, " "), argv[i]);
+    return text;
+}
+
+static void print_json(const struct arguments *arguments, const struct tdm_run_result *results,
+                       enum tdm_status status)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < arguments->run.schedule_count; i++) {
+        const struct tdm_run_result *result = &results[i];
+        json_t *arenas = json_object();
+        for (int place = 0; place < TDM_PLACES; place++)
+            json_object_set_new(
+                arenas, tdm_place_name((enum tdm_place)place),
+                json_pack("{s:I, s:I, s:I}", "planned_bytes",
+                          (json_int_t)result->arenas[place].planned_bytes, "touched_bytes",
+                          (json_int_t)result->arenas[place].touched_bytes, "highest_byte",
+                          (json_int_t)result->arenas[place].highest_byte));
+        json_t *object = json_pack(
+            "{s:s, s:I, s:I, s:f, s:f, s:o}", "schedule", arguments->run.schedule_paths[i],
+            "steps", (json_int_t)result->steps, "tokens", (json_int_t)result->tokens, "seconds",
+            result->seconds, "predicted_step_seconds", result->predicted_step_seconds, "arenas",
+            arenas);
+        if (!isnan(result->first_loss)) {
+            json_object_set_new(object, "first_loss", json_real(result->first_loss));
+            json_object_set_new(object, "last_loss", json_real(result->last_loss));
+        }
+        json_array_append_new(array, object);
+    }
+    json_t *root = json_pack("{s:s, s:b, s:o}", "backend", arguments->run.backend->name,
+                             "finished", status == TDM_OK, "runs", array);
+    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
+    putchar('\n');
+    json_decref(root);
+}
+
+static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
+{
+    struct arguments arguments = {0};
+    char *command = join(argc, argv);
+    enum tdm_status status = read_arguments(argc, argv, &arguments, err);
+    if (status == TDM_OK && arguments.help)
+        fputs(help, stdout);
+    if (status != TDM_OK || arguments.help) {
+        free(command);
+        return status;
+    }
+    arguments.run.command = command;
+
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    struct tdm_run_result *results =
+        calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));
+    if (results == NULL) {
+        free(command);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
+                        arguments.run.schedule_count);
+    }
+    struct tdm_progress progress;
+    tdm_progress_begin(&progress, stderr, arguments.run.steps);
+    struct tdm_run_listener listener = tdm_progress_listener(&progress);
+    status = tdm_run(&arguments.run, &listener, results, err);
+    tdm_progress_end(&progress, &arguments.run, results, status);
+    if (arguments.json && (status == TDM_OK || status == TDM_INTERRUPTED))
+        print_json(&arguments, results, status);
+    if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL)
+        tdm_hint(err, "finished steps are in %s; tidemark report shows them",
+                 arguments.run.trace_path);
+    free(results);
+    free(command);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct tdm_error err = {0};
+    enum tdm_status status;
+    if (argc >= 2 && strcmp(argv[1], "run") == 0)
+        status = run_command(argc - 1, argv + 1, &err);
+    else
+        status = tdm_fail(&err, TDM_USAGE, "tidemark-executor is started by tidemark run");
+    if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
+    if (status != TDM_OK) {
+        fprintf(stderr, "tidemark: %s\n", err.message);
+        if (err.hint[0] != '\0')
+            fprintf(stderr, "hint: %s\n", err.hint);
+    }
+    return tdm_exit_code(status);
+}

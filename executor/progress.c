@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Progress of a run, and its summary. */
+#include "executor/progress.h"
+
+#include "base/units.h"
+#include "schedule/cost.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BAR_CELLS 20
+#define PLAIN_SECONDS 5.0 /* between lines where there is no terminal */
+
+void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps)
+{
+    *progress = (struct tdm_progress){
+        .out = out, .terminal = isatty(fileno(out)) != 0, .steps = steps};
+}
+
+static void planned(void *self, const char *path, const struct tdm_program *program,
+                    double predicted_seconds)
+{
+    struct tdm_progress *progress = self;
+    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", path,
+            program->schedule->model->name,
+            (unsigned long long)tdm_schedule_tokens(program->schedule),
+            (unsigned long long)program->op_count);
+    fprintf(progress->out, "  takes %s of device and %s of host memory; predicted %s a step\n",
+            tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
+            tdm_format_bytes(program->arena_bytes[TDM_HOST], host),
+            tdm_format_seconds(predicted_seconds, seconds));
+}
+
+static void tokens(void *self, uint64_t count, double entropy)
+{
+    struct tdm_progress *progress = self;
+    if (count == 0)
+        fprintf(progress->out,
+                "  random tokens: the loss cannot fall below %.3f (--tokens FILE trains on text)\n",
+                entropy);
+    else
+        fprintf(progress->out, "  text of %llu tokens, unigram entropy %.3f nats\n",
+                (unsigned long long)count, entropy);
+}
+
+static double since(const struct timespec *then)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
+}
+
+static void print_bar(const struct tdm_progress *progress, uint64_t step)
+{
+    uint64_t cells = step * BAR_CELLS / progress->steps;
+    fputs("\r\033[K[", progress->out);
+    for (uint64_t i = 0; i < BAR_CELLS; i++)
+        fputc(i < cells ? '#' : '.', progress->out);
+    fputs("] ", progress->out);
+}
+
+static void stepped(void *self, const struct tdm_program *program, uint64_t step, double loss,
+                    double gradient_norm, double seconds)
+{
+    struct tdm_progress *progress = self;
+    const struct tdm_schedule *schedule = program->schedule;
+    if (program != progress->program) {
+        progress->program = program;
+        progress->seconds = 0;
+    }
+    progress->seconds += seconds;
+    bool last = step == progress->steps;
+    if (!progress->terminal && !last && step > 1 && since(&progress->printed) < PLAIN_SECONDS)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+
+    double tokens_per_second = (double)tdm_schedule_tokens(schedule) / seconds;
+    double mfu = tdm_model_flops(schedule) / seconds / schedule->machine->peak_flops;
+    double left = progress->seconds / (double)step * (double)(progress->steps - step);
+    char device[TDM_FORMAT_SIZE], remaining[TDM_FORMAT_SIZE];
+    if (progress->terminal)
+        print_bar(progress, step);
+    fprintf(progress->out, "%sstep %llu/%llu", progress->terminal ? "" : "  ",
+            (unsigned long long)step, (unsigned long long)progress->steps);
+    if (!isnan(loss))
+        fprintf(progress->out, "  loss %.4f", loss);
+    if (!isnan(gradient_norm) && !progress->terminal)
+        fprintf(progress->out, "  gradient norm %.3g", gradient_norm);
+    fprintf(progress->out, "  %.0f tokens/s  MFU %.1f%%  device %s  left %s", tokens_per_second,
+            100 * mfu, tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
+            tdm_format_seconds(left, remaining));
+    if (!progress->terminal || last)
+        fputc('\n', progress->out);
+    fflush(progress->out);
+}
+
+struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
+{
+    return (struct tdm_run_listener){progress, planned, tokens, stepped};
+}
+
+static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
+{
+    char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
+    double each = result->seconds / (double)result->steps;
+    fprintf(out, "%s: %llu steps, %s each (predicted %s), %.0f tokens/s\n", path,
+            (unsigned long long)result->steps, tdm_format_seconds(each, seconds),
+            tdm_format_seconds(result->predicted_step_seconds, predicted),
+            (double)result->tokens / result->seconds);
+    if (isnan(result->first_loss))
+        return;
+    fprintf(out, "  loss %.4f at the first step, %.4f at the last\n", result->first_loss,
+            result->last_loss);
+    for (int place = 0; place < TDM_PLACES; place++) {
+        const struct tdm_trace_arena *arena = &result->arenas[place];
+        char planned_text[TDM_FORMAT_SIZE], touched[TDM_FORMAT_SIZE];
+        if (arena->planned_bytes > 0)
+            fprintf(out, "  %s arena: planned %s, touched %s, highest byte %llu of %llu\n",
+                    tdm_place_name((enum tdm_place)place),
+                    tdm_format_bytes(arena->planned_bytes, planned_text),
+                    tdm_format_bytes(arena->touched_bytes, touched),
+                    (unsigned long long)arena->highest_byte,
+                    (unsigned long long)arena->planned_bytes);
+    }
+}
+
+void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
+                      const struct tdm_run_result *results, enum tdm_status status)
+{
+    if (progress->terminal && status != TDM_OK && progress->program != NULL)
+        fputc('\n', progress->out);
+    for (uint32_t i = 0; i < options->schedule_count; i++)
+        if (results[i].steps > 0)
+            print_result(progress->out, options->schedule_paths[i], &results[i]);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Progress of a run on a stream: on a terminal one line that is rewritten, else a plain line now and
+ * then. Part of the program, not of the library: this prints.
+ */
+#ifndef TDM_EXECUTOR_PROGRESS_H
+#define TDM_EXECUTOR_PROGRESS_H
+
+#include "executor/run.h"
+
+#include <stdio.h>
+#include <time.h>
+
+struct tdm_progress {
+    FILE *out;
+    bool terminal;
+    uint64_t steps;          /* to do with each schedule */
+    struct timespec printed; /* when a plain line was printed last */
+    const struct tdm_program *program; /* whose steps are counted */
+    double seconds, model_flops;
+};
+
+void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps);
+
+/* A listener that reports to `progress`, which must outlive it. */
+struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress);
+
+/* What came of it: losses, speed, memory planned and touched. */
+void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
+                      const struct tdm_run_result *results, enum tdm_status status);
+
+#endif

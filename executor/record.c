@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recording: predicted ops and memory of a program, and batches of measured steps. */
+#include "executor/record.h"
+
+#include "config.h"
+#include "planner/simulate.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct tdm_recorder {
+    struct tdm_trace *trace;
+    uint64_t timed_every;
+    int64_t program_id;
+    int64_t run_start_ns; /* begin of the first recorded step */
+    struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
+    struct tdm_trace_timing *relative;
+    size_t timing_capacity;
+    /* predicted live bytes as last recorded */
+    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+};
+
+/* What the observer of a program can hand over, before there is an observer. */
+static enum tdm_status observed_capacity(const struct tdm_program *program,
+                                         struct tdm_trace_capacity *capacity,
+                                         struct tdm_error *err)
+{
+    struct tdm_observer *observer;
+    enum tdm_status status = tdm_observer_new(program, &observer, err);
+    if (status != TDM_OK)
+        return status;
+    if (capacity->touches < tdm_observer_touch_capacity(observer))
+        capacity->touches = tdm_observer_touch_capacity(observer);
+    if (capacity->observed < tdm_observer_point_capacity(observer))
+        capacity->observed = tdm_observer_point_capacity(observer);
+    tdm_observer_free(observer);
+    return TDM_OK;
+}
+
+static enum tdm_status open_trace(struct tdm_recorder *recorder,
+                                  const struct tdm_run_options *options,
+                                  struct tdm_trace_capacity capacity, struct tdm_error *err)
+{
+    char where[160] = "", host[64] = "", versions[128], started[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    gethostname(host, sizeof(host) - 1);
+    snprintf(where, sizeof(where), "%s, %ld cores", host, sysconf(_SC_NPROCESSORS_ONLN));
+    snprintf(versions, sizeof(versions), "%s %s, SQLite %s, Jansson %s", PACKAGE_NAME,
+             PACKAGE_VERSION, sqlite3_libversion(), JANSSON_VERSION);
+    strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    struct tdm_trace_run run = {.command = options->command,
+                                .backend = options->backend->name,
+                                .where = where,
+                                .versions = versions,
+                                .started_at = started};
+    return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
+                          err);
+}
+
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+                                  const struct tdm_program *const *programs, uint64_t timed_every,
+                                  struct tdm_recorder **out, struct tdm_error *err)
+{
+    struct tdm_trace_capacity capacity = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        if (capacity.timings < programs[i]->op_count)
+            capacity.timings = programs[i]->op_count;
+        enum tdm_status status = observed_capacity(programs[i], &capacity, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    struct tdm_recorder *recorder = calloc(1, sizeof(*recorder));
+    if (recorder == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a recorder");
+    recorder->timed_every = timed_every;
+    recorder->timing_capacity = capacity.timings;
+    recorder->timings = calloc(capacity.timings + 1, sizeof(*recorder->timings));
+    recorder->relative = calloc(capacity.timings + 1, sizeof(*recorder->relative));
+    enum tdm_status status = TDM_OK;
+    if (recorder->timings == NULL || recorder->relative == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the times of %zu ops",
+                          capacity.timings);
+    if (status == TDM_OK)
+        status = open_trace(recorder, options, capacity, err);
+    if (status != TDM_OK) {
+        free(recorder->timings);
+        free(recorder->relative);
+        free(recorder);
+        return status;
+    }
+    *out = recorder;
+    return TDM_OK;
+}
+
+/* ---- what is predicted ---- */
+
+/* An op, and the live bytes that changed before it. Memory changes with the compute lane, whose ops
+ * are in the order of time. */
+static enum tdm_status record_op(void *self, const struct tdm_op *op, double start_seconds,
+                                 double end_seconds,
+                                 const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                                 struct tdm_error *err)
+{
+    struct tdm_recorder *recorder = self;
+    int64_t start_ns = llround(start_seconds * 1e9), end_ns = llround(end_seconds * 1e9);
+    enum tdm_status status = tdm_trace_op(recorder->trace, op, start_ns, end_ns, err);
+    if (op->lane != TDM_LANE_COMPUTE)
+        return status;
+    for (int place = 0; place < TDM_PLACES; place++)
+        for (int category = 0; category < TDM_CATEGORIES && status == TDM_OK; category++) {
+            uint64_t bytes = live_bytes[place][category];
+            if (bytes == recorder->live[place][category])
+                continue;
+            recorder->live[place][category] = bytes;
+            status = tdm_trace_memory(recorder->trace, start_ns, (enum tdm_place)place,
+                                      (enum tdm_category)category, bytes, err);
+        }
+    return status;
+}
+
+enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
+                                     const struct tdm_program *program, struct tdm_error *err)
+{
+    json_t *json;
+    struct tdm_simulation simulation;
+    enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &json, err);
+    if (status != TDM_OK)
+        return status;
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
+    memset(recorder->live, 0, sizeof(recorder->live));
+    status = tdm_trace_program_begin(recorder->trace, name, text, program, &recorder->program_id,
+                                     err);
+    free(text);
+    if (status == TDM_OK)
+        status = tdm_simulate(program, record_op, recorder, &simulation, err);
+    return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
+}
+
+/* ---- what is measured ---- */
+
+/* Bytes of this process that are in memory; 0 if unknown. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%*u %llu", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Takes the step's times from the backend; relative to its begin. */
+static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                   int64_t start_ns)
+{
+    size_t count = arenas->backend->reap(arenas->executor, recorder->timings,
+                                         recorder->timing_capacity);
+    for (size_t i = 0; i < count; i++) {
+        const struct tdm_timing *timing = &recorder->timings[i];
+        recorder->relative[i] = (struct tdm_trace_timing){
+            timing->op_number, timing->start_ns - start_ns, timing->end_ns - start_ns};
+    }
+    return count;
+}
+
+enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
+                                  const struct tdm_arenas *arenas,
+                                  const struct tdm_recorded_step *recorded, struct tdm_error *err)
+{
+    struct tdm_trace_batch *batch;
+    enum tdm_status status = tdm_trace_take(recorder->trace, &batch, err);
+    if (status != TDM_OK)
+        return status;
+    if (recorder->run_start_ns == 0)
+        recorder->run_start_ns = recorded->start_ns;
+    batch->program_id = recorder->program_id;
+    batch->step = recorded->step;
+    batch->loss = recorded->loss;
+    batch->gradient_norm = recorded->gradient_norm;
+    batch->seconds = 1e-9 * (double)(recorded->end_ns - recorded->start_ns);
+    batch->tokens = tdm_schedule_tokens(program->schedule);
+
+    size_t count = reap(recorder, arenas, recorded->start_ns);
+    if (recorded->step == 1 || recorded->step % recorder->timed_every == 0) {
+        memcpy(batch->timings, recorder->relative, count * sizeof(*batch->timings));
+        batch->timing_count = count;
+    }
+    if (recorded->observer != NULL) {
+        batch->touch_count = tdm_observer_touches(recorded->observer, batch->touches);
+        batch->observed_count =
+            tdm_observer_points(recorded->observer, recorder->relative, count,
+                                recorded->end_ns - recorded->start_ns, batch->observed);
+    }
+    if (recorded->arenas != NULL) {
+        memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
+        batch->arena_count = TDM_PLACES;
+    }
+    batch->used[0] = (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_HOST,
+                                             resident_bytes()};
+    batch->used_count = 1;
+    tdm_trace_send(recorder->trace, batch);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_status status,
+                                   struct tdm_error *err)
+{
+    if (recorder == NULL)
+        return status;
+    const char *ending = status == TDM_OK            ? "finished"
+                         : status == TDM_INTERRUPTED ? "interrupted"
+                                                     : "failed";
+    enum tdm_status closed =
+        tdm_trace_close(recorder->trace, ending, status == TDM_OK ? err : NULL);
+    free(recorder->timings);
+    free(recorder->relative);
+    free(recorder);
+    return status == TDM_OK ? closed : status;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recording: what a run tells its trace. */
+#ifndef TDM_EXECUTOR_RECORD_H
+#define TDM_EXECUTOR_RECORD_H
+
+#include "executor/arenas.h"
+#include "executor/observer.h"
+#include "executor/run.h"
+
+struct tdm_recorder;
+
+/* Creates the trace of a run; op times are recorded for step 1 and every `timed_every`-th step. */
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+                                  const struct tdm_program *const *programs, uint64_t timed_every,
+                                  struct tdm_recorder **recorder, struct tdm_error *err);
+
+/* A program is about to run: its schedule, ops with predicted times, predicted memory. */
+enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
+                                     const struct tdm_program *program, struct tdm_error *err);
+
+struct tdm_recorded_step {
+    uint64_t step;
+    double loss, gradient_norm;
+    int64_t start_ns, end_ns;              /* on the backend's clock */
+    struct tdm_observer *observer;         /* NULL: not observed */
+    const struct tdm_trace_arena *arenas;  /* [TDM_PLACES], NULL: not scanned */
+};
+
+/* A step has ended. Reaps the backend's times. */
+enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
+                                  const struct tdm_arenas *arenas,
+                                  const struct tdm_recorded_step *recorded, struct tdm_error *err);
+
+/* Ends the trace as `status` says and frees; NULL is allowed. Returns `status`, or the trace's own
+ * failure if that is the first. */
+enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_status status,
+                                   struct tdm_error *err);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run: load, validate, take the arenas, train, record. */
+#include "executor/run.h"
+
+#include "executor/record.h"
+#include "executor/state.h"
+#include "executor/tokens.h"
+#include "executor/walk.h"
+#include "planner/simulate.h"
+#include "schedule/cost.h"
+#include "schedule/validate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More op times than this in a run are recorded for its first step only, unless asked for. */
+#define MAX_TIMINGS 2000000u
+
+struct loaded {
+    struct tdm_schedule *schedule;
+    struct tdm_program *program;
+    double predicted_seconds;
+};
+
+struct run {
+    const struct tdm_run_options *options;
+    const struct tdm_run_listener *listener;
+    struct loaded *loaded;
+    const struct tdm_program **programs;
+    struct tdm_arenas arenas;
+    struct tdm_recorder *recorder; /* NULL: no trace */
+};
+
+static enum tdm_status load_one(const char *path, struct loaded *loaded, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_schedule_load(path, &loaded->schedule, err);
+    if (status != TDM_OK)
+        return status;
+    const struct tdm_schedule *schedule = loaded->schedule;
+    status = tdm_program_lower(schedule, &loaded->program, err);
+    if (status != TDM_OK)
+        return status;
+    uint64_t capacity_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    status = tdm_program_validate(loaded->program, capacity_bytes, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_simulation simulation;
+    status = tdm_simulate(loaded->program, NULL, NULL, &simulation, err);
+    loaded->predicted_seconds = simulation.step_seconds;
+    return status;
+}
+
+static enum tdm_status load_all(struct run *run, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    for (uint32_t i = 0; i < options->schedule_count; i++) {
+        enum tdm_status status = load_one(options->schedule_paths[i], &run->loaded[i], err);
+        if (status != TDM_OK)
+            return status;
+        run->programs[i] = run->loaded[i].program;
+        run->listener->planned(run->listener->self, options->schedule_paths[i],
+                               run->loaded[i].program, run->loaded[i].predicted_seconds);
+    }
+    return TDM_OK;
+}
+
+/* Ends step 1 of a program: what the arenas show. */
+static enum tdm_status scan(const struct run *run, const struct tdm_program *program,
+                            struct tdm_run_result *result, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        struct tdm_trace_arena *arena = &result->arenas[place];
+        arena->place = (enum tdm_place)place;
+        arena->planned_bytes = program->arena_bytes[place];
+        status = tdm_arenas_scan(&run->arenas, (enum tdm_place)place, &arena->touched_bytes,
+                                 &arena->highest_byte, err);
+    }
+    return status;
+}
+
+/* What training one program needs beside the arenas. */
+struct training {
+    const struct tdm_program *program;
+    struct tdm_walk *walk;
+    struct tdm_observer *observer;
+    struct tdm_tokens *tokens;
+    int32_t *inputs, *targets;
+};
+
+static double learning_rate(const struct tdm_optimizer_settings *optimizer, uint64_t step)
+{
+    if (step >= optimizer->warmup_steps)
+        return optimizer->learning_rate;
+    return optimizer->learning_rate * (double)step / (double)optimizer->warmup_steps;
+}
+
+static enum tdm_status one_step(struct run *run, struct training *training, uint64_t number,
+                                struct tdm_run_result *result, struct tdm_error *err)
+{
+    const struct tdm_program *program = training->program;
+    const struct tdm_backend *backend = run->options->backend;
+    struct tdm_step step = {.number = number,
+                            .learning_rate =
+                                learning_rate(&program->schedule->optimizer, number),
+                            .seed = run->options->seed};
+    struct tdm_observer *observer = number == 1 ? training->observer : NULL;
+    enum tdm_status status = TDM_OK;
+    double loss = NAN, norm = NAN;
+
+    if (backend->executes) {
+        tdm_tokens_step(training->tokens, program->schedule, run->options->seed, number,
+                        training->inputs, training->targets);
+        status = tdm_state_write_tokens(&run->arenas, program, training->inputs, training->targets,
+                                        err);
+    }
+    if (status != TDM_OK)
+        return status;
+    int64_t start_ns = backend->now(run->arenas.executor);
+    status = tdm_walk_step(training->walk, &step, observer, run->options->stop, err);
+    int64_t end_ns = backend->now(run->arenas.executor);
+    if (status == TDM_OK && backend->executes)
+        status = tdm_state_read_loss(&run->arenas, program, &loss, &norm, err);
+    if (status == TDM_OK && number == 1 && backend->executes)
+        status = scan(run, program, result, err);
+    if (status != TDM_OK)
+        return status;
+    if (run->recorder != NULL) {
+        const struct tdm_recorded_step recorded = {.step = number,
+                                                   .loss = loss,
+                                                   .gradient_norm = norm,
+                                                   .start_ns = start_ns,
+                                                   .end_ns = end_ns,
+                                                   .observer = observer,
+                                                   .arenas = observer ? result->arenas : NULL};
+        status = tdm_recorder_step(run->recorder, program, &run->arenas, &recorded, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    result->steps = number;
+    result->seconds += 1e-9 * (double)(end_ns - start_ns);
+    result->tokens += tdm_schedule_tokens(program->schedule);
+    result->last_loss = loss;
+    if (number == 1)
+        result->first_loss = loss;
+    if (isinf(loss) || (isnan(loss) && backend->executes)) {
+        tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
+                 (unsigned long long)number);
+        return tdm_hint(err, "lower the learning rate (plan --set optimizer.learning_rate=R)");
+    }
+    run->listener->stepped(run->listener->self, program, number, loss, norm,
+                           1e-9 * (double)(end_ns - start_ns));
+    return TDM_OK;
+}
+
+static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
+                             struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    const struct tdm_backend *backend = options->backend;
+    const struct tdm_program *program = run->programs[index];
+    const struct tdm_schedule *schedule = program->schedule;
+    uint64_t tokens = tdm_schedule_tokens(schedule);
+    struct training training = {.program = program};
+    enum tdm_status status = TDM_OK;
+
+    result->first_loss = result->last_loss = NAN;
+    result->predicted_step_seconds = run->loaded[index].predicted_seconds;
+    result->model_flops = tdm_model_flops(schedule);
+    status = tdm_walk_new(program, &run->arenas, &training.walk, err);
+    if (status == TDM_OK)
+        status = tdm_observer_new(program, &training.observer, err);
+    if (status == TDM_OK && backend->executes) {
+        status = tdm_tokens_open(options->tokens_path, schedule->model->vocabulary,
+                                 &training.tokens, err);
+        training.inputs = malloc(tokens * sizeof(*training.inputs));
+        training.targets = malloc(tokens * sizeof(*training.targets));
+        if (status == TDM_OK && (training.inputs == NULL || training.targets == NULL))
+            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
+                              (unsigned long long)tokens);
+    }
+    if (status == TDM_OK && backend->executes) {
+        run->listener->tokens(run->listener->self, tdm_tokens_count(training.tokens),
+                              tdm_tokens_unigram_entropy(training.tokens));
+        status = tdm_arenas_fill(&run->arenas, err);
+        if (status == TDM_OK)
+            status = tdm_state_init(&run->arenas, program, options->seed, err);
+    }
+    if (status == TDM_OK && run->recorder != NULL)
+        status = tdm_recorder_program(run->recorder, options->schedule_paths[index], program, err);
+    for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++)
+        status = one_step(run, &training, step, result, err);
+
+    free(training.inputs);
+    free(training.targets);
+    tdm_tokens_free(training.tokens);
+    tdm_observer_free(training.observer);
+    tdm_walk_free(training.walk);
+    return status;
+}
+
+static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    uint64_t ops = 0;
+    for (uint32_t i = 0; i < options->schedule_count; i++)
+        ops += run->programs[i]->op_count;
+    uint64_t every = options->timed_every;
+    if (every == 0)
+        every = ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
+    return tdm_recorder_open(options, options->schedule_count, run->programs, every,
+                             &run->recorder, err);
+}
+
+enum tdm_status tdm_run(const struct tdm_run_options *options,
+                        const struct tdm_run_listener *listener, struct tdm_run_result *results,
+                        struct tdm_error *err)
+{
+    struct run run = {.options = options, .listener = listener};
+    enum tdm_status status = TDM_OK;
+    memset(results, 0, options->schedule_count * sizeof(*results));
+    run.loaded = calloc((size_t)options->schedule_count + 1, sizeof(*run.loaded));
+    run.programs = calloc((size_t)options->schedule_count + 1, sizeof(struct tdm_program *));
+    if (run.loaded == NULL || run.programs == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
+                          options->schedule_count);
+    if (status == TDM_OK)
+        status = load_all(&run, err);
+    if (status != TDM_OK || options->dry_run)
+        goto free_programs;
+
+    if (options->trace_path != NULL)
+        status = open_recorder(&run, err);
+    if (status == TDM_OK)
+        status = tdm_arenas_take(options->backend, options->schedule_count, run.programs,
+                                 &run.arenas, err);
+    for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
+        status = train(&run, i, &results[i], err);
+    tdm_arenas_release(&run.arenas);
+    status = tdm_recorder_close(run.recorder, status, err);
+
+free_programs:
+    for (uint32_t i = 0; run.loaded != NULL && i < options->schedule_count; i++) {
+        tdm_program_free(run.loaded[i].program);
+        tdm_schedule_free(run.loaded[i].schedule);
+    }
+    free(run.loaded);
+    free(run.programs);
+    return status;
+}

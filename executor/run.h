@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A run: one or more schedules, trained one after the other in the same arenas, with a trace.
+ *
+ * Each program is validated before anything is taken. The first step of each is the measured one: the
+ * arenas hold the pattern before it, are scanned after it, and the launches are observed.
+ */
+#ifndef TDM_EXECUTOR_RUN_H
+#define TDM_EXECUTOR_RUN_H
+
+#include "executor/backend.h"
+#include "traces/trace.h"
+
+#include <signal.h>
+
+struct tdm_run_options {
+    uint32_t schedule_count;
+    const char *const *schedule_paths;
+    const struct tdm_backend *backend;
+    uint64_t seed;           /* of weights and of where sequences begin */
+    const char *tokens_path; /* NULL: random tokens */
+    uint64_t steps;
+    const char *trace_path; /* NULL: none */
+    bool force;             /* replace an existing trace */
+    uint64_t timed_every;   /* record op times of step 1 and every k-th; 0: choose by their number */
+    bool dry_run;           /* take nothing, run nothing */
+    const char *command;    /* for the trace */
+    const volatile sig_atomic_t *stop;
+};
+
+/* What a run says of itself while it goes on. Calls come from the run's thread, outside steps. */
+struct tdm_run_listener {
+    void *self;
+    /* Before anything is taken. */
+    void (*planned)(void *self, const char *path, const struct tdm_program *program,
+                    double predicted_seconds);
+    /* Tokens are there: how many (0: random), and their unigram entropy in nats. */
+    void (*tokens)(void *self, uint64_t count, double entropy);
+    void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
+                    double gradient_norm, double seconds);
+};
+
+/* What came of one schedule. */
+struct tdm_run_result {
+    uint64_t steps; /* done */
+    uint64_t tokens;
+    double first_loss, last_loss; /* NAN: the backend computes nothing */
+    double seconds;               /* of all steps */
+    double predicted_step_seconds;
+    double model_flops; /* of a step, for MFU */
+    struct tdm_trace_arena arenas[TDM_PLACES];
+};
+
+/* Runs all; `results` is [schedule_count]. TDM_INTERRUPTED leaves the trace whole and results up to
+ * there. */
+enum tdm_status tdm_run(const struct tdm_run_options *options,
+                        const struct tdm_run_listener *listener, struct tdm_run_result *results,
+                        struct tdm_error *err);
+
+#endif

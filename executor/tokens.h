@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tokens: what a run trains on. Any file as bytes, one token a byte, or random tokens.
+ */
+#ifndef TDM_EXECUTOR_TOKENS_H
+#define TDM_EXECUTOR_TOKENS_H
+
+#include "base/status.h"
+#include "schedule/schedule.h"
+
+#include <stdint.h>
+
+struct tdm_tokens;
+
+/* Reads a whole file as bytes. `path` NULL: random tokens of the vocabulary. TDM_INPUT: an empty file,
+ * a byte outside the vocabulary, a file of more than 1 TiB; TDM_IO. */
+enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **tokens,
+                                struct tdm_error *err);
+void tdm_tokens_free(struct tdm_tokens *tokens);
+
+/* How many there are; 0: random. */
+uint64_t tdm_tokens_count(const struct tdm_tokens *tokens);
+
+/* Entropy in nats of a token drawn by its frequency: what a model that sees no context can reach. */
+double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens);
+
+/* The sequences of a step, one after the other: inputs and their targets (the token after each), [tokens
+ * of the step]. Sequences begin at places drawn by (seed, step, sequence); text shorter than a
+ * sequence goes round. */
+void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                     uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets);
+
+#endif
