@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What attention forward and backward share: tiles of query rows and keys.
+ *
+ * The query heads that read one KV head go together: a row of a tile is a token and one of these heads,
+ * tokens slowest, so that a token's rows lie in a row. Keys come in blocks of one page or a part of it.
+ */
+#ifndef TDM_EXECUTOR_CPU_ATTENTION_H
+#define TDM_EXECUTOR_CPU_ATTENTION_H
+
+#include "executor/cpu/cpu.h"
+#include "executor/cpu/gemm.h"
+
+enum {
+    TDM_TILE_ROWS = 128, /* of queries, unless one token has more */
+    TDM_TILE_KEYS = 128,
+    TDM_LANES_OF_ROW = 16 /* what a row of a tile is padded to */
+};
+
+struct tdm_attention {
+    const struct tdm_launch *launch;
+    uint64_t tokens, first_token; /* of the queries' chunk */
+    uint64_t query_heads, kv_heads, head_dim;
+    uint64_t ratio;       /* query heads a KV head */
+    uint64_t tile_tokens; /* of a tile of queries */
+    float scale;          /* 1 / sqrt(head_dim) */
+};
+
+struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
+
+/* Rows of the largest tile of queries of a model. */
+uint64_t tdm_tile_rows(const struct tdm_model *model);
+
+/* A block of keys: `count` tokens from position `first` of the sequence; where their K (first KV
+ * head) and V begin in slot `slot`, in elements. */
+struct tdm_keys {
+    uint32_t slot;
+    uint64_t first, count;
+    uint64_t k, v;
+};
+
+/* Walks over the blocks of operand 1's slots, positions rising. Starts as {0}. */
+struct tdm_key_walk {
+    uint32_t slot;
+    uint64_t token; /* in the slot */
+};
+
+bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
+                   struct tdm_keys *keys);
+
+/* K or V (from element `first` of slot `slot`) of one KV head, [count, head_dim]: in place or
+ * converted into `scratch`, [TDM_TILE_KEYS, head_dim]. */
+struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
+                                const struct tdm_operand *pages, const struct tdm_keys *keys,
+                                uint64_t first, uint64_t kv_head, float *scratch);
+
+/* The log-sum-exps behind an attention output, [tokens, query_heads]. */
+float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
+
+/* Keys of the block that the query at `position` may read. */
+static inline uint64_t tdm_keys_visible(const struct tdm_keys *keys, uint64_t position)
+{
+    return position < keys->first ? 0 : tdm_least(keys->count, position - keys->first + 1);
+}
+
+/* Prepares a row of scores, of which `visible` count and `count` exist, for work in whole lanes:
+ * the rest of the last lanes becomes -infinity and what is beyond 0. Returns the padded length. */
+static inline uint64_t tdm_row_pad(float *row, uint64_t visible, uint64_t count)
+{
+    uint64_t padded = (visible + TDM_LANES_OF_ROW - 1) / TDM_LANES_OF_ROW * TDM_LANES_OF_ROW;
+    for (uint64_t i = visible; i < padded; i++)
+        row[i] = -__builtin_inff();
+    for (uint64_t i = padded; i < count; i++)
+        row[i] = 0.0f;
+    return padded;
+}
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Causal attention of a chunk's queries over the KV pages of its sequence, backward.
+ *
+ * As FlashAttention-2 (arXiv 2307.08691, algorithm 2), 10 * head_dim FLOPs a (query head, key) pair: with
+ * P = exp(scores - LSE) and D = rowsum(dO * O), dV = P^T dO, dS = P * (dO V^T - D), dQ = dS K / sqrt(d)
+ * and dK = dS^T Q / sqrt(d). A task owns blocks of keys of one KV head: it sums their dK and dV over all
+ * rows of the chunk in fp32 and adds them to the pages once. The keys of a KV head are split among
+ * several tasks, so that there are enough of them; each has a dQ of its own, and these are added up in
+ * order at the end. Going over the keys twice instead would need no partial dQ but seven products in
+ * place of five.
+ */
+#include "executor/cpu/attention.h"
+
+#include "executor/cpu/convert.h"
+#include "executor/cpu/exp.h"
+
+#include <string.h>
+
+enum { TASKS_LEAST = 8 }; /* into which the keys are split, if there are as many blocks */
+
+struct backward {
+    struct tdm_attention a;
+    uint64_t rows;   /* of a KV head: tokens * ratio */
+    uint64_t splits; /* of the keys of a KV head */
+    uint64_t blocks; /* of keys */
+    /* Shared by all tasks; by KV head, then row. */
+    float *q, *d_out; /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
+    float *lse, *d;   /* [kv_heads, rows] */
+    float *dq;        /* [splits, kv_heads, rows, head_dim] */
+};
+
+static uint64_t splits_most(uint64_t kv_heads)
+{
+    return (TASKS_LEAST + kv_heads - 1) / kv_heads;
+}
+
+static void take_shared(unsigned char **scratch, struct backward *x)
+{
+    uint64_t rows = x->a.kv_heads * x->rows, elements = rows * x->a.head_dim;
+    x->q = tdm_cpu_take(scratch, elements, sizeof(float));
+    x->d_out = tdm_cpu_take(scratch, elements, sizeof(float));
+    x->lse = tdm_cpu_take(scratch, rows, sizeof(float));
+    x->d = tdm_cpu_take(scratch, rows, sizeof(float));
+    x->dq = tdm_cpu_take(scratch, x->splits * elements, sizeof(float));
+}
+
+/* Gathers rows by KV head, and D of each. */
+static void gather_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct backward *x = context;
+    const struct tdm_attention *a = &x->a;
+    const struct tdm_operand *q = &a->launch->operand[0], *out = &a->launch->operand[2];
+    const struct tdm_operand *d_out = &a->launch->operand[3];
+    const float *lse = tdm_attention_lse(a, out);
+    uint64_t dim = a->head_dim, line = a->ratio * dim;
+    unsigned char *scratch = thread_scratch;
+    float *out_line = tdm_cpu_take(&scratch, line, sizeof(float));
+    uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
+    for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
+        for (uint64_t g = 0; g < a->kv_heads; g++) {
+            uint64_t from = (t * a->query_heads + g * a->ratio) * dim;
+            uint64_t row = g * x->rows + t * a->ratio;
+            float *q_line = x->q + row * dim, *d_line = x->d_out + row * dim;
+            tdm_load_row(q->data, q->dtype, from, line, q_line);
+            tdm_load_row(d_out->data, d_out->dtype, from, line, d_line);
+            const float *o_line = tdm_view_row(out->data, out->dtype, from, line, out_line);
+            for (uint64_t i = 0; i < line; i++)
+                q_line[i] *= a->scale;
+            for (uint64_t r = 0; r < a->ratio; r++) {
+                double sum = 0;
+                for (uint64_t i = r * dim; i < (r + 1) * dim; i++)
+                    sum += (double)d_line[i] * (double)o_line[i];
+                x->d[row + r] = (float)sum;
+                x->lse[row + r] = lse[t * a->query_heads + g * a->ratio + r];
+            }
+        }
+    }
+}
+
+/* Scratch of a task. */
+struct tiles {
+    float *p, *dp;                /* [rows, TDM_TILE_KEYS] */
+    float *k, *v, *dk, *dv, *sum; /* [TDM_TILE_KEYS, head_dim] */
+};
+
+static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t dim)
+{
+    struct tiles x;
+    x.p = tdm_cpu_take(scratch, rows * TDM_TILE_KEYS, sizeof(float));
+    x.dp = tdm_cpu_take(scratch, rows * TDM_TILE_KEYS, sizeof(float));
+    x.k = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
+    x.v = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
+    x.dk = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
+    x.dv = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
+    x.sum = tdm_cpu_take(scratch, dim, sizeof(float));
+    return x;
+}
+
+/* Scores of a row into probabilities, dO V^T into dS. */
+static void soften_back(float *p, float *dp, uint64_t padded, float lse, float d)
+{
+    for (uint64_t i = 0; i < padded; i += TDM_LANES_OF_ROW) {
+#pragma omp simd
+        for (int j = 0; j < TDM_LANES_OF_ROW; j++) {
+            float e = tdm_exp(p[i + j] - lse);
+            p[i + j] = e;
+            dp[i + j] = e * (dp[i + j] - d);
+        }
+    }
+}
+
+/* One block of keys against one tile of rows, which begins at token `first` of the chunk. */
+static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint64_t kv_head,
+                     float *dq, uint64_t first, bool add, struct tdm_factor k, struct tdm_factor v,
+                     struct tiles tile)
+{
+    const struct tdm_attention *a = &x->a;
+    uint64_t dim = a->head_dim, tokens = tdm_least(a->tile_tokens, a->tokens - first);
+    uint64_t rows = tokens * a->ratio, row = kv_head * x->rows + first * a->ratio;
+    struct tdm_factor q = {x->q + row * dim, dim, false};
+    struct tdm_factor d_out = {x->d_out + row * dim, dim, false};
+    struct tdm_factor p = {tile.p, TDM_TILE_KEYS, false}, ds = {tile.dp, TDM_TILE_KEYS, false};
+    struct tdm_factor k_t = k, v_t = v, p_t = p, ds_t = ds;
+    k_t.transposed = v_t.transposed = p_t.transposed = ds_t.transposed = true;
+
+    tdm_gemm(rows, keys->count, dim, q, k_t, false, tile.p, TDM_TILE_KEYS);
+    tdm_gemm(rows, keys->count, dim, d_out, v_t, false, tile.dp, TDM_TILE_KEYS);
+    for (uint64_t i = 0; i < rows; i++) {
+        float *p_row = tile.p + i * TDM_TILE_KEYS, *dp_row = tile.dp + i * TDM_TILE_KEYS;
+        uint64_t visible = tdm_keys_visible(keys, a->first_token + first + i / a->ratio);
+        uint64_t padded = tdm_row_pad(p_row, visible, keys->count);
+        for (uint64_t j = visible; j < tdm_most(padded, keys->count); j++)
+            dp_row[j] = 0.0f;
+        soften_back(p_row, dp_row, padded, x->lse[row + i], x->d[row + i]);
+    }
+    tdm_gemm(keys->count, dim, rows, p_t, d_out, add, tile.dv, dim);
+    tdm_gemm(keys->count, dim, rows, ds_t, q, add, tile.dk, dim);
+    tdm_gemm(rows, dim, keys->count, ds, k, true, dq + first * a->ratio * dim, dim);
+}
+
+/* Adds a block's dK or dV to the pages, or overwrites them. */
+static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint64_t first,
+                     uint64_t kv_head, const float *gradient, float *scratch)
+{
+    const struct tdm_operand *pages = &x->a.launch->operand[5];
+    uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
+    void *slot = (unsigned char *)pages->data + keys->slot * pages->slot_bytes;
+    for (uint64_t i = 0; i < keys->count; i++) {
+        uint64_t at = first + kv_head * dim + i * stride;
+        if (pages->mode == TDM_ACCUMULATE)
+            tdm_add_row(slot, pages->dtype, at, dim, gradient + i * dim, scratch);
+        else
+            tdm_store_row(slot, pages->dtype, at, dim, gradient + i * dim);
+    }
+}
+
+static void keys_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct backward *x = context;
+    const struct tdm_attention *a = &x->a;
+    uint64_t split = index / a->kv_heads, kv_head = index % a->kv_heads, dim = a->head_dim;
+    uint64_t begin = x->blocks * split / x->splits, end = x->blocks * (split + 1) / x->splits;
+    float *dq = x->dq + index * x->rows * dim;
+    unsigned char *scratch = thread_scratch;
+    struct tiles tile = take_tiles(&scratch, a->tile_tokens * a->ratio, dim);
+    memset(dq, 0, x->rows * dim * sizeof(float));
+
+    struct tdm_key_walk walk = {0};
+    struct tdm_keys keys;
+    for (uint64_t block = 0; block < end && tdm_keys_next(a, &walk, &keys); block++) {
+        if (block < begin)
+            continue;
+        const struct tdm_operand *pages = &a->launch->operand[1];
+        struct tdm_factor k = tdm_keys_view(a, pages, &keys, keys.k, kv_head, tile.k);
+        struct tdm_factor v = tdm_keys_view(a, pages, &keys, keys.v, kv_head, tile.v);
+        uint64_t first = keys.first > a->first_token ? keys.first - a->first_token : 0;
+        bool add = false;
+        for (first -= first % a->tile_tokens; first < a->tokens; first += a->tile_tokens) {
+            add_rows(x, &keys, kv_head, dq, first, add, k, v, tile);
+            add = true;
+        }
+        if (!add)
+            continue; /* no query of the chunk reads these */
+        put_keys(x, &keys, keys.k, kv_head, tile.dk, tile.sum);
+        put_keys(x, &keys, keys.v, kv_head, tile.dv, tile.sum);
+    }
+}
+
+/* Adds up the parts of dQ. */
+static void sum_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct backward *x = context;
+    const struct tdm_attention *a = &x->a;
+    const struct tdm_operand *dq = &a->launch->operand[4];
+    uint64_t line = a->ratio * a->head_dim, part = a->kv_heads * x->rows * a->head_dim;
+    unsigned char *scratch = thread_scratch;
+    float *restrict sum = tdm_cpu_take(&scratch, line, sizeof(float));
+    uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
+    for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
+        for (uint64_t g = 0; g < a->kv_heads; g++) {
+            const float *restrict from = x->dq + g * x->rows * a->head_dim + t * line;
+            memcpy(sum, from, line * sizeof(float));
+            for (uint64_t s = 1; s < x->splits; s++) {
+#pragma omp simd
+                for (uint64_t i = 0; i < line; i++)
+                    sum[i] += from[s * part + i];
+            }
+            for (uint64_t i = 0; i < line; i++)
+                sum[i] *= a->scale;
+            tdm_store_row(dq->data, dq->dtype, (t * a->kv_heads + g) * line, line, sum);
+        }
+    }
+}
+
+enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err)
+{
+    (void)err;
+    struct backward x = {.a = tdm_attention_begin(launch)};
+    struct tdm_key_walk walk = {0};
+    struct tdm_keys keys;
+    while (tdm_keys_next(&x.a, &walk, &keys))
+        x.blocks++;
+    x.rows = x.a.tokens * x.a.ratio;
+    x.splits = tdm_most(1, tdm_least(x.blocks, splits_most(x.a.kv_heads)));
+    unsigned char *scratch = executor->shared_scratch;
+    take_shared(&scratch, &x);
+
+    uint64_t row_tasks = (x.a.tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS;
+    tdm_cpu_for(executor, row_tasks, gather_task, &x);
+    tdm_cpu_for(executor, x.splits * x.a.kv_heads, keys_task, &x);
+    tdm_cpu_for(executor, row_tasks, sum_task, &x);
+    return TDM_OK;
+}
+
+struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape)
+{
+    const struct tdm_model *model = shape->model;
+    struct backward x = {.a = {.kv_heads = model->kv_heads, .head_dim = model->head_dim}};
+    x.rows = shape->chunk_tokens * (model->query_heads / model->kv_heads);
+    x.splits = splits_most(model->kv_heads);
+    unsigned char *thread = NULL, *shared = NULL;
+    take_tiles(&thread, tdm_tile_rows(model), model->head_dim);
+    take_shared(&shared, &x);
+    uint64_t line = (uint64_t)model->query_heads * model->head_dim * sizeof(float);
+    return (struct tdm_cpu_scratch){tdm_most((uintptr_t)thread, line), (uintptr_t)shared};
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cpu backend: computes in fp32, loads and stores any dtype of the schedule.
+ *
+ * One lane does everything: an op has ended when its run() returns, so waiting is nothing. Scratch for the
+ * largest op is taken at open; nothing is allocated after it and the arenas.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "executor/backends.h"
+#include "executor/cpu/cpu.h"
+
+#include "base/size.h"
+#include "base/units.h"
+#include "executor/cpu/gemm.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { TIMINGS_LEAST = 1024, TIMINGS_MOST = 1 << 20, SCRATCH_ALIGN = 4096 };
+
+static const tdm_cpu_op ops[TDM_OP_KINDS] = {
+    [TDM_OP_COPY] = tdm_cpu_copy,
+    [TDM_OP_ZERO] = tdm_cpu_zero,
+    [TDM_OP_EMBED] = tdm_cpu_embed,
+    [TDM_OP_EMBED_GRAD] = tdm_cpu_embed_grad,
+    [TDM_OP_NORM] = tdm_cpu_norm,
+    [TDM_OP_NORM_GRAD] = tdm_cpu_norm_grad,
+    [TDM_OP_PRODUCT] = tdm_cpu_product,
+    [TDM_OP_PRODUCT_GRAD_INPUT] = tdm_cpu_product_grad_input,
+    [TDM_OP_PRODUCT_GRAD_WEIGHT] = tdm_cpu_product_grad_weight,
+    [TDM_OP_ROPE] = tdm_cpu_rope,
+    [TDM_OP_ROPE_GRAD] = tdm_cpu_rope_grad,
+    [TDM_OP_KV_WRITE] = tdm_cpu_kv_write,
+    [TDM_OP_KV_GRAD_READ] = tdm_cpu_kv_grad_read,
+    [TDM_OP_ATTENTION] = tdm_cpu_attention,
+    [TDM_OP_ATTENTION_GRAD] = tdm_cpu_attention_grad,
+    [TDM_OP_SWIGLU] = tdm_cpu_swiglu,
+    [TDM_OP_SWIGLU_GRAD] = tdm_cpu_swiglu_grad,
+    [TDM_OP_HEAD] = tdm_cpu_head,
+    [TDM_OP_OPTIMIZER] = tdm_cpu_adamw,
+};
+
+static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
+    tdm_multiply_scratch,       tdm_norm_scratch,  tdm_rope_scratch, tdm_attention_scratch,
+    tdm_attention_grad_scratch, tdm_embed_scratch, tdm_head_scratch, tdm_adamw_scratch,
+};
+
+void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)
+{
+#ifdef _OPENMP
+    if (tasks > 1 && executor->threads > 1) {
+#pragma omp parallel for schedule(static, 1) num_threads(executor->threads)
+        for (uint64_t i = 0; i < tasks; i++)
+            task(context,
+                 executor->thread_scratch + (uint64_t)omp_get_thread_num() * executor->thread_bytes,
+                 i);
+        return;
+    }
+#endif
+    for (uint64_t i = 0; i < tasks; i++)
+        task(context, executor->thread_scratch, i);
+}
+
+static void close_cpu(struct tdm_executor *executor)
+{
+    if (executor == NULL)
+        return;
+    for (uint32_t i = 0; i < executor->arena_count; i++)
+        munmap(executor->arenas[i].base, executor->arenas[i].bytes);
+    free(executor->arenas);
+    free(executor->timings);
+    free(executor->rope);
+    free(executor->shared_scratch);
+    free(executor->thread_scratch);
+    free(executor);
+}
+
+/* Scratch for the largest op of the programs. */
+static enum tdm_status take_scratch(struct tdm_executor *executor, uint32_t count,
+                                    const struct tdm_program *const *programs,
+                                    struct tdm_error *err)
+{
+    char text[TDM_FORMAT_SIZE];
+    for (uint32_t i = 0; i < count; i++) {
+        struct tdm_cpu_shape shape = {.model = programs[i]->schedule->model};
+        for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
+            shape.chunk_tokens = tdm_most(shape.chunk_tokens, programs[i]->chunks[c].tokens);
+        for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
+            struct tdm_cpu_scratch scratch = scratch_of[k](&shape);
+            executor->thread_bytes = tdm_most(executor->thread_bytes, scratch.thread_bytes);
+            executor->shared_bytes = tdm_most(executor->shared_bytes, scratch.shared_bytes);
+        }
+    }
+    executor->thread_bytes = tdm_size_align(executor->thread_bytes, SCRATCH_ALIGN);
+    executor->shared_bytes = tdm_size_align(executor->shared_bytes, SCRATCH_ALIGN);
+    uint64_t all_threads = tdm_size_mul(executor->threads, executor->thread_bytes);
+    executor->thread_scratch = aligned_alloc(SCRATCH_ALIGN, all_threads);
+    executor->shared_scratch = aligned_alloc(SCRATCH_ALIGN, executor->shared_bytes);
+    if (executor->thread_scratch == NULL || executor->shared_scratch == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "no memory for the scratch of %u threads (%s)",
+                        executor->threads,
+                        tdm_format_bytes(tdm_size_add(all_threads, executor->shared_bytes), text));
+    return TDM_OK;
+}
+
+/* Starts the threads, and has each use the GEMM once at the same time as the others. */
+static void warm_up(struct tdm_executor *executor)
+{
+#ifdef _OPENMP
+#pragma omp parallel num_threads(executor->threads)
+    {
+        for (int i = 0; i < 3; i++) {
+#pragma omp barrier
+            tdm_gemm_warm_up();
+        }
+    }
+#else
+    (void)executor;
+    tdm_gemm_warm_up();
+#endif
+}
+
+static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const *programs,
+                                struct tdm_executor **opened, struct tdm_error *err)
+{
+    struct tdm_executor *executor = calloc(1, sizeof(*executor));
+    if (executor == NULL || count == 0) {
+        free(executor);
+        return count == 0 ? tdm_fail(err, TDM_INTERNAL, "the cpu backend was opened for nothing")
+                          : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cpu backend");
+    }
+    executor->threads = 1;
+#ifdef _OPENMP
+    executor->threads = (uint32_t)omp_get_max_threads();
+#endif
+    enum tdm_status status = take_scratch(executor, count, programs, err);
+    if (status != TDM_OK)
+        goto fail_close;
+
+    executor->timing_capacity = TIMINGS_LEAST;
+    for (uint32_t i = 0; i < count; i++)
+        executor->timing_capacity = tdm_most(executor->timing_capacity, programs[i]->op_count);
+    executor->timing_capacity = tdm_least(executor->timing_capacity, TIMINGS_MOST);
+    executor->timings = malloc(executor->timing_capacity * sizeof(*executor->timings));
+    if (executor->timings == NULL || !tdm_rope_open(executor, programs[0]->schedule->model)) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
+        goto fail_close;
+    }
+    warm_up(executor);
+    *opened = executor;
+    return TDM_OK;
+
+fail_close:
+    close_cpu(executor);
+    return status;
+}
+
+static int64_t now_cpu(struct tdm_executor *executor)
+{
+    struct timespec time;
+    (void)executor;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static enum tdm_status run_cpu(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err)
+{
+    struct tdm_timing timing = {.op_number = launch->op->number, .start_ns = now_cpu(executor)};
+    enum tdm_status status = ops[launch->op->kind](executor, launch, err);
+    timing.end_ns = now_cpu(executor);
+    if (executor->timing_count == executor->timing_capacity) {
+        executor->timing_first = (executor->timing_first + 1) % executor->timing_capacity;
+        executor->timing_count--;
+    }
+    executor
+        ->timings[(executor->timing_first + executor->timing_count++) % executor->timing_capacity] =
+        timing;
+    return status;
+}
+
+static size_t reap_cpu(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity)
+{
+    size_t taken = 0;
+    for (; taken < capacity && executor->timing_count > 0; taken++) {
+        timings[taken] = executor->timings[executor->timing_first];
+        executor->timing_first = (executor->timing_first + 1) % executor->timing_capacity;
+        executor->timing_count--;
+    }
+    return taken;
+}
+
+static enum tdm_status wait_cpu(struct tdm_executor *executor, enum tdm_lane lane,
+                                enum tdm_lane other, uint64_t position, struct tdm_error *err)
+{
+    (void)executor;
+    (void)lane;
+    (void)other;
+    (void)position;
+    (void)err;
+    return TDM_OK;
+}
+
+static enum tdm_status finish_cpu(struct tdm_executor *executor, struct tdm_error *err)
+{
+    (void)executor;
+    (void)err;
+    return TDM_OK;
+}
+
+static uint64_t outside_bytes_cpu(const struct tdm_executor *executor)
+{
+    return executor->threads * executor->thread_bytes + executor->shared_bytes +
+           executor->rope_bytes + executor->timing_capacity * sizeof(*executor->timings);
+}
+
+const struct tdm_backend tdm_cpu_backend = {
+    .name = "cpu",
+    .description = "this computer's processor, fp32 arithmetic, products by OpenBLAS if built in",
+    .executes = true,
+    .open = open_cpu,
+    .close = close_cpu,
+    .arena = tdm_cpu_take_arena,
+    .run = {[0 ... TDM_OP_KINDS - 1] = run_cpu},
+    .wait = wait_cpu,
+    .finish = finish_cpu,
+    .reap = reap_cpu,
+    .upload = tdm_cpu_upload,
+    .download = tdm_cpu_download,
+    .fill = tdm_cpu_fill,
+    .scan = tdm_cpu_scan,
+    .now = now_cpu,
+    .outside_bytes = outside_bytes_cpu,
+};

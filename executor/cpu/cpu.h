@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the cpu backend: its state, how an op is cut into tasks, and the ops.
+ *
+ * An op is a fixed set of tasks, cut by its shape alone; every task writes memory of its own, and a sum
+ * over tasks is added up in the order of their numbers. So a result depends neither on the number
+ * of threads nor on which of them ran what.
+ */
+#ifndef TDM_EXECUTOR_CPU_CPU_H
+#define TDM_EXECUTOR_CPU_CPU_H
+
+#include "executor/backend.h"
+
+/* The largest ops that a backend was opened for; scratch is sized by it. */
+struct tdm_cpu_shape {
+    const struct tdm_model *model;
+    uint64_t chunk_tokens; /* of the longest chunk */
+};
+
+struct tdm_cpu_arena {
+    void *base;
+    uint64_t bytes;
+};
+
+struct tdm_executor {
+    uint32_t threads;
+
+    /* One for every thread, and one that the tasks of an op share. */
+    unsigned char *thread_scratch;
+    uint64_t thread_bytes;
+    unsigned char *shared_scratch;
+    uint64_t shared_bytes;
+
+    /* RoPE: frequencies [head_dim / 2], and (cos, sin) of the positions below TDM_ROPE_STEP. */
+    double *rope;
+    double rope_factor;
+    uint64_t rope_bytes;
+
+    /* Timings not yet reaped: `timing_count` of them from `timing_first` in a ring. */
+    struct tdm_timing *timings;
+    uint64_t timing_capacity, timing_first, timing_count;
+
+    struct tdm_cpu_arena *arenas;
+    uint32_t arena_count;
+};
+
+/* Runs task(context, scratch, i) for i in [0, tasks), each on some thread with its scratch. */
+typedef void (*tdm_cpu_task)(void *context, void *scratch, uint64_t index);
+void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context);
+
+/* Takes `count` elements of `size` bytes from scratch, aligned to 64 bytes, and moves *scratch
+ * behind them. With *scratch counted up from NULL the same code tells how much is needed. */
+static inline void *tdm_cpu_take(unsigned char **scratch, uint64_t count, uint64_t size)
+{
+    void *taken = *scratch;
+    *scratch = (unsigned char *)((uintptr_t)*scratch + (count * size + 63) / 64 * 64);
+    return taken;
+}
+
+static inline uint64_t tdm_least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t tdm_most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* First byte of element `element` of an operand. */
+static inline void *tdm_operand_at(const struct tdm_operand *operand, uint64_t element)
+{
+    return (unsigned char *)operand->data + element * tdm_dtype_bytes(operand->dtype);
+}
+
+/* Rows of elementwise work that make a task. */
+#define TDM_TASK_ROWS 32u
+
+/* What an op needs: bytes of scratch for a thread, and of the scratch that its tasks share. */
+struct tdm_cpu_scratch {
+    uint64_t thread_bytes, shared_bytes;
+};
+
+struct tdm_cpu_scratch tdm_multiply_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_norm_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_rope_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_adamw_scratch(const struct tdm_cpu_shape *shape);
+
+/* RoPE's tables of a model; false if memory ran out. */
+bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model);
+
+/* TDM_INPUT if one of `count` tokens is not in the vocabulary. */
+enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
+                                     uint64_t count, struct tdm_error *err);
+
+/* The ops, operands as in enum tdm_op_kind. */
+typedef enum tdm_status (*tdm_cpu_op)(struct tdm_executor *executor,
+                                      const struct tdm_launch *launch, struct tdm_error *err);
+
+enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
+                              struct tdm_error *err);
+enum tdm_status tdm_cpu_embed_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err);
+enum tdm_status tdm_cpu_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_norm_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cpu_product(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                struct tdm_error *err);
+enum tdm_status tdm_cpu_product_grad_input(struct tdm_executor *executor,
+                                           const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cpu_product_grad_weight(struct tdm_executor *executor,
+                                            const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 struct tdm_error *err);
+enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                     struct tdm_error *err);
+enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cpu_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err);
+enum tdm_status tdm_cpu_swiglu_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err);
+enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_adamw(struct tdm_executor *executor, const struct tdm_launch *launch,
+                              struct tdm_error *err);
+
+/* Arenas and ordinary memory. */
+enum tdm_status tdm_cpu_take_arena(struct tdm_executor *executor, enum tdm_place place,
+                                   uint64_t bytes, void **base, struct tdm_error *err);
+enum tdm_status tdm_cpu_upload(struct tdm_executor *executor, void *arena_bytes, const void *source,
+                               uint64_t bytes, struct tdm_error *err);
+enum tdm_status tdm_cpu_download(struct tdm_executor *executor, void *destination,
+                                 const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
+enum tdm_status tdm_cpu_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
+                             struct tdm_error *err);
+enum tdm_status tdm_cpu_scan(struct tdm_executor *executor, const void *base, uint64_t bytes,
+                             uint64_t *touched_bytes, uint64_t *highest_byte,
+                             struct tdm_error *err);
+
+#endif

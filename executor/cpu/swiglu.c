@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SwiGLU (arXiv 2002.05202, equation 6): activated = silu(gate) * up with silu(g) = g / (1 + exp(-g)),
+ * and its gradients: d_up = d silu(g), d_gate = d up s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)).
+ */
+#include "executor/cpu/cpu.h"
+
+#include "executor/cpu/convert.h"
+#include "executor/cpu/exp.h"
+
+enum { TASK_ROWS = 8, BLOCK = 1024 }; /* rows of a task, columns at a time */
+
+struct swiglu {
+    const struct tdm_launch *launch;
+    uint64_t columns;
+};
+
+static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct swiglu *x = context;
+    const struct tdm_operand *in = &x->launch->operand[0], *out = &x->launch->operand[1];
+    float gate_row[BLOCK], up_row[BLOCK], activated[BLOCK];
+    (void)thread_scratch;
+    uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
+    for (uint64_t t = index * TASK_ROWS; t < end; t++) {
+        for (uint64_t c = 0; c < x->columns; c += BLOCK) {
+            uint64_t count = tdm_least(BLOCK, x->columns - c), at = t * 2 * x->columns + c;
+            const float *gate = tdm_view_row(in->data, in->dtype, at, count, gate_row);
+            const float *up = tdm_view_row(in->data, in->dtype, at + x->columns, count, up_row);
+#pragma omp simd
+            for (uint64_t j = 0; j < count; j++)
+                activated[j] = gate[j] / (1.0f + tdm_exp(-gate[j])) * up[j];
+            tdm_store_row(out->data, out->dtype, t * x->columns + c, count, activated);
+        }
+    }
+}
+
+static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct swiglu *x = context;
+    const struct tdm_operand *in = &x->launch->operand[0], *gradient = &x->launch->operand[1];
+    float gate[BLOCK], up[BLOCK], d_row[BLOCK];
+    (void)thread_scratch;
+    uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
+    for (uint64_t t = index * TASK_ROWS; t < end; t++) {
+        for (uint64_t c = 0; c < x->columns; c += BLOCK) {
+            uint64_t count = tdm_least(BLOCK, x->columns - c), at = t * 2 * x->columns + c;
+            tdm_load_row(in->data, in->dtype, at, count, gate);
+            tdm_load_row(in->data, in->dtype, at + x->columns, count, up);
+            const float *d =
+                tdm_view_row(gradient->data, gradient->dtype, t * x->columns + c, count, d_row);
+#pragma omp simd
+            for (uint64_t j = 0; j < count; j++) {
+                float g = gate[j], u = up[j], s = 1.0f / (1.0f + tdm_exp(-g));
+                gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
+                up[j] = d[j] * (g * s);
+            }
+            tdm_store_row(in->data, in->dtype, at, count, gate);
+            tdm_store_row(in->data, in->dtype, at + x->columns, count, up);
+        }
+    }
+}
+
+static void run_rows(struct tdm_executor *executor, const struct tdm_launch *launch,
+                     tdm_cpu_task task)
+{
+    struct swiglu x = {launch, launch->program->schedule->model->intermediate};
+    tdm_cpu_for(executor, (launch->op->tokens + TASK_ROWS - 1) / TASK_ROWS, task, &x);
+}
+
+enum tdm_status tdm_cpu_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err)
+{
+    (void)err;
+    run_rows(executor, launch, swiglu_task);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_cpu_swiglu_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err)
+{
+    (void)err;
+    run_rows(executor, launch, swiglu_grad_task);
+    return TDM_OK;
+}
