@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A bench for single ops of the cpu backend: a small model, chunks made by hand, stored tensors of any
+ * dtype filled at random, and comparison with a computation in double.
+ */
+#ifndef TDM_TESTS_CPU_FIXTURE_H
+#define TDM_TESTS_CPU_FIXTURE_H
+
+#include "executor/backend.h"
+
+#define CHUNKS_MOST 64
+
+struct shape {
+    uint32_t hidden, intermediate, query_heads, kv_heads, head_dim, vocabulary;
+    bool bias, tied;
+    uint64_t page_tokens, chunk_tokens, tile_tokens;
+    uint32_t sequences;
+    uint64_t sequence_tokens[3];
+    struct tdm_dtypes dtypes;
+};
+
+struct bench {
+    struct tdm_model *model;
+    struct tdm_schedule schedule;
+    struct tdm_program program;
+    struct tdm_chunk chunks[CHUNKS_MOST];
+    struct tdm_executor *executor;
+    struct tdm_step step;
+    struct tdm_op op;
+    struct tdm_launch launch;
+    uint64_t random;
+    uint64_t digest;    /* of everything that ops wrote so far */
+    double worst;       /* largest error of an fp32 result so far */
+    double least_scale; /* to which errors are relative */
+};
+
+/* A tensor in memory: exactly its bytes, at an address that differs from run to run. */
+struct cell {
+    void *data;
+    enum tdm_dtype dtype;
+    uint64_t count;
+    unsigned char *block;
+};
+
+/* A seed: TDM_SEED, or one from the clock; printed. */
+uint64_t bench_seed(void);
+
+uint64_t bench_next(struct bench *bench);
+uint64_t bench_between(struct bench *bench, uint64_t low, uint64_t high); /* both included */
+
+/* A random small shape. */
+struct shape bench_shape(struct bench *bench);
+
+void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed);
+void bench_close(struct bench *bench);
+
+/* A tensor of random values in [-1, 1] * size, or of NaN with size NAN (what must not be read). */
+struct cell cell_new(struct bench *bench, enum tdm_dtype dtype, uint64_t count, double size);
+void cell_free(struct cell *cell);
+double cell_get(const struct cell *cell, uint64_t index);
+void cell_set(struct cell *cell, uint64_t index, double value);
+/* All values; the caller frees. */
+double *cell_values(const struct cell *cell);
+
+/* An op without operands, and its operands one by one. */
+void bench_op(struct bench *bench, enum tdm_op_kind kind, enum tdm_part part, uint32_t layer,
+              uint32_t chunk, uint64_t tokens);
+void bench_operand(struct bench *bench, uint32_t index, struct cell *cell, enum tdm_mode mode);
+void bench_slots(struct bench *bench, uint32_t index, uint32_t first_chunk, uint32_t slots,
+                 uint64_t slot_bytes);
+void bench_run(struct bench *bench);
+
+/* Compares values [first, first + count) of a cell with the wanted ones: the largest difference,
+ * relative to the largest wanted value (or to least_scale), is at most `bound` and the rounding of the
+ * dtype. */
+void bench_compare(struct bench *bench, const char *what, const struct cell *cell, uint64_t first,
+                   uint64_t count, const double *want, double bound);
+
+/* Values of a cell outside the given part of a unit are still `before`. */
+void bench_untouched(struct bench *bench, const struct cell *unit_cell, const double *before,
+                     uint32_t unit, enum tdm_part part);
+
+const struct tdm_tensor *bench_tensor(const struct bench *bench, uint32_t unit, enum tdm_role role);
+
+/* All ops on random data of one shape, in unit_cpu.c's order; the files below share it. */
+void check_attention(struct bench *bench);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of AdamW on the cpu backend: against the textbook in double, a tied tensor's two gradients,
+ * and a master kept as weight and remainder against a plain fp32 master, bit for bit.
+ */
+#include "tests/cpu_fixture.h"
+
+#include "executor/remainder.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct shape tiny = {
+    .hidden = 130,
+    .intermediate = 190,
+    .query_heads = 4,
+    .kv_heads = 2,
+    .head_dim = 6,
+    .vocabulary = 17,
+    .bias = true,
+    .page_tokens = 16,
+    .chunk_tokens = 8,
+    .tile_tokens = 8,
+    .sequences = 1,
+    .sequence_tokens = {8},
+    .dtypes = {.weights = TDM_DTYPE_FP32, .logits = TDM_DTYPE_FP32},
+};
+
+static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weights,
+                         struct cell *gradient, struct cell *master, struct cell *moment1,
+                         struct cell *moment2, struct cell *norm, struct cell *second)
+{
+    bench_op(bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, unit, TDM_NONE, 0);
+    bench_operand(bench, 0, weights, TDM_ACCUMULATE);
+    bench_operand(bench, 1, gradient, TDM_READ);
+    if (master != NULL)
+        bench_operand(bench, 2, master, TDM_ACCUMULATE);
+    bench_operand(bench, 3, moment1, TDM_ACCUMULATE);
+    bench_operand(bench, 4, moment2, TDM_ACCUMULATE);
+    bench_operand(bench, 5, norm, TDM_WRITE);
+    if (second != NULL)
+        bench_operand(bench, 6, second, TDM_READ);
+    bench_run(bench);
+}
+
+/* One step in double of the values of a unit. */
+static void reference_step(const struct bench *bench, uint32_t unit, const double *gradient,
+                           double *weight, double *moment1, double *moment2, double *squares)
+{
+    const struct tdm_optimizer_settings *s = &bench->schedule.optimizer;
+    const struct tdm_unit *layout = &bench->model->units[unit];
+    double t = (double)bench->step.number, rate = bench->step.learning_rate;
+    *squares = 0;
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
+        double decay = tensor->rows > 1 ? s->weight_decay : 0;
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+            double g = gradient[i];
+            *squares += g * g;
+            moment1[i] = s->beta1 * moment1[i] + (1 - s->beta1) * g;
+            moment2[i] = s->beta2 * moment2[i] + (1 - s->beta2) * g * g;
+            double m = moment1[i] / (1 - pow(s->beta1, t)), v = moment2[i] / (1 - pow(s->beta2, t));
+            weight[i] -= rate * (m / (sqrt(v) + s->epsilon) + decay * weight[i]);
+        }
+    }
+}
+
+static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
+                        enum tdm_dtype moments, bool tied, double bound)
+{
+    struct bench bench;
+    struct shape shape = tiny;
+    shape.tied = tied;
+    bench_open(&bench, &shape, 7);
+    uint32_t unit = tied ? tdm_model_embedding_unit(bench.model) : 0;
+    uint64_t elements = bench.model->units[unit].elements;
+    struct cell w = cell_new(&bench, weights, elements, 0.5);
+    struct cell high =
+        cell_new(&bench, master == TDM_DTYPE_NONE ? TDM_DTYPE_FP32 : master, elements, 0);
+    for (uint64_t i = 0; i < elements; i++)
+        cell_set(&high, i, cell_get(&w, i));
+    struct cell m = cell_new(&bench, moments, elements, 0),
+                v = cell_new(&bench, moments, elements, 0);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, NAN);
+    double *vw = cell_values(&w), *vm = cell_values(&m), *vv = cell_values(&v);
+    double *before = cell_values(&w), squares;
+    for (uint64_t step = 1; step <= 4; step++) {
+        bench.step = (struct tdm_step){.number = step, .learning_rate = 0.01 / (double)step};
+        struct cell g = cell_new(&bench, gradients, elements, 1e-3);
+        struct cell second = cell_new(&bench, gradients, elements, 1e-3);
+        double *vg = cell_values(&g);
+        for (uint64_t i = 0; tied && i < elements; i++)
+            vg[i] += cell_get(&second, i);
+        reference_step(&bench, unit, vg, vw, vm, vv, &squares);
+        optimizer_op(&bench, unit, &w, &g, master == TDM_DTYPE_NONE ? NULL : &high, &m, &v, &norm,
+                     tied ? &second : NULL);
+        free(vg);
+        cell_free(&g);
+        cell_free(&second);
+    }
+    const struct tdm_unit *layout = &bench.model->units[unit];
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+        uint64_t at = tensor->offset, count = tensor->elements;
+        bench_compare(&bench, "weights", &w, at, count, vw + at, bound);
+        if (master == TDM_DTYPE_FP32)
+            bench_compare(&bench, "master", &high, at, count, vw + at, bound);
+        bench_compare(&bench, "moment 1", &m, at, count, vm + at, bound * 10);
+        bench_compare(&bench, "moment 2", &v, at, count, vv + at, bound * 10);
+    }
+    bench_untouched(&bench, &w, before, unit, TDM_PART_ALL);
+    bench_compare(&bench, "gradient norm", &norm, 0, 1, &squares, 1e-6);
+    struct cell *cells[] = {&w, &high, &m, &v, &norm};
+    for (int i = 0; i < 5; i++)
+        cell_free(cells[i]);
+    free(vw);
+    free(vm);
+    free(vv);
+    free(before);
+    bench_close(&bench);
+}
+
+static void test_steps(void **unused)
+{
+    (void)unused;
+    enum tdm_dtype fp32 = TDM_DTYPE_FP32, bf16 = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    check_steps(fp32, none, fp32, fp32, false, 1e-6);
+    check_steps(fp32, none, fp32, fp32, true, 1e-6);
+    check_steps(fp32, none, bf16, fp32, true, 1e-6);
+    check_steps(bf16, fp32, fp32, fp32, false, 1e-6);
+    check_steps(TDM_DTYPE_FP16, fp32, fp32, fp32, false, 1e-6);
+    check_steps(fp32, none, fp32, bf16, false, 2e-3);
+    check_steps(bf16, none, fp32, bf16, false, 2e-2); /* four roundings of the weight */
+}
+
+/* A weight and a remainder train to the bits of a plain fp32 master and its rounded weight. */
+static void test_remainder_steps(void **unused)
+{
+    (void)unused;
+    struct bench bench;
+    bench_open(&bench, &tiny, bench_seed());
+    uint64_t elements = bench.model->units[0].elements;
+    struct cell plain = cell_new(&bench, TDM_DTYPE_FP32, elements, 1);
+    struct cell w = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell w_split = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell low = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell m = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell v = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell m_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell v_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
+    low.dtype = TDM_DTYPE_REMAINDER16;
+    float *master = plain.data;
+    uint16_t *weight = w_split.data, *remainder = low.data;
+    for (uint64_t i = 0; i < elements; i++) {
+        if (i % 5 == 0) { /* ties between two bf16 values, rounding up and down */
+            uint32_t bits = (uint32_t)bench_next(&bench) % 0x4000u << 16 | 0x8000u;
+            memcpy(&master[i], &bits, sizeof(bits));
+        }
+        tdm_master_split(master[i], &weight[i], &remainder[i]);
+    }
+    for (uint64_t step = 1; step <= 200; step++) {
+        bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3};
+        struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 1e-2);
+        optimizer_op(&bench, 0, &w, &g, &plain, &m, &v, &norm, NULL);
+        optimizer_op(&bench, 0, &w_split, &g, &low, &m_split, &v_split, &norm, NULL);
+        cell_free(&g);
+        const struct tdm_unit *layout = &bench.model->units[0];
+        for (uint32_t k = 0; k < layout->tensor_count; k++) {
+            const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+            for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+                float joined = tdm_master_join(weight[i], remainder[i]);
+                assert_memory_equal(&joined, &master[i], sizeof(joined));
+                assert_int_equal(weight[i], ((uint16_t *)w.data)[i]);
+            }
+        }
+    }
+    struct cell *cells[] = {&plain, &w, &w_split, &low, &m, &v, &m_split, &v_split, &norm};
+    for (int i = 0; i < 9; i++)
+        cell_free(cells[i]);
+    bench_close(&bench);
+}
+
+/* Every tenth-thousandth bit pattern and those around every tie come back from their halves. */
+static void test_remainder_bits(void **unused)
+{
+    (void)unused;
+    for (uint64_t pattern = 0; pattern <= UINT32_MAX; pattern += 0x1fff) {
+        for (int64_t near = -1; near <= 1; near++) {
+            uint32_t bits = (uint32_t)((pattern & 0xffff0000u) + 0x8000u + (uint64_t)near);
+            bits = near == 1 ? (uint32_t)pattern : bits;
+            float master, joined;
+            uint16_t weight, remainder;
+            memcpy(&master, &bits, sizeof(master));
+            tdm_master_split(master, &weight, &remainder);
+            joined = tdm_master_join(weight, remainder);
+            if (isnan(master)) {
+                assert_true(isnan(joined) && isnan(tdm_bf16_to_float(weight)));
+                continue;
+            }
+            assert_memory_equal(&joined, &master, sizeof(master));
+            assert_int_equal(weight, tdm_master_weight(master));
+            if ((bits & 0xffffu) != 0x8000u) /* no tie: rounded to nearest */
+                assert_int_equal(weight, tdm_float_to_bf16(master));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_remainder_steps),
+        cmocka_unit_test(test_remainder_bits),
+    };
+    return cmocka_run_group_tests_name("adamw", tests, NULL, NULL);
+}
