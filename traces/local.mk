@@ -1,1 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	traces/create.c traces/create.h \
+	traces/query.c traces/query.h \
+	traces/reader.c traces/reader.h \
+	traces/reader_memory.c traces/reader_time.c \
+	traces/sqlite.c traces/sqlite.h \
+	traces/trace.h \
+	traces/writer.c
+
+# The schema as a C string, one literal a line.
+nodist_libtidemark_a_SOURCES = traces/schema.c
+EXTRA_DIST += traces/schema.sql
+CLEANFILES += traces/schema.c
+cmocka_tests += tests/unit_traces
+
+traces/schema.c: $(srcdir)/traces/schema.sql
+	@$(MKDIR_P) traces
+	$(AM_V_GEN)rm -f $@ && { \
+		echo '/* Made from traces/schema.sql. */'; \
+		echo '#include "traces/sqlite.h"'; \
+		echo 'const char tdm_trace_schema[] ='; \
+		sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n"/' $(srcdir)/traces/schema.sql; \
+		echo '    ;'; \
+	} >$@.tmp && mv -f $@.tmp $@

@@ -1,0 +1,1029 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Traces: what is written is read back; what must not be overwritten is not; a writer whose disk is
+ * full says so; a writer that is killed leaves every finished step; what is no trace is named.
+ */
+#include "traces/reader.h"
+#include "traces/sqlite.h"
+#include "traces/trace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { OPS = 40, BUFFERS = 5, CHANGES = 30, POOL = 4 };
+
+static char folder[512]; /* empty, of this test */
+
+static const struct tdm_trace_run example_run = {
+    .command = "tidemark run tiny.json --trace x",
+    .backend = "null",
+    .where = "here, 2 cores",
+    .versions = "tidemark 0.1.0",
+    .started_at = "2025-01-02T03:04:05Z",
+};
+
+static const struct tdm_trace_capacity capacity = {OPS, BUFFERS, CHANGES};
+
+static const char *in_folder(const char *name, char out[640])
+{
+    snprintf(out, 640, "%s/%s", folder, name);
+    return out;
+}
+
+/* Entries of the folder, "." and ".." aside. */
+static int count_files(const char *path)
+{
+    int files = 0;
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    while (readdir(directory) != NULL)
+        files++;
+    closedir(directory);
+    return files - 2;
+}
+
+static void remove_files(void)
+{
+    char path[1024];
+    DIR *directory = opendir(folder);
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+        if (entry->d_type != DT_DIR)
+            unlink(path);
+        else if (entry->d_name[0] != '.')
+            rmdir(path);
+    }
+    closedir(directory);
+}
+
+static int setup_folder(void **state)
+{
+    (void)state;
+    const char *scratch = getenv("TDM_SCRATCH");
+    if (scratch == NULL || strlen(scratch) > 400)
+        scratch = "/tmp";
+    snprintf(folder, sizeof(folder), "%s/traces-XXXXXX", scratch);
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int teardown_folder(void **state)
+{
+    (void)state;
+    remove_files();
+    return rmdir(folder);
+}
+
+static int setup_case(void **state)
+{
+    (void)state;
+    remove_files();
+    return 0;
+}
+
+/* The answer of a query, one integer or the length of one text. */
+static int64_t ask(const char *path, const char *sql)
+{
+    sqlite3 *db;
+    sqlite3_stmt *statement;
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_sqlite_open(path, SQLITE_OPEN_READONLY, NULL, &db, &err), TDM_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK ||
+        sqlite3_step(statement) != SQLITE_ROW)
+        fail_msg("%s: %s: %s", path, sql, sqlite3_errmsg(db));
+    int64_t answer = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return answer;
+}
+
+static void change(const char *path, const char *sql)
+{
+    sqlite3 *db;
+    struct tdm_error err = {0};
+    assert_int_equal(
+        tdm_sqlite_open(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL, &db, &err), TDM_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s: %s: %s", path, sql, sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+static void assert_sound(const char *path)
+{
+    assert_int_equal(ask(path, "SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
+    assert_int_equal(ask(path, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
+}
+
+/* A program without a schedule behind it, and its ops. */
+
+struct example {
+    struct tdm_machine machine;
+    struct tdm_schedule schedule;
+    struct tdm_buffer buffers[BUFFERS];
+    struct tdm_program program;
+};
+
+static void example_make(struct example *example)
+{
+    memset(example, 0, sizeof(*example));
+    example->machine.runtime_bytes[TDM_DEVICE] = 100;
+    example->schedule.machine = &example->machine;
+    example->program.schedule = &example->schedule;
+    example->program.buffers = example->buffers;
+    example->program.buffer_count = BUFFERS;
+    example->program.arena_bytes[TDM_DEVICE] = 5000;
+    example->program.arena_bytes[TDM_HOST] = 700;
+    example->program.live_peak_bytes[TDM_DEVICE] = 4900;
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        struct tdm_buffer *buffer = &example->buffers[i];
+        snprintf(buffer->name, sizeof(buffer->name), "buffer %u", i);
+        buffer->place = i == 4 ? TDM_HOST : TDM_DEVICE;
+        buffer->category = i == 0 ? TDM_WEIGHTS : TDM_RESIDUALS;
+        buffer->bytes = 1000 * (i + 1);
+        buffer->offset = 10 * i;
+        buffer->used = i != 2;
+    }
+}
+
+/* Every fourth op is a copy; products take 10 ns and copies 5 ns. */
+static struct tdm_op example_op(uint64_t number)
+{
+    struct tdm_op op = {.number = number, .tokens = 16, .flops = 1000, .bytes = 2 * (number + 1)};
+    op.kind = number % 4 == 3 ? TDM_OP_COPY : TDM_OP_PRODUCT;
+    op.part = number % 4 == 3 ? 0 : TDM_PART_Q;
+    op.lane = number % 4 == 3 ? TDM_LANE_H2D : TDM_LANE_COMPUTE;
+    op.phase = number < OPS / 2 ? TDM_FORWARD : TDM_BACKWARD;
+    op.layer = number % 4 == 3 ? TDM_NONE : (uint32_t)number % 3;
+    op.chunk = number % 4 == 3 ? 1 : TDM_NONE;
+    op.access_count = 2;
+    op.access[0].bytes = number + 1;
+    op.access[1].bytes = number + 1;
+    return op;
+}
+
+static int64_t example_duration(uint64_t number)
+{
+    return number % 4 == 3 ? 5 : 10;
+}
+
+static int64_t write_program(struct tdm_trace *trace, const char *name)
+{
+    struct example example;
+    struct tdm_error err = {0};
+    int64_t id = -1;
+    example_make(&example);
+    assert_int_equal(
+        tdm_trace_program_begin(trace, name, "{\"format\":\"x\"}", &example.program, &id, &err),
+        TDM_OK);
+    for (uint64_t i = 0; i < OPS; i++) {
+        struct tdm_op op = example_op(i);
+        int64_t start = (int64_t)i * 20;
+        assert_int_equal(tdm_trace_op(trace, &op, start, start + example_duration(i), &err),
+                         TDM_OK);
+        if (i == 0)
+            assert_int_equal(tdm_trace_memory(trace, 0, TDM_DEVICE, TDM_WEIGHTS, 1000, &err),
+                             TDM_OK);
+        /* Both change at once: 3000 + 500 never live together. */
+        if (i % 10 == 5) {
+            assert_int_equal(tdm_trace_memory(trace, start, TDM_DEVICE, TDM_RESIDUALS,
+                                              i == 15 ? 3000 : 10, &err),
+                             TDM_OK);
+            assert_int_equal(
+                tdm_trace_memory(trace, start, TDM_DEVICE, TDM_KV, i == 15 ? 0 : 500, &err),
+                TDM_OK);
+            assert_int_equal(tdm_trace_memory(trace, start, TDM_HOST, TDM_RESIDUALS, i, &err),
+                             TDM_OK);
+        }
+    }
+    assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
+    return id;
+}
+
+static void fill_batch(struct tdm_trace_batch *batch, int64_t program, uint64_t step)
+{
+    batch->program_id = program;
+    batch->step = step;
+    batch->loss = 8.0 / (double)step;
+    batch->gradient_norm = step == 1 ? NAN : 0.5;
+    batch->seconds = 0.25;
+    batch->tokens = 64;
+    for (uint64_t i = 0; i < OPS; i++) {
+        int64_t start = (int64_t)i * 40;
+        batch->timings[batch->timing_count++] =
+            (struct tdm_trace_timing){i, start, start + 2 * example_duration(i)};
+    }
+    for (uint32_t i = 0; i < BUFFERS; i++)
+        if (i != 2)
+            batch->touches[batch->touch_count++] =
+                (struct tdm_trace_touch){i, 900 + i, i, OPS - 1 - i};
+    for (int64_t i = 0; i < CHANGES; i++)
+        batch->observed[batch->observed_count++] = (struct tdm_trace_observed){
+            i * 7, i % 3 == 2 ? TDM_HOST : TDM_DEVICE, i % 3 == 0 ? TDM_WEIGHTS : TDM_RESIDUALS,
+            (uint64_t)(i % 11) * 100 + step};
+    batch->arenas[batch->arena_count++] =
+        (struct tdm_trace_arena){TDM_DEVICE, 5000, 4000 + step, 4500 + step};
+    batch->used[batch->used_count++] =
+        (struct tdm_trace_used){(int64_t)step * 1000, TDM_HOST, 123456 + step};
+}
+
+static enum tdm_status send_step(struct tdm_trace *trace, int64_t program, uint64_t step,
+                                 struct tdm_error *err)
+{
+    struct tdm_trace_batch *batch;
+    enum tdm_status status = tdm_trace_take(trace, &batch, err);
+    if (status != TDM_OK)
+        return status;
+    fill_batch(batch, program, step);
+    tdm_trace_send(trace, batch);
+    return TDM_OK;
+}
+
+static struct tdm_trace *open_trace(const char *path)
+{
+    struct tdm_trace *trace = NULL;
+    struct tdm_error err = {0};
+    if (tdm_trace_open(path, false, &example_run, capacity, &trace, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return trace;
+}
+
+static void close_trace(struct tdm_trace *trace)
+{
+    struct tdm_error err = {0};
+    if (tdm_trace_close(trace, "finished", &err) != TDM_OK)
+        fail_msg("%s", err.message);
+}
+
+static struct tdm_trace_reader *open_reader(const char *path)
+{
+    struct tdm_trace_reader *reader = NULL;
+    struct tdm_error err = {0};
+    if (tdm_trace_reader_open(path, &reader, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return reader;
+}
+
+/* A finished trace with one program of `steps` steps. */
+static void write_trace(const char *path, uint64_t steps)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(path);
+    int64_t program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= steps; step++)
+        assert_int_equal(send_step(trace, program, step, &err), TDM_OK);
+    close_trace(trace);
+}
+
+static void read_is_refused(const char *path, enum tdm_status status, const char *why)
+{
+    struct tdm_trace_reader *reader = NULL;
+    struct tdm_error err = {0};
+    enum tdm_status got = tdm_trace_reader_open(path, &reader, &err);
+    tdm_trace_reader_close(reader);
+    if (got != status || strstr(err.message, path) != err.message ||
+        strstr(err.message, why) == NULL)
+        fail_msg("status %d, not %d: %s (should say: %s)", got, status, err.message, why);
+}
+
+/* Does `act` in a child process, as nobody if this is root, and returns its exit status. */
+static int in_child(int (*act)(const char *path), const char *path, bool as_nobody)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (as_nobody && getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+            _exit(99);
+        _exit(act(path));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Cases. */
+
+static void check_programs(struct tdm_trace_reader *reader)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace_program_row *programs;
+    size_t count;
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &count, &err), TDM_OK);
+    assert_int_equal(count, 2);
+    assert_string_equal(programs[1].name, "two");
+    assert_int_equal(programs[0].ops, OPS);
+    assert_int_equal(programs[0].steps, 10);
+    assert_int_equal(programs[1].steps, 9);
+    assert_int_equal(programs[1].timed_steps, 9);
+    assert_int_equal(programs[0].arena_bytes[TDM_HOST], 700);
+    assert_int_equal(programs[0].live_peak_bytes[TDM_DEVICE], 4900);
+    assert_int_equal(programs[0].runtime_bytes[TDM_DEVICE], 100);
+    assert_true(fabs(programs[0].predicted_seconds - ((OPS - 1) * 20 + 5) * 1e-9) < 1e-15);
+    char *json;
+    assert_int_equal(tdm_trace_read_schedule(reader, programs[1].program, &json, &err), TDM_OK);
+    assert_string_equal(json, "{\"format\":\"x\"}");
+    free(json);
+    assert_int_equal(tdm_trace_read_schedule(reader, 77, &json, &err), TDM_INPUT);
+    free(programs);
+}
+
+static void check_steps(struct tdm_trace_reader *reader)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace_step_row *steps;
+    size_t count;
+    assert_int_equal(tdm_trace_read_steps(reader, &steps, &count, &err), TDM_OK);
+    assert_int_equal(count, 19);
+    assert_true(steps[0].loss == 8.0 && isnan(steps[0].gradient_norm));
+    assert_true(steps[1].gradient_norm == 0.5 && steps[1].seconds == 0.25 && steps[1].timed);
+    assert_int_equal(steps[1].tokens, 64);
+    assert_int_equal(steps[9].step, 10);
+    assert_int_equal(steps[10].step, 1); /* of the second program */
+    assert_int_equal(steps[10].program, 2);
+    free(steps);
+}
+
+static void check_time(struct tdm_trace_reader *reader)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace_time_row *times;
+    struct tdm_trace_lane_row *lanes;
+    struct tdm_trace_interval *ops;
+    size_t count;
+    const int64_t steps[] = {TDM_TRACE_EVERY_STEP, 3};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(tdm_trace_read_times(reader, 1, steps[i], &times, &count, &err), TDM_OK);
+        assert_int_equal(count, 4);
+        assert_true(times[0].phase == TDM_FORWARD && times[0].kind == TDM_OP_COPY);
+        assert_true(times[1].phase == TDM_FORWARD && times[1].kind == TDM_OP_PRODUCT);
+        assert_true(times[2].phase == TDM_BACKWARD && times[2].kind == TDM_OP_COPY);
+        assert_int_equal(times[1].ops, 15);
+        assert_true(fabs(times[1].predicted_seconds - 150e-9) < 1e-15);
+        assert_true(fabs(times[1].measured_seconds - 300e-9) < 1e-15);
+        free(times);
+
+        assert_int_equal(tdm_trace_read_lanes(reader, 1, steps[i], &lanes, &count, &err), TDM_OK);
+        assert_int_equal(count, 2);
+        assert_true(lanes[0].lane == TDM_LANE_COMPUTE && lanes[1].lane == TDM_LANE_H2D);
+        assert_int_equal(lanes[0].copied_bytes, 0);
+        assert_int_equal(lanes[1].copied_bytes, 4 + 8 + 12 + 16 + 20 + 24 + 28 + 32 + 36 + 40);
+        assert_true(fabs(lanes[0].predicted_busy_seconds - 300e-9) < 1e-15);
+        assert_true(fabs(lanes[0].predicted_stall_seconds - (38 * 20 + 10 - 300) * 1e-9) < 1e-15);
+        assert_true(fabs(lanes[1].measured_busy_seconds - 100e-9) < 1e-15);
+        assert_true(fabs(lanes[1].measured_stall_seconds - (39 * 40 + 10 - 100) * 1e-9) < 1e-15);
+        free(lanes);
+    }
+    assert_int_equal(tdm_trace_read_times(reader, 1, 99, &times, &count, &err), TDM_OK);
+    assert_true(count == 4 && isnan(times[0].measured_seconds));
+    free(times);
+
+    assert_int_equal(tdm_trace_read_intervals(reader, 2, 9, &ops, &count, &err), TDM_OK);
+    assert_int_equal(count, OPS);
+    assert_true(ops[7].kind == TDM_OP_COPY && ops[7].lane == TDM_LANE_H2D && ops[7].measured);
+    assert_true(ops[7].layer == TDM_NONE && ops[7].chunk == 1 && ops[8].chunk == TDM_NONE);
+    assert_int_equal(ops[7].predicted_start_ns, 140);
+    assert_int_equal(ops[7].end_ns, 290);
+    assert_int_equal(ops[7].bytes, 16);
+    free(ops);
+    assert_int_equal(tdm_trace_read_intervals(reader, 2, 10, &ops, &count, &err), TDM_OK);
+    assert_true(count == OPS && !ops[7].measured);
+    free(ops);
+    assert_int_equal(tdm_trace_read_intervals(reader, 3, 1, &ops, &count, &err), TDM_OK);
+    assert_true(count == 0 && ops == NULL);
+}
+
+static void check_memory(struct tdm_trace_reader *reader)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace_change *changes;
+    struct tdm_trace_arena_row *arenas;
+    struct tdm_trace_used_row *used;
+    struct tdm_trace_touched_row *touched;
+    struct tdm_trace_peaks peaks;
+    size_t count;
+    assert_int_equal(tdm_trace_read_memory(reader, 1, &changes, &count, &err), TDM_OK);
+    assert_int_equal(count, 13);
+    assert_true(changes[0].category == TDM_WEIGHTS && changes[0].live_bytes == 1000);
+    assert_int_equal(changes[1].moment, changes[3].moment);
+    assert_int_equal(changes[12].time_ns, 35 * 20);
+    free(changes);
+    assert_int_equal(tdm_trace_read_observed(reader, 2, 9, &changes, &count, &err), TDM_OK);
+    assert_int_equal(count, CHANGES);
+    assert_true(changes[5].place == TDM_HOST && changes[5].live_bytes == 509);
+    free(changes);
+
+    assert_int_equal(tdm_trace_read_peaks(reader, 1, TDM_TRACE_EVERY_STEP, &peaks, &err), TDM_OK);
+    const struct tdm_trace_peak *peak = &peaks.predicted[TDM_DEVICE];
+    assert_true(peak->known && peak->live_bytes == 4000 && peak->time_ns == 300);
+    assert_int_equal(peak->categories[TDM_RESIDUALS], 3000);
+    assert_int_equal(peak->categories[TDM_KV], 0);
+    assert_int_equal(peaks.predicted[TDM_HOST].live_bytes, 35);
+    assert_int_equal(peaks.measured[TDM_DEVICE].step, 10);
+    assert_int_equal(tdm_trace_read_peaks(reader, 1, 4, &peaks, &err), TDM_OK);
+    assert_int_equal(peaks.measured[TDM_DEVICE].step, 4);
+
+    assert_int_equal(tdm_trace_read_arenas(reader, 1, TDM_TRACE_EVERY_STEP, &arenas, &count, &err),
+                     TDM_OK);
+    assert_true(count == 1 && arenas[0].touched_bytes == 4010 && arenas[0].highest_byte == 4510);
+    free(arenas);
+    assert_int_equal(tdm_trace_read_arenas(reader, 1, 2, &arenas, &count, &err), TDM_OK);
+    assert_true(count == 1 && arenas[0].touched_bytes == 4002 && arenas[0].planned_bytes == 5000);
+    free(arenas);
+    assert_int_equal(tdm_trace_read_used(reader, 1, TDM_TRACE_EVERY_STEP, &used, &count, &err),
+                     TDM_OK);
+    assert_true(count == 10 && used[9].used_bytes == 123466 && used[9].place == TDM_HOST);
+    free(used);
+    assert_int_equal(tdm_trace_read_touched(reader, 1, 2, &touched, &count, &err), TDM_OK);
+    assert_true(count == 4 && touched[2].buffer == 3 && touched[2].touched_bytes == 903);
+    assert_string_equal(touched[2].name, "buffer 3");
+    assert_true(touched[3].place == TDM_HOST && touched[3].last_op == OPS - 5);
+    free(touched);
+}
+
+/* Several programs, more steps than the pool has batches. */
+static void test_round_trip(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("run.trace", path));
+    int64_t first = write_program(trace, "one");
+    for (uint64_t step = 1; step <= 10; step++)
+        assert_int_equal(send_step(trace, first, step, &err), TDM_OK);
+    int64_t second = write_program(trace, "two"); /* while the thread may still write */
+    assert_int_not_equal(first, second);
+    for (uint64_t step = 1; step <= 9; step++)
+        assert_int_equal(send_step(trace, second, step, &err), TDM_OK);
+    close_trace(trace);
+
+    assert_int_equal(count_files(folder), 1);
+    assert_sound(path);
+    assert_int_equal(ask(path, "PRAGMA application_id"), TDM_TRACE_APPLICATION_ID);
+    assert_int_equal(ask(path, "PRAGMA user_version"), TDM_TRACE_VERSION);
+    assert_int_equal(ask(path, "SELECT journal_mode = 'delete' FROM pragma_journal_mode"), 1);
+    assert_int_equal(ask(path, "SELECT count(*) FROM timing"), 19 * OPS);
+    assert_int_equal(ask(path, "SELECT count(*) FROM op WHERE part = 'q'"), 60);
+    assert_int_equal(ask(path, "SELECT count(*) FROM buffer"), 2 * (BUFFERS - 1));
+    assert_int_equal(ask(path, "SELECT sum(bytes) FROM transfer WHERE step = 1 AND lane = 'h2d'"),
+                     2 * 220);
+    assert_int_equal(ask(path, "SELECT count(*) FROM prediction_error WHERE error = -0.5"), 19 * 4);
+    assert_int_equal(ask(path, "SELECT predicted_bytes FROM peak_by_category WHERE program = 1 "
+                               "AND place = 'device' AND category = 'residuals'"),
+                     3000);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    const struct tdm_trace_run_info *run = tdm_trace_reader_run(reader);
+    assert_string_equal(run->command, example_run.command);
+    assert_string_equal(run->ran_on, example_run.where);
+    assert_string_equal(run->ending, "finished");
+    assert_null(run->resumed_from);
+    assert_non_null(run->ended_at);
+    check_programs(reader);
+    check_steps(reader);
+    check_time(reader);
+    check_memory(reader);
+    tdm_trace_reader_close(reader);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* The reader's one pass finds the peaks that the views of the schema find, on random streams. */
+static void test_peaks_as_views(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    const char *given = getenv("TDM_SEED");
+    uint64_t seed = given == NULL ? (uint64_t)time(NULL) : strtoull(given, NULL, 0);
+    print_message("# TDM_SEED=%" PRIu64 "\n", seed);
+    uint64_t random = seed * 2654435761u + 1;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("random.trace", path));
+    int64_t program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        struct tdm_trace_batch *batch;
+        assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
+        batch->program_id = program;
+        batch->step = step;
+        int64_t now = 0;
+        for (size_t i = 0; i < next_random(&random) % (CHANGES + 1); i++) {
+            now += (int64_t)(next_random(&random) % 3);
+            batch->observed[batch->observed_count++] = (struct tdm_trace_observed){
+                now, next_random(&random) % TDM_PLACES, next_random(&random) % TDM_CATEGORIES,
+                next_random(&random) % 1000};
+        }
+        tdm_trace_send(trace, batch);
+    }
+    close_trace(trace);
+    assert_sound(path);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    for (int64_t step = 0; step <= STEPS; step++) {
+        struct tdm_trace_peaks peaks;
+        assert_int_equal(tdm_trace_read_peaks(reader, program,
+                                              step == 0 ? TDM_TRACE_EVERY_STEP : step, &peaks,
+                                              &err),
+                         TDM_OK);
+        for (int place = 0; place < TDM_PLACES; place++) {
+            char sql[256];
+            snprintf(sql, sizeof(sql),
+                     "SELECT max(live_bytes) FROM observed_peak WHERE (%" PRId64
+                     " = 0 OR step = %" PRId64 ") AND place = '%s'",
+                     step, step, tdm_place_name((enum tdm_place)place));
+            assert_int_equal(ask(path, sql), peaks.measured[place].live_bytes);
+            snprintf(sql, sizeof(sql),
+                     "SELECT coalesce(sum(live_bytes), 0) FROM observed_peak_category "
+                     "WHERE step = %" PRId64 " AND place = '%s'",
+                     peaks.measured[place].step, tdm_place_name((enum tdm_place)place));
+            assert_int_equal(ask(path, sql), peaks.measured[place].live_bytes);
+        }
+    }
+    tdm_trace_reader_close(reader);
+}
+
+static void test_refuses_and_forces(void **state)
+{
+    (void)state;
+    char path[640];
+    char link[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = NULL;
+    write_trace(in_folder("run.trace", path), 3);
+    assert_int_equal(tdm_trace_open(path, false, &example_run, capacity, &trace, &err), TDM_USAGE);
+    assert_null(trace);
+    assert_non_null(strstr(err.message, path));
+    assert_non_null(strstr(err.hint, "--force"));
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
+
+    /* Through a link the file is replaced; what a killed run left beside the old one goes. */
+    char wal[700];
+    snprintf(wal, sizeof(wal), "%s-wal", path);
+    FILE *file = fopen(wal, "w");
+    assert_non_null(file);
+    fputs("left by a killed run", file);
+    fclose(file);
+    assert_int_equal(symlink(path, in_folder("link", link)), 0);
+    assert_int_equal(tdm_trace_open(link, true, &example_run, capacity, &trace, &err), TDM_OK);
+    close_trace(trace);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 0);
+    assert_int_equal(count_files(folder), 2);
+
+    assert_int_equal(tdm_trace_open(folder, true, &example_run, capacity, &trace, &err), TDM_IO);
+    assert_int_equal(tdm_trace_open("", true, &example_run, capacity, &trace, &err), TDM_USAGE);
+    assert_int_equal(tdm_trace_close(NULL, "finished", &err), TDM_OK);
+}
+
+/* SQLite would take these for a URI and for a database in memory. */
+static void test_odd_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {":memory:", "file:x?mode=memory", "a b%20c#d"};
+    char before[512];
+    assert_non_null(getcwd(before, sizeof(before)));
+    assert_int_equal(chdir(folder), 0);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        write_trace(names[i], 1);
+        assert_int_equal(access(names[i], F_OK), 0);
+        struct tdm_trace_reader *reader = open_reader(names[i]);
+        tdm_trace_reader_close(reader);
+    }
+    assert_int_equal(count_files("."), 3);
+    assert_int_equal(chdir(before), 0);
+}
+
+static int open_must_fail(const char *path)
+{
+    struct tdm_trace *trace = NULL;
+    struct tdm_error err = {0};
+    if (tdm_trace_open(path, true, &example_run, capacity, &trace, &err) != TDM_IO)
+        return 1;
+    return strstr(err.message, path) == err.message && err.hint[0] != '\0' && trace == NULL ? 0 : 2;
+}
+
+static void test_unwritable(void **state)
+{
+    (void)state;
+    char path[640];
+    assert_int_equal(open_must_fail(in_folder("no/such/run.trace", path)), 0);
+    int fd = open(in_folder("file", path), O_WRONLY | O_CREAT, 0644);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(open_must_fail(in_folder("file/run.trace", path)), 0);
+    assert_int_equal(chmod(folder, 0555), 0);
+    assert_int_equal(in_child(open_must_fail, in_folder("run.trace", path), true), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(count_files(folder), 1);
+}
+
+/* No room for the schema: an old file stays as it was, a new one does not appear. */
+static int open_without_room(const char *path)
+{
+    struct rlimit limit = {.rlim_cur = 20000, .rlim_max = 20000};
+    struct tdm_trace *trace = NULL;
+    struct tdm_error err = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return 1;
+    if (tdm_trace_open(path, true, &example_run, capacity, &trace, &err) != TDM_IO)
+        return 2;
+    return strstr(err.message, path) == err.message && err.hint[0] != '\0' ? 0 : 3;
+}
+
+static void test_no_room_to_open(void **state)
+{
+    (void)state;
+    char path[640];
+    assert_int_equal(in_child(open_without_room, in_folder("new.trace", path), false), 0);
+    assert_int_equal(count_files(folder), 0);
+    write_trace(in_folder("old.trace", path), 3);
+    assert_int_equal(in_child(open_without_room, path, false), 0);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
+    assert_int_equal(count_files(folder), 1);
+}
+
+/* The file system refuses to let files grow in the middle of a run. */
+static int run_out_of_room(const char *path)
+{
+    struct rlimit limit;
+    struct tdm_error err = {0};
+    struct tdm_trace *trace;
+    if (tdm_trace_open(path, false, &example_run, capacity, &trace, &err) != TDM_OK)
+        return 1;
+    struct example example;
+    int64_t program;
+    example_make(&example);
+    program = write_program(trace, "one");
+    if (send_step(trace, program, 1, &err) != TDM_OK)
+        return 2;
+    signal(SIGXFSZ, SIG_IGN);
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return 3;
+    limit.rlim_cur = 400000;
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return 3;
+    enum tdm_status status = TDM_OK;
+    uint64_t step = 2;
+    for (; status == TDM_OK && step < 100000; step++)
+        status = send_step(trace, program, step, &err);
+    if (status != TDM_IO || strstr(err.message, path) != err.message ||
+        strstr(err.message, strerror(EFBIG)) == NULL || err.hint[0] == '\0') {
+        fprintf(stderr, "step %" PRIu64 ": status %d: %s\n", step, status, err.message);
+        return 4;
+    }
+    /* Neither a further step nor a program nor the end waits for a thread that cannot write. */
+    if (send_step(trace, program, step, &err) != TDM_IO)
+        return 5;
+    if (tdm_trace_program_begin(trace, "two", "{}", &example.program, &program, &err) != TDM_IO)
+        return 6;
+    memset(&err, 0, sizeof(err));
+    if (tdm_trace_close(trace, "failed", &err) != TDM_IO || strstr(err.message, path) == NULL)
+        return 7;
+    return 0;
+}
+
+static void test_disk_full(void **state)
+{
+    (void)state;
+    char path[640];
+    assert_int_equal(in_child(run_out_of_room, in_folder("run.trace", path), false), 0);
+    assert_sound(path);
+    assert_true(ask(path, "SELECT count(*) FROM step") >= 1);
+    assert_int_equal(ask(path, "SELECT (SELECT count(*) FROM timing) = "
+                               "(SELECT count(*) FROM step) * (SELECT count(*) FROM op)"),
+                     1);
+}
+
+static void test_disk_full_for_program(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("run.trace", path));
+    struct example example;
+    int64_t program;
+    example_make(&example);
+    struct tdm_op op = example_op(0);
+    /* The same op twice is what the schema refuses. */
+    assert_int_equal(tdm_trace_program_begin(trace, "x", "{}", &example.program, &program, &err),
+                     TDM_OK);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_memory(trace, 0, TDM_HOST, TDM_KV, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_program_end(trace, &err), TDM_INTERNAL);
+    /* Given up in the middle. */
+    assert_int_equal(tdm_trace_program_begin(trace, "y", "{}", &example.program, &program, &err),
+                     TDM_OK);
+    assert_int_equal(tdm_trace_program_begin(trace, "z", "{}", &example.program, &program, &err),
+                     TDM_INTERNAL);
+    assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
+    assert_int_equal(tdm_trace_close(trace, "failed", &err), TDM_OK);
+    assert_int_equal(ask(path, "SELECT count(*) FROM program"), 0);
+    assert_int_equal(ask(path, "SELECT ending = 'failed' FROM run"), 1);
+    assert_int_equal(count_files(folder), 1);
+}
+
+/* A batch that says it holds more than there is room for, and a step that is sent twice. */
+static void test_bad_batches(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace_batch *batch;
+    struct tdm_trace *trace = open_trace(in_folder("room.trace", path));
+    int64_t program = write_program(trace, "one");
+    assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
+    batch->program_id = program;
+    batch->timing_count = OPS + 1;
+    tdm_trace_send(trace, batch);
+    assert_int_equal(tdm_trace_close(trace, "finished", &err), TDM_INTERNAL);
+
+    trace = open_trace(in_folder("twice.trace", path));
+    program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= 2; step++)
+        assert_int_equal(send_step(trace, program, 1, &err), TDM_OK);
+    assert_int_equal(tdm_trace_close(trace, "finished", &err), TDM_INTERNAL);
+    assert_non_null(strstr(err.message, "UNIQUE"));
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 1);
+}
+
+/* The thread is known by its name, and signals are not its business. */
+static void test_thread(void **state)
+{
+    (void)state;
+    char path[640];
+    bool found = false;
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("run.trace", path));
+    int64_t program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= 2 * POOL; step++) /* it has surely started then */
+        assert_int_equal(send_step(trace, program, step, &err), TDM_OK);
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        char name[600];
+        char comm[32] = "";
+        snprintf(name, sizeof(name), "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(name, "r");
+        if (file == NULL)
+            continue;
+        if (fgets(comm, sizeof(comm), file) != NULL && strcmp(comm, "tidemark-trace\n") == 0)
+            found = true;
+        fclose(file);
+    }
+    closedir(tasks);
+    close_trace(trace);
+    assert_true(found);
+}
+
+/* What the child that is killed has done, in memory shared with it. */
+struct progress {
+    volatile uint64_t taken, sent;
+};
+static struct progress *progress;
+
+static int write_until_killed(const char *path)
+{
+    struct tdm_trace *trace = open_trace(path);
+    int64_t program = write_program(trace, "one");
+    struct tdm_error err = {0};
+    for (uint64_t step = 1;; step++) {
+        struct tdm_trace_batch *batch;
+        if (tdm_trace_take(trace, &batch, &err) != TDM_OK)
+            return 1;
+        progress->taken++;
+        fill_batch(batch, program, step);
+        progress->sent++;
+        tdm_trace_send(trace, batch);
+    }
+}
+
+static pid_t start_writer(const char *path)
+{
+    progress =
+        mmap(NULL, sizeof(*progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(progress != MAP_FAILED);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(write_until_killed(path));
+    return child;
+}
+
+static void kill_writer(pid_t child)
+{
+    int status;
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+/* All but the batches that were under way are there, each whole. */
+static void test_killed(void **state)
+{
+    (void)state;
+    char path[640];
+    for (unsigned round = 0; round < 8; round++) {
+        setup_case(NULL);
+        pid_t child = start_writer(in_folder("run.trace", path));
+        while (progress->sent < 20 + 37 * round)
+            usleep(200);
+        kill_writer(child);
+        uint64_t taken = progress->taken;
+        uint64_t sent = progress->sent;
+        munmap(progress, sizeof(*progress));
+
+        struct tdm_error err = {0};
+        struct tdm_trace_reader *reader = open_reader(path);
+        struct tdm_trace_step_row *steps;
+        size_t count;
+        assert_null(tdm_trace_reader_run(reader)->ending);
+        assert_int_equal(tdm_trace_read_steps(reader, &steps, &count, &err), TDM_OK);
+        print_message("# killed after %" PRIu64 " steps: %zu recorded\n", sent, count);
+        assert_true(count <= sent && count + POOL >= taken);
+        for (size_t i = 0; i < count; i++)
+            assert_int_equal(steps[i].step, i + 1);
+        free(steps);
+        tdm_trace_reader_close(reader);
+        assert_sound(path);
+        assert_int_equal(ask(path, "SELECT count(*) FROM timing"), count * OPS);
+        assert_int_equal(ask(path, "SELECT count(*) FROM observed"), count * CHANGES);
+    }
+}
+
+static int read_steps(const char *path)
+{
+    struct tdm_error err = {0};
+    struct tdm_trace_reader *reader;
+    struct tdm_trace_step_row *steps;
+    size_t count;
+    if (tdm_trace_reader_open(path, &reader, &err) != TDM_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    enum tdm_status status = tdm_trace_read_steps(reader, &steps, &count, &err);
+    tdm_trace_reader_close(reader);
+    if (status != TDM_OK || count < 2)
+        return 2;
+    free(steps);
+    return 0;
+}
+
+/* What a killed run left, read where one may not write; also when its -wal was not copied. */
+static void test_read_only_folder(void **state)
+{
+    (void)state;
+    char path[640];
+    pid_t child = start_writer(in_folder("killed.trace", path));
+    while (progress->sent < 20)
+        usleep(200);
+    kill_writer(child);
+    munmap(progress, sizeof(*progress));
+    assert_int_equal(chmod(folder, 0555), 0);
+    assert_int_equal(in_child(read_steps, path, true), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+
+    write_trace(in_folder("alone.trace", path), 5);
+    change(path, "PRAGMA journal_mode = WAL; CREATE TABLE t (a);");
+    assert_int_equal(chmod(folder, 0555), 0);
+    assert_int_equal(in_child(read_steps, path, true), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+}
+
+/* A trace is read while it is written, and the run can end meanwhile. */
+static void test_read_while_running(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("run.trace", path));
+    int64_t program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= 10; step++)
+        assert_int_equal(send_step(trace, program, step, &err), TDM_OK);
+    struct tdm_trace_reader *reader = open_reader(path);
+    assert_null(tdm_trace_reader_run(reader)->ending);
+    close_trace(trace);
+    struct tdm_trace_step_row *steps;
+    size_t count;
+    assert_int_equal(tdm_trace_read_steps(reader, &steps, &count, &err), TDM_OK);
+    assert_true(count >= 10 - POOL && count <= 10);
+    free(steps);
+    tdm_trace_reader_close(reader);
+    reader = open_reader(path);
+    assert_string_equal(tdm_trace_reader_run(reader)->ending, "finished");
+    tdm_trace_reader_close(reader);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 10);
+}
+
+static void copy_cut(const char *from, const char *to, size_t bytes)
+{
+    static char data[1 << 20];
+    int fd = open(from, O_RDONLY);
+    assert_true(fd >= 0);
+    ssize_t got = read(fd, data, sizeof(data));
+    close(fd);
+    assert_true(got > 0 && bytes <= (size_t)got);
+    fd = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, bytes), (ssize_t)bytes);
+    close(fd);
+}
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    char whole[640];
+    char path[640];
+    struct stat info;
+    write_trace(in_folder("whole.trace", whole), 5);
+    assert_int_equal(stat(whole, &info), 0);
+    in_folder("cut.trace", path);
+    const size_t sizes[] = {1, 50, 100, 511, 512, 1000, 4095, 4096, 4097, 20000};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        copy_cut(whole, path, sizes[i]);
+        read_is_refused(path, TDM_INPUT, "");
+    }
+    copy_cut(whole, path, (size_t)info.st_size - 1);
+    read_is_refused(path, TDM_INPUT, "cut short");
+    copy_cut(whole, path, 0);
+    read_is_refused(path, TDM_INPUT, "empty");
+
+    read_is_refused(in_folder("none.trace", path), TDM_IO, "No such file");
+    read_is_refused(folder, TDM_INPUT, "a directory");
+    read_is_refused("/dev/null", TDM_INPUT, "not a regular file");
+    FILE *file = fopen(in_folder("text.trace", path), "w");
+    assert_non_null(file);
+    for (int i = 0; i < 100; i++)
+        fputs("{\"format\": \"tidemark-schedule-1\"}\n", file);
+    fclose(file);
+    read_is_refused(path, TDM_INPUT, "no SQLite database");
+    change(in_folder("other.db", path), "CREATE TABLE t (a); INSERT INTO t VALUES (1);");
+    read_is_refused(path, TDM_INPUT, "another program's database");
+    change(whole, "PRAGMA user_version = 99;");
+    read_is_refused(whole, TDM_INPUT, "version 99");
+    change(whole, "PRAGMA user_version = 1; DELETE FROM run;");
+    read_is_refused(whole, TDM_INPUT, "holds no run");
+}
+
+/* A name that this program does not know is not taken for another one. */
+static void test_unknown_names(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    write_trace(in_folder("run.trace", path), 2);
+    change(path, "UPDATE memory SET category = 'moonlight' WHERE moment = 0;");
+    struct tdm_trace_reader *reader = open_reader(path);
+    struct tdm_trace_peaks peaks;
+    assert_int_equal(tdm_trace_read_peaks(reader, 1, 1, &peaks, &err), TDM_INPUT);
+    assert_non_null(strstr(err.message, "moonlight"));
+    assert_non_null(strstr(err.hint, example_run.versions));
+    tdm_trace_reader_close(reader);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_round_trip, setup_case),
+        cmocka_unit_test_setup(test_peaks_as_views, setup_case),
+        cmocka_unit_test_setup(test_refuses_and_forces, setup_case),
+        cmocka_unit_test_setup(test_odd_names, setup_case),
+        cmocka_unit_test_setup(test_unwritable, setup_case),
+        cmocka_unit_test_setup(test_no_room_to_open, setup_case),
+        cmocka_unit_test_setup(test_disk_full, setup_case),
+        cmocka_unit_test_setup(test_disk_full_for_program, setup_case),
+        cmocka_unit_test_setup(test_bad_batches, setup_case),
+        cmocka_unit_test_setup(test_thread, setup_case),
+        cmocka_unit_test_setup(test_killed, setup_case),
+        cmocka_unit_test_setup(test_read_only_folder, setup_case),
+        cmocka_unit_test_setup(test_read_while_running, setup_case),
+        cmocka_unit_test_setup(test_bad_files, setup_case),
+        cmocka_unit_test_setup(test_unknown_names, setup_case),
+    };
+    return cmocka_run_group_tests_name("traces", tests, setup_folder, teardown_folder);
+}

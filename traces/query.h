@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the reader of traces: one SELECT at a time, and its columns as our types.
+ *
+ * In every SELECT ?1 is the run, ?2 the program and ?3 the step.
+ */
+#ifndef TDM_TRACES_QUERY_H
+#define TDM_TRACES_QUERY_H
+
+#include "traces/reader.h"
+
+#include <sqlite3.h>
+
+enum { TDM_RUN_STRINGS = 8 };
+
+struct tdm_trace_reader {
+    char *path;
+    sqlite3 *db;
+    int64_t run_id;
+    struct tdm_trace_run_info run;
+    char *strings[TDM_RUN_STRINGS]; /* what `run` points to */
+};
+
+/* A SELECT in progress. After a failure no further row comes, and tdm_query_end() returns it. */
+struct tdm_query {
+    struct tdm_trace_reader *reader;
+    sqlite3_stmt *statement;
+    enum tdm_status status;
+    struct tdm_error *err;
+};
+
+struct tdm_query tdm_query_begin(struct tdm_trace_reader *reader, const char *sql, int64_t program,
+                                 int64_t step, struct tdm_error *err);
+bool tdm_query_next(struct tdm_query *query); /* false: no further row, or a failure */
+enum tdm_status tdm_query_end(struct tdm_query *query);
+
+/* A column, from 0, of the row at hand. */
+int64_t tdm_query_integer(const struct tdm_query *query, int column);
+uint64_t tdm_query_count(const struct tdm_query *query, int column);
+uint32_t tdm_query_number(const struct tdm_query *query, int column);  /* NULL: TDM_NONE */
+double tdm_query_real(const struct tdm_query *query, int column);      /* NULL: NAN */
+const char *tdm_query_text(const struct tdm_query *query, int column); /* until the next row */
+
+/* A name as a value of its enum. One that is not known here makes the query fail: TDM_INPUT. */
+enum tdm_place tdm_query_place(struct tdm_query *query, int column);
+enum tdm_category tdm_query_category(struct tdm_query *query, int column);
+enum tdm_lane tdm_query_lane(struct tdm_query *query, int column);
+enum tdm_phase tdm_query_phase(struct tdm_query *query, int column);
+enum tdm_op_kind tdm_query_kind(struct tdm_query *query, int column);
+
+/* Runs a query to its end; `take` fills one zeroed row of `size` bytes. *rows is one allocation,
+ * which the caller frees, or NULL if there is no row. */
+enum tdm_status tdm_query_rows(struct tdm_trace_reader *reader, const char *sql, int64_t program,
+                               int64_t step, size_t size,
+                               void (*take)(struct tdm_query *query, void *row), void **rows,
+                               size_t *count, struct tdm_error *err);
+
+#endif

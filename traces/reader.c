@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reader of traces: opening, which names what is no whole trace, and the rows of run,
+ * programs and steps. reader_memory.c and reader_time.c hold the other queries. */
+#include "traces/reader.h"
+
+#include "traces/query.h"
+#include "traces/sqlite.h"
+#include "traces/trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_filled(const char *path, const char *suffix)
+{
+    size_t room = strlen(path) + strlen(suffix) + 1;
+    char *name = malloc(room);
+    struct stat info;
+    if (name == NULL)
+        return true;
+    snprintf(name, room, "%s%s", path, suffix);
+    bool filled = stat(name, &info) == 0 && info.st_size > 0;
+    free(name);
+    return filled;
+}
+
+/* Part of the content is in files beside the database. */
+static bool has_companion(const char *path)
+{
+    return is_filled(path, "-wal") || is_filled(path, "-journal");
+}
+
+/* One integer that a PRAGMA answers. */
+static enum tdm_status read_pragma(struct tdm_trace_reader *reader, const char *sql, int64_t *value,
+                                   struct tdm_error *err)
+{
+    struct tdm_query query = tdm_query_begin(reader, sql, 0, 0, err);
+    while (tdm_query_next(&query))
+        *value = tdm_query_integer(&query, 0);
+    return tdm_query_end(&query);
+}
+
+/* Opens the database and reads its first page, which shows whether it is one. */
+static enum tdm_status open_database(struct tdm_trace_reader *reader, const char *query,
+                                     int64_t *id, struct tdm_error *err)
+{
+    enum tdm_status status =
+        tdm_sqlite_open(reader->path, SQLITE_OPEN_READONLY, query, &reader->db, err);
+    if (status == TDM_OK)
+        status = TDM_SQLITE(sqlite3_exec(reader->db, "BEGIN", NULL, NULL, NULL), reader->path,
+                            reader->db, err);
+    return status == TDM_OK ? read_pragma(reader, "PRAGMA application_id", id, err) : status;
+}
+
+/* Why opening failed, as SQLite's primary code. */
+static int failure_code(const struct tdm_trace_reader *reader)
+{
+    return reader->db == NULL ? SQLITE_CANTOPEN : sqlite3_errcode(reader->db) & 0xff;
+}
+
+/* SQLite reads the missing end of the last page as zeros. */
+static enum tdm_status check_size(struct tdm_trace_reader *reader, struct tdm_error *err)
+{
+    int64_t pages = 0;
+    int64_t page_bytes = 0;
+    struct stat info;
+    enum tdm_status status = read_pragma(reader, "PRAGMA page_count", &pages, err);
+    if (status == TDM_OK)
+        status = read_pragma(reader, "PRAGMA page_size", &page_bytes, err);
+    if (status != TDM_OK || has_companion(reader->path) || stat(reader->path, &info) != 0 ||
+        (int64_t)info.st_size >= pages * page_bytes)
+        return status;
+    tdm_fail(err, TDM_INPUT, "%s: the file is cut short: %" PRId64 " bytes of %" PRId64,
+             reader->path, (int64_t)info.st_size, pages * page_bytes);
+    tdm_hint(err, "use a whole copy of it");
+    return TDM_INPUT;
+}
+
+static enum tdm_status check_identity(struct tdm_trace_reader *reader, struct tdm_error *err)
+{
+    int64_t id = 0;
+    int64_t version = 0;
+    enum tdm_status status = open_database(reader, NULL, &id, err);
+    int code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
+    if (code == SQLITE_CANTOPEN || code == SQLITE_READONLY) {
+        /* A database in WAL mode wants to write beside itself, and may not here. */
+        if (has_companion(reader->path)) {
+            tdm_hint(err, "copy it with its -wal file to a place that you may write to");
+            return status;
+        }
+        sqlite3_close(reader->db);
+        reader->db = NULL;
+        status = open_database(reader, "immutable=1", &id, err);
+        code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
+    }
+    if (code == SQLITE_NOTADB) {
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: no SQLite database", reader->path);
+        tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+        return TDM_INPUT;
+    }
+    if (status != TDM_OK)
+        return status;
+    if (id != TDM_TRACE_APPLICATION_ID) {
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: another program's database", reader->path);
+        tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+        return TDM_INPUT;
+    }
+    status = check_size(reader, err);
+    if (status == TDM_OK)
+        status = read_pragma(reader, "PRAGMA user_version", &version, err);
+    if (status == TDM_OK && version != TDM_TRACE_VERSION) {
+        status = tdm_fail(err, TDM_INPUT, "%s: is a trace of version %" PRId64 ", not %d",
+                          reader->path, version, TDM_TRACE_VERSION);
+        tdm_hint(err, "read it with the tidemark that wrote it, or run again");
+    }
+    return status;
+}
+
+static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_error *err)
+{
+    bool found = false;
+    struct tdm_query query =
+        tdm_query_begin(reader,
+                        "SELECT command, backend, ran_on, versions, started_at, "
+                        "resumed_from, ended_at, ending, id FROM run "
+                        "ORDER BY id DESC LIMIT 1",
+                        0, 0, err);
+    while (tdm_query_next(&query)) {
+        found = true;
+        for (int i = 0; i < TDM_RUN_STRINGS; i++) {
+            if (sqlite3_column_type(query.statement, i) == SQLITE_NULL)
+                continue;
+            reader->strings[i] = strdup(tdm_query_text(&query, i));
+            if (reader->strings[i] == NULL)
+                query.status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory", reader->path);
+        }
+        reader->run_id = tdm_query_integer(&query, TDM_RUN_STRINGS);
+    }
+    enum tdm_status status = tdm_query_end(&query);
+    if (status != TDM_OK)
+        return status;
+    if (!found)
+        return tdm_fail(err, TDM_INPUT, "%s: holds no run", reader->path);
+    reader->run = (struct tdm_trace_run_info){
+        .command = reader->strings[0],
+        .backend = reader->strings[1],
+        .ran_on = reader->strings[2],
+        .versions = reader->strings[3],
+        .started_at = reader->strings[4],
+        .resumed_from = reader->strings[5],
+        .ended_at = reader->strings[6],
+        .ending = reader->strings[7],
+    };
+    return TDM_OK;
+}
+
+/* Says plainly what SQLite says as "unable to open database file". */
+static enum tdm_status check_file(const char *path, struct tdm_error *err)
+{
+    struct stat info;
+    int reason = stat(path, &info) != 0 || access(path, R_OK) != 0 ? errno : 0;
+    if (reason != 0) {
+        tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", path, strerror(reason));
+        if (reason == ENOENT)
+            tdm_hint(err, "`tidemark run --trace FILE` writes a trace");
+        return TDM_IO;
+    }
+    if (!S_ISREG(info.st_mode))
+        return tdm_fail(err, TDM_INPUT, "%s: is not a trace: %s", path,
+                        S_ISDIR(info.st_mode) ? "a directory; name a file in it"
+                                              : "not a regular file");
+    if (info.st_size == 0) {
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: the file is empty", path);
+        tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+        return TDM_INPUT;
+    }
+    return TDM_OK;
+}
+
+enum tdm_status tdm_trace_reader_open(const char *path, struct tdm_trace_reader **reader,
+                                      struct tdm_error *err)
+{
+    enum tdm_status status = check_file(path, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_trace_reader *made = calloc(1, sizeof(*made));
+    if (made != NULL)
+        made->path = strdup(path);
+    if (made == NULL || made->path == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", path);
+    if (status == TDM_OK)
+        status = check_identity(made, err);
+    if (status == TDM_OK)
+        status = read_run(made, err);
+    if (status != TDM_OK) {
+        tdm_trace_reader_close(made);
+        return status;
+    }
+    *reader = made;
+    return TDM_OK;
+}
+
+void tdm_trace_reader_close(struct tdm_trace_reader *reader)
+{
+    if (reader == NULL)
+        return;
+    sqlite3_close(reader->db);
+    for (int i = 0; i < TDM_RUN_STRINGS; i++)
+        free(reader->strings[i]);
+    free(reader->path);
+    free(reader);
+}
+
+const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader)
+{
+    return &reader->run;
+}
+
+/* Programs and steps. */
+
+static void take_program(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_program_row *program = row;
+    program->program = tdm_query_integer(query, 0);
+    snprintf(program->name, sizeof(program->name), "%s", tdm_query_text(query, 1));
+    program->ops = tdm_query_count(query, 2);
+    program->predicted_seconds = isnan(tdm_query_real(query, 3)) ? 0 : tdm_query_real(query, 3);
+    program->steps = tdm_query_count(query, 4);
+    program->timed_steps = tdm_query_count(query, 5);
+}
+
+static enum tdm_status read_program_places(struct tdm_trace_reader *reader,
+                                           struct tdm_trace_program_row *row, struct tdm_error *err)
+{
+    struct tdm_query query =
+        tdm_query_begin(reader,
+                        "SELECT place, arena_bytes, live_peak_bytes, runtime_bytes "
+                        "FROM program_place WHERE program = ?2",
+                        row->program, 0, err);
+    while (tdm_query_next(&query)) {
+        enum tdm_place place = tdm_query_place(&query, 0);
+        row->arena_bytes[place] = tdm_query_count(&query, 1);
+        row->live_peak_bytes[place] = tdm_query_count(&query, 2);
+        row->runtime_bytes[place] = tdm_query_count(&query, 3);
+    }
+    return tdm_query_end(&query);
+}
+
+#define STEP_IS_TIMED                                                                  \
+    "EXISTS (SELECT 1 FROM timing AS t WHERE t.run = s.run AND t.program = s.program " \
+    "AND t.step = s.step)"
+
+enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
+                                        struct tdm_trace_program_row **rows, size_t *count,
+                                        struct tdm_error *err)
+{
+    void *found;
+    size_t programs;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        "SELECT p.id, p.name, (SELECT count(*) FROM op WHERE program = p.id), "
+        "(SELECT max(predicted_end_ns) / 1e9 FROM op WHERE program = p.id), "
+        "(SELECT count(*) FROM step WHERE run = ?1 AND program = p.id), "
+        "(SELECT count(*) FROM step AS s WHERE run = ?1 AND program = p.id AND " STEP_IS_TIMED ") "
+        "FROM program AS p ORDER BY p.id",
+        0, 0, sizeof(**rows), take_program, &found, &programs, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_trace_program_row *row = found;
+    for (size_t i = 0; i < programs && status == TDM_OK; i++)
+        status = read_program_places(reader, &row[i], err);
+    if (status != TDM_OK) {
+        free(row);
+        return status;
+    }
+    *rows = row;
+    *count = programs;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_trace_read_schedule(struct tdm_trace_reader *reader, int64_t program,
+                                        char **json, struct tdm_error *err)
+{
+    char *text = NULL;
+    bool found = false;
+    struct tdm_query query =
+        tdm_query_begin(reader, "SELECT schedule FROM program WHERE id = ?2", program, 0, err);
+    while (tdm_query_next(&query)) {
+        found = true;
+        text = strdup(tdm_query_text(&query, 0));
+        if (text == NULL)
+            query.status =
+                tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a schedule", reader->path);
+    }
+    enum tdm_status status = tdm_query_end(&query);
+    if (status == TDM_OK && !found)
+        return tdm_fail(err, TDM_INPUT, "%s: holds no program %" PRId64, reader->path, program);
+    if (status != TDM_OK) {
+        free(text);
+        return status;
+    }
+    *json = text;
+    return TDM_OK;
+}
+
+static void take_step(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_step_row *step = row;
+    step->program = tdm_query_integer(query, 0);
+    step->step = tdm_query_integer(query, 1);
+    step->loss = tdm_query_real(query, 2);
+    step->gradient_norm = tdm_query_real(query, 3);
+    step->tokens = tdm_query_count(query, 4);
+    step->seconds = tdm_query_real(query, 5);
+    step->timed = tdm_query_integer(query, 6) != 0;
+}
+
+enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
+                                     struct tdm_trace_step_row **rows, size_t *count,
+                                     struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status =
+        tdm_query_rows(reader,
+                       "SELECT program, step, loss, gradient_norm, tokens, seconds, " STEP_IS_TIMED
+                       " FROM step AS s WHERE run = ?1 ORDER BY finished",
+                       0, 0, sizeof(**rows), take_step, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}

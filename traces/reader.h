@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reader of traces: what reports, plots and exports ask of one.
+ *
+ * Opens read-only, also what a killed run left. A query returns an array of plain rows, which the
+ * caller frees with one free(); an empty answer is TDM_OK with *count 0 and *rows NULL. All queries
+ * see the trace as it was at opening, so a run may go on meanwhile.
+ */
+#ifndef TDM_TRACES_READER_H
+#define TDM_TRACES_READER_H
+
+#include "base/status.h"
+#include "schedule/program.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* For the `step` of a query: all of the program's steps. */
+#define TDM_TRACE_EVERY_STEP INT64_C(-1)
+
+struct tdm_trace_reader;
+
+/* TDM_IO if there is no such file or it cannot be read; TDM_INPUT if it is not a trace, one of
+ * another version, or damaged. The caller owns *reader. */
+enum tdm_status tdm_trace_reader_open(const char *path, struct tdm_trace_reader **reader,
+                                      struct tdm_error *err);
+void tdm_trace_reader_close(struct tdm_trace_reader *reader);
+
+/* The run (the last one, if a file holds several). Strings belong to the reader. */
+struct tdm_trace_run_info {
+    const char *command, *backend, *ran_on, *versions, *started_at;
+    const char *resumed_from; /* NULL: a fresh run */
+    const char *ended_at;     /* NULL as ending */
+    const char *ending;       /* NULL: it was killed, or runs still */
+};
+const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
+
+/* A program, in the order of recording. */
+struct tdm_trace_program_row {
+    int64_t program; /* for the queries below */
+    char name[128];  /* cut if longer */
+    uint64_t ops;
+    double predicted_seconds; /* end of the last op */
+    uint64_t arena_bytes[TDM_PLACES];
+    uint64_t live_peak_bytes[TDM_PLACES]; /* of packing */
+    uint64_t runtime_bytes[TDM_PLACES];   /* outside the arena */
+    uint64_t steps, timed_steps;          /* of the run */
+};
+enum tdm_status tdm_trace_read_programs(struct tdm_trace_reader *reader,
+                                        struct tdm_trace_program_row **rows, size_t *count,
+                                        struct tdm_error *err);
+
+/* The JSON of a program's schedule; malloc'ed, the caller frees. */
+enum tdm_status tdm_trace_read_schedule(struct tdm_trace_reader *reader, int64_t program,
+                                        char **json, struct tdm_error *err);
+
+/* Steps of all programs, in the order in which they ended. */
+struct tdm_trace_step_row {
+    int64_t program, step;
+    double loss, gradient_norm, seconds; /* NAN if not a number */
+    uint64_t tokens;
+    bool timed; /* has op times */
+};
+enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
+                                     struct tdm_trace_step_row **rows, size_t *count,
+                                     struct tdm_error *err);
+
+/* Live bytes by category at the moment when a place holds most. */
+struct tdm_trace_peak {
+    bool known;   /* some row was there */
+    int64_t step; /* measured: whose peak it is */
+    int64_t time_ns;
+    uint64_t live_bytes; /* sum of the categories */
+    uint64_t categories[TDM_CATEGORIES];
+};
+struct tdm_trace_peaks {
+    struct tdm_trace_peak predicted[TDM_PLACES], measured[TDM_PLACES];
+};
+/* `step` or the highest of every step. */
+enum tdm_status tdm_trace_read_peaks(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_peaks *peaks, struct tdm_error *err);
+
+/* Seconds by phase and op kind, in the order of the enums. Measured: of a step, or the mean over
+ * every timed step; NAN if none is timed. */
+struct tdm_trace_time_row {
+    enum tdm_phase phase;
+    enum tdm_op_kind kind;
+    uint64_t ops;
+    double predicted_seconds, measured_seconds;
+};
+enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_time_row **rows, size_t *count,
+                                     struct tdm_error *err);
+
+/* How long each lane worked, and was idle before its last op ended. Measured as above. */
+struct tdm_trace_lane_row {
+    enum tdm_lane lane;
+    uint64_t ops, copied_bytes; /* a step */
+    double predicted_busy_seconds, measured_busy_seconds;
+    double predicted_stall_seconds, measured_stall_seconds;
+};
+enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_lane_row **rows, size_t *count,
+                                     struct tdm_error *err);
+
+/* Ops of one step in program order, with the interval predicted and, if `measured`, the one
+ * measured. With TDM_TRACE_EVERY_STEP: predicted only. */
+struct tdm_trace_interval {
+    uint64_t op_number;
+    enum tdm_op_kind kind;
+    enum tdm_phase phase;
+    enum tdm_lane lane;
+    uint32_t layer, chunk; /* TDM_NONE */
+    bool measured;
+    int64_t predicted_start_ns, predicted_end_ns;
+    int64_t start_ns, end_ns;
+    uint64_t flops, bytes;
+};
+enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_t program,
+                                         int64_t step, struct tdm_trace_interval **rows,
+                                         size_t *count, struct tdm_error *err);
+
+/* Changes of live bytes, by rising moment; rows of one moment change at once. Those of one category
+ * and place make a step function; it is 0 before its first row. Predicted moments are in program
+ * order, in which times need not rise: sort by time (stably) to draw them. */
+struct tdm_trace_change {
+    int64_t moment, time_ns;
+    enum tdm_place place;
+    enum tdm_category category;
+    uint64_t live_bytes;
+};
+enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
+                                      struct tdm_trace_change **rows, size_t *count,
+                                      struct tdm_error *err);
+enum tdm_status tdm_trace_read_observed(struct tdm_trace_reader *reader, int64_t program,
+                                        int64_t step, struct tdm_trace_change **rows, size_t *count,
+                                        struct tdm_error *err);
+
+/* What the scans of the arenas found; with TDM_TRACE_EVERY_STEP the most of each place. */
+struct tdm_trace_arena_row {
+    enum tdm_place place;
+    uint64_t planned_bytes, touched_bytes, highest_byte;
+};
+enum tdm_status tdm_trace_read_arenas(struct tdm_trace_reader *reader, int64_t program,
+                                      int64_t step, struct tdm_trace_arena_row **rows,
+                                      size_t *count, struct tdm_error *err);
+
+/* Used bytes as sampled, by time, of a step or of every step. */
+struct tdm_trace_used_row {
+    int64_t step, time_ns; /* from the begin of the run */
+    enum tdm_place place;
+    uint64_t used_bytes;
+};
+enum tdm_status tdm_trace_read_used(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                    struct tdm_trace_used_row **rows, size_t *count,
+                                    struct tdm_error *err);
+
+/* Buffers that a step touched, by number. */
+struct tdm_trace_touched_row {
+    uint32_t buffer;
+    char name[sizeof(((struct tdm_buffer *)0)->name)];
+    enum tdm_place place;
+    enum tdm_category category;
+    uint64_t bytes, offset; /* planned */
+    uint64_t touched_bytes;
+    uint64_t first_op, last_op;
+};
+enum tdm_status tdm_trace_read_touched(struct tdm_trace_reader *reader, int64_t program,
+                                       int64_t step, struct tdm_trace_touched_row **rows,
+                                       size_t *count, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reader of traces: memory.
+ *
+ * Peaks are found in one pass over the changes, which are stored in the order of their moments,
+ * where the views of schema.sql (the same answer: tests) sort millions of rows.
+ */
+#include "traces/query.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void take_change(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_change *change = row;
+    change->moment = tdm_query_integer(query, 0);
+    change->time_ns = tdm_query_integer(query, 1);
+    change->place = tdm_query_place(query, 2);
+    change->category = tdm_query_category(query, 3);
+    change->live_bytes = tdm_query_count(query, 4);
+}
+
+#define SELECT_MEMORY                                                     \
+    "SELECT moment, time_ns, place, category, live_bytes, 0 FROM memory " \
+    "WHERE program = ?2 ORDER BY moment"
+#define SELECT_OBSERVED                                                        \
+    "SELECT moment, time_ns, place, category, live_bytes, step FROM observed " \
+    "WHERE run = ?1 AND program = ?2"
+
+enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
+                                      struct tdm_trace_change **rows, size_t *count,
+                                      struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(reader, SELECT_MEMORY, program, 0, sizeof(**rows),
+                                            take_change, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+enum tdm_status tdm_trace_read_observed(struct tdm_trace_reader *reader, int64_t program,
+                                        int64_t step, struct tdm_trace_change **rows, size_t *count,
+                                        struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status =
+        tdm_query_rows(reader, SELECT_OBSERVED " AND step = ?3 ORDER BY moment", program, step,
+                       sizeof(**rows), take_change, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+/* Live bytes of all places at one moment of one step, and the peaks so far. */
+struct peak_scan {
+    int64_t step, moment, time_ns;
+    bool begun;
+    bool changed[TDM_PLACES];
+    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+    struct tdm_trace_peak *peaks;
+};
+
+/* All changes of a moment are known: compares. */
+static void end_moment(struct peak_scan *scan)
+{
+    for (int place = 0; place < TDM_PLACES; place++) {
+        struct tdm_trace_peak *peak = &scan->peaks[place];
+        if (!scan->changed[place])
+            continue;
+        scan->changed[place] = false;
+        uint64_t total = 0;
+        for (int category = 0; category < TDM_CATEGORIES; category++)
+            total += scan->live[place][category];
+        if (peak->known && total <= peak->live_bytes)
+            continue;
+        peak->known = true;
+        peak->step = scan->step;
+        peak->time_ns = scan->time_ns;
+        peak->live_bytes = total;
+        memcpy(peak->categories, scan->live[place], sizeof(peak->categories));
+    }
+}
+
+static enum tdm_status scan_peaks(struct tdm_trace_reader *reader, const char *sql, int64_t program,
+                                  int64_t step, struct tdm_trace_peak peaks[TDM_PLACES],
+                                  struct tdm_error *err)
+{
+    struct peak_scan scan = {.peaks = peaks};
+    struct tdm_query query = tdm_query_begin(reader, sql, program, step, err);
+    while (tdm_query_next(&query)) {
+        struct tdm_trace_change change;
+        take_change(&query, &change);
+        int64_t of_step = tdm_query_integer(&query, 5);
+        if (scan.begun && (of_step != scan.step || change.moment != scan.moment))
+            end_moment(&scan);
+        if (!scan.begun || of_step != scan.step)
+            memset(scan.live, 0, sizeof(scan.live));
+        scan.begun = true;
+        scan.step = of_step;
+        scan.moment = change.moment;
+        scan.time_ns = change.time_ns;
+        scan.changed[change.place] = true;
+        scan.live[change.place][change.category] = change.live_bytes;
+    }
+    if (scan.begun)
+        end_moment(&scan);
+    return tdm_query_end(&query);
+}
+
+enum tdm_status tdm_trace_read_peaks(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_peaks *peaks, struct tdm_error *err)
+{
+    struct tdm_trace_peaks found = {0};
+    enum tdm_status status = scan_peaks(reader, SELECT_MEMORY, program, step, found.predicted, err);
+    if (status == TDM_OK)
+        status = scan_peaks(reader,
+                            step == TDM_TRACE_EVERY_STEP ? SELECT_OBSERVED " ORDER BY step, moment"
+                                                         : SELECT_OBSERVED
+                                " AND step = ?3 ORDER BY step, moment",
+                            program, step, found.measured, err);
+    if (status == TDM_OK)
+        *peaks = found;
+    return status;
+}
+
+static void take_arena(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_arena_row *arena = row;
+    arena->place = tdm_query_place(query, 0);
+    arena->planned_bytes = tdm_query_count(query, 1);
+    arena->touched_bytes = tdm_query_count(query, 2);
+    arena->highest_byte = tdm_query_count(query, 3);
+}
+
+enum tdm_status tdm_trace_read_arenas(struct tdm_trace_reader *reader, int64_t program,
+                                      int64_t step, struct tdm_trace_arena_row **rows,
+                                      size_t *count, struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        step == TDM_TRACE_EVERY_STEP
+            ? "SELECT place, max(planned_bytes), max(touched_bytes), max(highest_byte) "
+              "FROM arena WHERE run = ?1 AND program = ?2 GROUP BY place ORDER BY place"
+            : "SELECT place, planned_bytes, touched_bytes, highest_byte FROM arena "
+              "WHERE run = ?1 AND program = ?2 AND step = ?3 ORDER BY place",
+        program, step, sizeof(**rows), take_arena, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+static void take_used(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_used_row *used = row;
+    used->step = tdm_query_integer(query, 0);
+    used->time_ns = tdm_query_integer(query, 1);
+    used->place = tdm_query_place(query, 2);
+    used->used_bytes = tdm_query_count(query, 3);
+}
+
+#define SELECT_USED \
+    "SELECT step, time_ns, place, used_bytes FROM used_memory WHERE run = ?1 AND program = ?2"
+
+enum tdm_status tdm_trace_read_used(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                    struct tdm_trace_used_row **rows, size_t *count,
+                                    struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        step == TDM_TRACE_EVERY_STEP ? SELECT_USED " ORDER BY time_ns, rowid"
+                                     : SELECT_USED " AND step = ?3 ORDER BY time_ns, rowid",
+        program, step, sizeof(**rows), take_used, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+static void take_touched(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_touched_row *touched = row;
+    touched->buffer = tdm_query_number(query, 0);
+    snprintf(touched->name, sizeof(touched->name), "%s", tdm_query_text(query, 1));
+    touched->place = tdm_query_place(query, 2);
+    touched->category = tdm_query_category(query, 3);
+    touched->bytes = tdm_query_count(query, 4);
+    touched->offset = tdm_query_count(query, 5);
+    touched->touched_bytes = tdm_query_count(query, 6);
+    touched->first_op = tdm_query_count(query, 7);
+    touched->last_op = tdm_query_count(query, 8);
+}
+
+enum tdm_status tdm_trace_read_touched(struct tdm_trace_reader *reader, int64_t program,
+                                       int64_t step, struct tdm_trace_touched_row **rows,
+                                       size_t *count, struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status =
+        tdm_query_rows(reader,
+                       "SELECT b.number, b.name, b.place, b.category, b.bytes, b.offset, t.bytes, "
+                       "t.first_op, t.last_op FROM touched AS t "
+                       "JOIN buffer AS b ON b.program = t.program AND b.number = t.buffer "
+                       "WHERE t.run = ?1 AND t.program = ?2 AND t.step = ?3 ORDER BY b.number",
+                       program, step, sizeof(**rows), take_touched, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}

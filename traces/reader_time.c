@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reader of traces: time by phase and op kind, by lane and by op. The sums are the views'
+ * own. */
+#include "traces/query.h"
+
+#include <stdlib.h>
+
+static void take_time(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_time_row *time = row;
+    time->phase = tdm_query_phase(query, 0);
+    time->kind = tdm_query_kind(query, 1);
+    time->ops = tdm_query_count(query, 2);
+    time->predicted_seconds = tdm_query_real(query, 3);
+    time->measured_seconds = tdm_query_real(query, 4);
+}
+
+static int compare_times(const void *left, const void *right)
+{
+    const struct tdm_trace_time_row *a = left;
+    const struct tdm_trace_time_row *b = right;
+    int by_phase = (a->phase > b->phase) - (a->phase < b->phase);
+    return by_phase != 0 ? by_phase : (a->kind > b->kind) - (a->kind < b->kind);
+}
+
+#define SELECT_TIMES(condition)                                                     \
+    "SELECT p.phase, p.kind, p.ops, p.seconds, m.seconds FROM predicted_time AS p " \
+    "LEFT JOIN (SELECT phase, kind, avg(seconds) AS seconds FROM measured_time "    \
+    "WHERE run = ?1 AND program = ?2 " condition " GROUP BY phase, kind) AS m "     \
+    "ON m.phase = p.phase AND m.kind = p.kind WHERE p.program = ?2"
+
+enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_time_row **rows, size_t *count,
+                                     struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_TIMES("") : SELECT_TIMES("AND step = ?3"),
+        program, step, sizeof(**rows), take_time, &found, count, err);
+    if (status != TDM_OK)
+        return status;
+    if (*count > 0)
+        qsort(found, *count, sizeof(**rows), compare_times);
+    *rows = found;
+    return TDM_OK;
+}
+
+static void take_lane(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_lane_row *lane = row;
+    lane->lane = tdm_query_lane(query, 0);
+    lane->ops = tdm_query_count(query, 1);
+    lane->copied_bytes = tdm_query_count(query, 2);
+    lane->predicted_busy_seconds = tdm_query_real(query, 3);
+    lane->predicted_stall_seconds = tdm_query_real(query, 4);
+    lane->measured_busy_seconds = tdm_query_real(query, 5);
+    lane->measured_stall_seconds = tdm_query_real(query, 6);
+}
+
+static int compare_lanes(const void *left, const void *right)
+{
+    const struct tdm_trace_lane_row *a = left;
+    const struct tdm_trace_lane_row *b = right;
+    return (a->lane > b->lane) - (a->lane < b->lane);
+}
+
+#define SELECT_LANES(condition)                                                               \
+    "SELECT p.lane, p.ops, p.copied_bytes, p.busy_seconds, p.stall_seconds, m.busy, m.stall " \
+    "FROM predicted_lane AS p "                                                               \
+    "LEFT JOIN (SELECT lane, avg(measured_busy_seconds) AS busy, "                            \
+    "avg(measured_stall_seconds) AS stall FROM stalls "                                       \
+    "WHERE run = ?1 AND program = ?2 " condition " GROUP BY lane) AS m "                      \
+    "ON m.lane = p.lane WHERE p.program = ?2"
+
+enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_lane_row **rows, size_t *count,
+                                     struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_LANES("") : SELECT_LANES("AND step = ?3"),
+        program, step, sizeof(**rows), take_lane, &found, count, err);
+    if (status != TDM_OK)
+        return status;
+    if (*count > 0)
+        qsort(found, *count, sizeof(**rows), compare_lanes);
+    *rows = found;
+    return TDM_OK;
+}
+
+static void take_interval(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_interval *interval = row;
+    interval->op_number = tdm_query_count(query, 0);
+    interval->kind = tdm_query_kind(query, 1);
+    interval->phase = tdm_query_phase(query, 2);
+    interval->lane = tdm_query_lane(query, 3);
+    interval->layer = tdm_query_number(query, 4);
+    interval->chunk = tdm_query_number(query, 5);
+    interval->predicted_start_ns = tdm_query_integer(query, 6);
+    interval->predicted_end_ns = tdm_query_integer(query, 7);
+    interval->flops = tdm_query_count(query, 8);
+    interval->bytes = tdm_query_count(query, 9);
+    interval->measured = sqlite3_column_type(query->statement, 10) != SQLITE_NULL;
+    interval->start_ns = tdm_query_integer(query, 10);
+    interval->end_ns = tdm_query_integer(query, 11);
+}
+
+enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_t program,
+                                         int64_t step, struct tdm_trace_interval **rows,
+                                         size_t *count, struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        "SELECT o.number, o.kind, o.phase, o.lane, o.layer, o.chunk, o.predicted_start_ns, "
+        "o.predicted_end_ns, o.flops, o.bytes, t.start_ns, t.end_ns FROM op AS o "
+        "LEFT JOIN timing AS t ON t.run = ?1 AND t.program = ?2 AND t.step = ?3 "
+        "AND t.op_number = o.number WHERE o.program = ?2 ORDER BY o.number",
+        program, step, sizeof(**rows), take_interval, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}

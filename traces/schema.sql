@@ -1,0 +1,267 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- The trace of a run: what was predicted for the ops of its programs, and what each step measured.
+--
+-- The build turns this text into the program (traces/local.mk). The writer adds application_id and
+-- user_version, whose one home is traces/trace.h: raise TDM_TRACE_VERSION with any change here.
+--
+-- Names of places, lanes, categories, phases and op kinds are stored as text, as the reports print
+-- them, so that a trace explains itself. Times are nanoseconds from the begin of the step, unless
+-- said otherwise. A measured row belongs to (run, program, step); only whole steps are ever there.
+-- A column holds NULL where there is nothing to say.
+
+CREATE TABLE run (
+    id           INTEGER PRIMARY KEY,
+    command      TEXT NOT NULL, -- as typed
+    backend      TEXT NOT NULL,
+    ran_on       TEXT NOT NULL, -- host name, cores or GPU
+    versions     TEXT NOT NULL, -- of tidemark and its libraries
+    started_at   TEXT NOT NULL, -- ISO 8601, UTC
+    resumed_from TEXT,
+    ended_at     TEXT,
+    ending       TEXT           -- finished, interrupted, failed; NULL: running still, or killed
+) STRICT;
+
+-- Programs: written before their first step.
+
+CREATE TABLE program (
+    id       INTEGER PRIMARY KEY,
+    name     TEXT NOT NULL,
+    schedule TEXT NOT NULL -- JSON, whole
+) STRICT;
+
+CREATE TABLE program_place (
+    program         INTEGER NOT NULL REFERENCES program,
+    place           TEXT NOT NULL,
+    arena_bytes     INTEGER NOT NULL, -- as packed
+    live_peak_bytes INTEGER NOT NULL, -- most bytes of live buffers; packing cannot do better
+    runtime_bytes   INTEGER NOT NULL, -- outside the arena, by the schedule's machine
+    PRIMARY KEY (program, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE buffer ( -- those that some item names
+    program  INTEGER NOT NULL REFERENCES program,
+    number   INTEGER NOT NULL,
+    name     TEXT NOT NULL,
+    place    TEXT NOT NULL,
+    category TEXT NOT NULL,
+    bytes    INTEGER NOT NULL,
+    offset   INTEGER NOT NULL, -- in the arena of its place
+    PRIMARY KEY (program, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE op (
+    program            INTEGER NOT NULL REFERENCES program,
+    number             INTEGER NOT NULL, -- in program order, from 0
+    kind               TEXT NOT NULL,
+    part               TEXT,             -- weights that it works with
+    phase              TEXT NOT NULL,
+    lane               TEXT NOT NULL,
+    layer              INTEGER,
+    chunk              INTEGER,
+    tokens             INTEGER NOT NULL,
+    flops              INTEGER NOT NULL,
+    bytes              INTEGER NOT NULL, -- read and written
+    copied_bytes       INTEGER,          -- of a copy on a lane between places
+    predicted_start_ns INTEGER NOT NULL,
+    predicted_end_ns   INTEGER NOT NULL,
+    PRIMARY KEY (program, number)
+) STRICT, WITHOUT ROWID;
+
+-- Predicted live bytes, only where they change. A moment is what changes at once; moments are in
+-- program order, so that times need not rise from one to the next: lanes overlap.
+CREATE TABLE memory (
+    program    INTEGER NOT NULL REFERENCES program,
+    moment     INTEGER NOT NULL,
+    time_ns    INTEGER NOT NULL,
+    place      TEXT NOT NULL,
+    category   TEXT NOT NULL,
+    live_bytes INTEGER NOT NULL,
+    PRIMARY KEY (program, moment, place, category)
+) STRICT, WITHOUT ROWID;
+
+-- Steps: one transaction each.
+
+CREATE TABLE step (
+    finished      INTEGER PRIMARY KEY, -- 1, 2, ... in the order in which steps ended
+    run           INTEGER NOT NULL REFERENCES run,
+    program       INTEGER NOT NULL REFERENCES program,
+    step          INTEGER NOT NULL,
+    loss          REAL, -- NULL: not a number
+    gradient_norm REAL,
+    tokens        INTEGER NOT NULL,
+    seconds       REAL NOT NULL,
+    UNIQUE (run, program, step)
+) STRICT;
+
+CREATE TABLE timing ( -- of the steps whose ops were timed
+    run       INTEGER NOT NULL,
+    program   INTEGER NOT NULL,
+    step      INTEGER NOT NULL,
+    op_number INTEGER NOT NULL,
+    start_ns  INTEGER NOT NULL,
+    end_ns    INTEGER NOT NULL,
+    PRIMARY KEY (run, program, step, op_number),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
+    FOREIGN KEY (program, op_number) REFERENCES op (program, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE touched ( -- buffers as the launches touched them
+    run      INTEGER NOT NULL,
+    program  INTEGER NOT NULL,
+    step     INTEGER NOT NULL,
+    buffer   INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL,
+    first_op INTEGER NOT NULL,
+    last_op  INTEGER NOT NULL,
+    PRIMARY KEY (run, program, step, buffer),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
+    FOREIGN KEY (program, buffer) REFERENCES buffer (program, number)
+) STRICT, WITHOUT ROWID;
+
+-- Live bytes as observed at the launches, only where they change; moments as in `memory`.
+CREATE TABLE observed (
+    run        INTEGER NOT NULL,
+    program    INTEGER NOT NULL,
+    step       INTEGER NOT NULL,
+    moment     INTEGER NOT NULL,
+    time_ns    INTEGER NOT NULL,
+    place      TEXT NOT NULL,
+    category   TEXT NOT NULL,
+    live_bytes INTEGER NOT NULL,
+    PRIMARY KEY (run, program, step, moment, place, category),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE arena ( -- filled with a pattern before the step, scanned after it
+    run           INTEGER NOT NULL,
+    program       INTEGER NOT NULL,
+    step          INTEGER NOT NULL,
+    place         TEXT NOT NULL,
+    planned_bytes INTEGER NOT NULL, -- as taken
+    touched_bytes INTEGER NOT NULL, -- in words that no longer hold the pattern
+    highest_byte  INTEGER NOT NULL, -- end of the highest such word
+    PRIMARY KEY (run, program, step, place),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE used_memory ( -- what the driver reports, or the system of the process
+    run        INTEGER NOT NULL,
+    program    INTEGER NOT NULL,
+    step       INTEGER NOT NULL,
+    time_ns    INTEGER NOT NULL, -- from the begin of the run
+    place      TEXT NOT NULL,
+    used_bytes INTEGER NOT NULL,
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+) STRICT;
+
+-- Memory: totals of a place at every moment, their peak, and what lives at the peak.
+
+CREATE VIEW predicted_live AS
+SELECT program, place, moment, time_ns,
+       sum(sum(change)) OVER (PARTITION BY program, place ORDER BY moment) AS live_bytes
+FROM (SELECT *, live_bytes - lag(live_bytes, 1, 0) OVER
+                (PARTITION BY program, place, category ORDER BY moment) AS change
+      FROM memory)
+GROUP BY program, place, moment;
+
+CREATE VIEW predicted_peak AS
+SELECT program, place, moment, time_ns, max(live_bytes) AS live_bytes
+FROM predicted_live
+GROUP BY program, place;
+
+CREATE VIEW predicted_peak_category AS
+SELECT program, place, category, live_bytes
+FROM (SELECT m.program, m.place, m.category, m.live_bytes, max(m.moment)
+      FROM predicted_peak AS p
+      JOIN memory AS m ON m.program = p.program AND m.place = p.place AND m.moment <= p.moment
+      GROUP BY m.program, m.place, m.category);
+
+CREATE VIEW observed_live AS
+SELECT run, program, step, place, moment, time_ns,
+       sum(sum(change)) OVER (PARTITION BY run, program, step, place ORDER BY moment)
+       AS live_bytes
+FROM (SELECT *, live_bytes - lag(live_bytes, 1, 0) OVER
+                (PARTITION BY run, program, step, place, category ORDER BY moment) AS change
+      FROM observed)
+GROUP BY run, program, step, place, moment;
+
+CREATE VIEW observed_peak AS
+SELECT run, program, step, place, moment, time_ns, max(live_bytes) AS live_bytes
+FROM observed_live
+GROUP BY run, program, step, place;
+
+CREATE VIEW observed_peak_category AS
+SELECT run, program, step, place, category, live_bytes
+FROM (SELECT o.run, o.program, o.step, o.place, o.category, o.live_bytes, max(o.moment)
+      FROM observed_peak AS p
+      JOIN observed AS o ON o.run = p.run AND o.program = p.program AND o.step = p.step
+                        AND o.place = p.place AND o.moment <= p.moment
+      GROUP BY o.run, o.program, o.step, o.place, o.category);
+
+-- Predicted and measured bytes at the peak moment of each place; measured: of its highest step.
+CREATE VIEW peak_by_category AS
+SELECT program, place, category,
+       max(predicted_bytes) AS predicted_bytes, max(measured_bytes) AS measured_bytes
+FROM (SELECT program, place, category, live_bytes AS predicted_bytes, NULL AS measured_bytes
+      FROM predicted_peak_category
+      UNION ALL
+      SELECT o.program, o.place, o.category, NULL, o.live_bytes
+      FROM observed_peak_category AS o
+      JOIN (SELECT run, program, place, step, max(live_bytes)
+            FROM observed_peak
+            GROUP BY program, place) AS top
+        ON top.run = o.run AND top.program = o.program AND top.place = o.place
+       AND top.step = o.step)
+GROUP BY program, place, category;
+
+-- Time: by phase and op kind, by lane, and what the lanes between places carried.
+
+CREATE VIEW predicted_time AS
+SELECT program, phase, kind, count(*) AS ops, sum(flops) AS flops, sum(bytes) AS bytes,
+       sum(predicted_end_ns - predicted_start_ns) / 1e9 AS seconds
+FROM op
+GROUP BY program, phase, kind;
+
+CREATE VIEW measured_time AS
+SELECT t.run, t.program, t.step, o.phase, o.kind, sum(t.end_ns - t.start_ns) / 1e9 AS seconds
+FROM timing AS t
+JOIN op AS o ON o.program = t.program AND o.number = t.op_number
+GROUP BY t.run, t.program, t.step, o.phase, o.kind;
+
+-- error: 0.1 where the prediction is a tenth too long.
+CREATE VIEW prediction_error AS
+SELECT m.run, m.program, m.step, m.phase, m.kind, p.ops, p.seconds AS predicted_seconds,
+       m.seconds AS measured_seconds,
+       CASE WHEN m.seconds > 0 THEN p.seconds / m.seconds - 1 END AS error
+FROM measured_time AS m
+JOIN predicted_time AS p ON p.program = m.program AND p.phase = m.phase AND p.kind = m.kind;
+
+-- A lane stalls while it is idle before its last op ends.
+CREATE VIEW predicted_lane AS
+SELECT program, lane, count(*) AS ops, sum(copied_bytes) AS copied_bytes,
+       sum(predicted_end_ns - predicted_start_ns) / 1e9 AS busy_seconds,
+       max(0, max(predicted_end_ns) - sum(predicted_end_ns - predicted_start_ns)) / 1e9
+       AS stall_seconds
+FROM op
+GROUP BY program, lane;
+
+CREATE VIEW stalls AS
+SELECT m.run, m.program, m.step, m.lane, p.busy_seconds AS predicted_busy_seconds,
+       m.busy_ns / 1e9 AS measured_busy_seconds, p.stall_seconds AS predicted_stall_seconds,
+       max(0, m.last_ns - m.busy_ns) / 1e9 AS measured_stall_seconds
+FROM (SELECT t.run, t.program, t.step, o.lane, sum(t.end_ns - t.start_ns) AS busy_ns,
+             max(t.end_ns) AS last_ns
+      FROM timing AS t
+      JOIN op AS o ON o.program = t.program AND o.number = t.op_number
+      GROUP BY t.run, t.program, t.step, o.lane) AS m
+JOIN predicted_lane AS p ON p.program = m.program AND p.lane = m.lane;
+
+CREATE VIEW transfer AS
+SELECT s.run, s.program, s.step, o.lane, count(*) AS copies, sum(o.copied_bytes) AS bytes,
+       sum(t.end_ns - t.start_ns) / 1e9 AS seconds -- NULL: ops of this step were not timed
+FROM step AS s
+JOIN op AS o ON o.program = s.program AND o.copied_bytes IS NOT NULL
+LEFT JOIN timing AS t ON t.run = s.run AND t.program = s.program AND t.step = s.step
+                     AND t.op_number = o.number
+GROUP BY s.run, s.program, s.step, o.lane;

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SQLite's codes as our status, with the remedy where one is usual; a file opened by its plain
+ * name; a statement run. */
+#include "traces/sqlite.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How long to wait for another program that has the database locked. */
+enum { BUSY_MILLISECONDS = 2000 };
+
+enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, sqlite3 *db,
+                                  struct tdm_error *err)
+{
+    int system_reason = errno;
+    int primary = code & 0xff;
+    if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE)
+        return TDM_OK;
+
+    const char *text = db == NULL ? sqlite3_errstr(code) : sqlite3_errmsg(db);
+    /* sqlite3_exec() forgets the system's reason; errno still has it. */
+    if (db != NULL && sqlite3_system_errno(db) != 0)
+        system_reason = sqlite3_system_errno(db);
+    int reason = primary == SQLITE_IOERR ? system_reason : 0;
+    enum tdm_status status = TDM_IO;
+    switch (primary) {
+    case SQLITE_NOMEM:
+        status = TDM_NO_MEMORY;
+        break;
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISUSE:
+        status = TDM_INTERNAL;
+        break;
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT:
+        status = TDM_INPUT;
+        break;
+    default:
+        break;
+    }
+    tdm_fail(err, status, "%s: %s%s%s, in %s", path, text, reason == 0 ? "" : ": ",
+             reason == 0 ? "" : strerror(reason), call);
+
+    switch (primary) {
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+        tdm_hint(err, "free space on that file system, or write the trace elsewhere");
+        break;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        tdm_hint(err, "another program has it open for writing: end that first");
+        break;
+    case SQLITE_CORRUPT:
+        tdm_hint(err, "the file is cut short or damaged: use a whole copy of it");
+        break;
+    default:
+        break;
+    }
+    return status;
+}
+
+/* The path as no URI and no special name can be spelt. */
+static char *make_name(const char *path)
+{
+    size_t room = strlen(path) + sizeof("./");
+    char *name = malloc(room);
+    if (name != NULL)
+        snprintf(name, room, "%s%s", path[0] == '/' ? "" : "./", path);
+    return name;
+}
+
+/* "file://" and the path, with what a URI would read otherwise in %xx, and "?query". */
+static char *make_uri(const char *path, const char *query)
+{
+    size_t room = sizeof("file://?") + 3 * strlen(path) + strlen(query);
+    char *uri = malloc(room);
+    if (uri == NULL)
+        return NULL;
+    char *out = uri + sprintf(uri, "%s", path[0] == '/' ? "file://" : "file:./");
+    for (const char *in = path; *in != '\0'; in++) {
+        if (strchr("%?#", *in) != NULL)
+            out += sprintf(out, "%%%02X", (unsigned char)*in);
+        else
+            *out++ = *in;
+    }
+    snprintf(out, room - (size_t)(out - uri), "?%s", query);
+    return uri;
+}
+
+enum tdm_status tdm_sqlite_open(const char *path, int flags, const char *query, sqlite3 **db,
+                                struct tdm_error *err)
+{
+    char *name = query == NULL ? make_name(path) : make_uri(path, query);
+    if (name == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its name", path);
+
+    sqlite3 *opened = NULL;
+    enum tdm_status status = TDM_SQLITE(
+        sqlite3_open_v2(name, &opened, flags | (query == NULL ? 0 : SQLITE_OPEN_URI), NULL), path,
+        opened, err);
+    free(name);
+    if (status != TDM_OK) {
+        sqlite3_close(opened); /* there even after a failure */
+        *db = NULL;
+        return status;
+    }
+    sqlite3_extended_result_codes(opened, 1);
+    sqlite3_busy_timeout(opened, BUSY_MILLISECONDS);
+    *db = opened;
+    return TDM_OK;
+}
+
+static int bind(sqlite3_stmt *statement, int index, const struct tdm_value *value)
+{
+    switch (value->kind) {
+    case TDM_VALUE_INTEGER:
+        return sqlite3_bind_int64(statement, index, value->integer);
+    case TDM_VALUE_REAL:
+        return sqlite3_bind_double(statement, index, value->real);
+    case TDM_VALUE_TEXT:
+        return sqlite3_bind_text(statement, index, value->text, -1, SQLITE_STATIC);
+    case TDM_VALUE_NULL:
+        break;
+    }
+    return sqlite3_bind_null(statement, index);
+}
+
+enum tdm_status tdm_sqlite_run(sqlite3 *db, const char *path, sqlite3_stmt *statement,
+                               size_t values, const struct tdm_value *value, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < values && status == TDM_OK; i++)
+        status = TDM_SQLITE(bind(statement, (int)i + 1, &value[i]), path, db, err);
+    if (status == TDM_OK)
+        status = TDM_SQLITE(sqlite3_step(statement), path, db, err);
+    sqlite3_reset(statement); /* repeats the code of a failed step, already reported */
+    return status;
+}

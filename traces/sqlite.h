@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the writer and the reader of traces share: SQLite's codes as our status, and the schema. */
+#ifndef TDM_TRACES_SQLITE_H
+#define TDM_TRACES_SQLITE_H
+
+#include "base/status.h"
+
+#include <sqlite3.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Text of schema.sql; the build makes it. */
+extern const char tdm_trace_schema[];
+
+/* TDM_OK for SQLITE_OK, ROW and DONE. Else the message is "PATH: what SQLite says, in CALL" and the
+ * status TDM_INPUT (not a database, damaged), TDM_NO_MEMORY, TDM_INTERNAL (a row that the schema
+ * refuses) or TDM_IO. `db` may be NULL. */
+enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, sqlite3 *db,
+                                  struct tdm_error *err);
+
+/* Makes a call that returns an SQLite code and turns that into our status, quoting the call. */
+#define TDM_SQLITE(call, path, db, err) tdm_sqlite_status((call), #call, (path), (db), (err))
+
+/* Opens exactly the file `path`, which SQLite would else read as a URI or as ":memory:". `query`
+ * (may be NULL) is what a URI says after its "?": "immutable=1". On failure *db is NULL. */
+enum tdm_status tdm_sqlite_open(const char *path, int flags, const char *query, sqlite3 **db,
+                                struct tdm_error *err);
+
+/* One value to bind. Text must live until the statement has run. */
+struct tdm_value {
+    enum { TDM_VALUE_NULL, TDM_VALUE_INTEGER, TDM_VALUE_REAL, TDM_VALUE_TEXT } kind;
+    int64_t integer;
+    double real;
+    const char *text;
+};
+
+static inline struct tdm_value tdm_null(void)
+{
+    return (struct tdm_value){.kind = TDM_VALUE_NULL};
+}
+
+static inline struct tdm_value tdm_integer(int64_t number)
+{
+    return (struct tdm_value){.kind = TDM_VALUE_INTEGER, .integer = number};
+}
+
+/* SQLite's integers are signed: a saturated size becomes the largest of them. */
+static inline struct tdm_value tdm_count(uint64_t number)
+{
+    return tdm_integer(number > INT64_MAX ? INT64_MAX : (int64_t)number);
+}
+
+/* Not a number becomes NULL. */
+static inline struct tdm_value tdm_real(double number)
+{
+    return (struct tdm_value){.kind = TDM_VALUE_REAL, .real = number};
+}
+
+/* NULL becomes NULL. */
+static inline struct tdm_value tdm_text(const char *string)
+{
+    if (string == NULL)
+        return tdm_null();
+    return (struct tdm_value){.kind = TDM_VALUE_TEXT, .text = string};
+}
+
+/* Runs a statement that answers no rows with these values, and resets it. */
+enum tdm_status tdm_sqlite_run(sqlite3 *db, const char *path, sqlite3_stmt *statement,
+                               size_t values, const struct tdm_value *value, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The writer of traces: programs by the caller, steps by a thread of its own.
+ *
+ * One connection serves both, never at once: a program waits until the thread is idle and keeps it
+ * so until the program ends. Batches go round between a pool and a queue of the same small size.
+ * After the first failure the thread takes batches and drops them, so that nobody waits for it.
+ */
+#include "traces/trace.h"
+
+#include "traces/create.h"
+#include "traces/sqlite.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { POOL = 4 };
+
+enum insertion {
+    INSERT_PROGRAM,
+    INSERT_PROGRAM_PLACE,
+    INSERT_BUFFER,
+    INSERT_OP,
+    INSERT_MEMORY,
+    INSERT_STEP,
+    INSERT_TIMING,
+    INSERT_TOUCHED,
+    INSERT_OBSERVED,
+    INSERT_ARENA,
+    INSERT_USED,
+    INSERTIONS
+};
+
+static const char *const insertion_sql[INSERTIONS] = {
+    [INSERT_PROGRAM] = "INSERT INTO program (name, schedule) VALUES (?, ?)",
+    [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
+    [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?)",
+};
+
+/* Numbers the moments of a stream of live bytes: a new one begins when time moves, when the same
+ * place and category changes again, and when the caller says so. */
+struct moments {
+    int64_t number; /* of the current moment; -1 before the first */
+    int64_t time_ns;
+    bool fresh; /* the next change begins a new moment */
+    uint32_t changed[TDM_PLACES];
+};
+
+_Static_assert(TDM_CATEGORIES <= 32, "moments.changed holds one bit a category");
+
+struct tdm_trace {
+    char *path; /* as the caller named it, for messages */
+    char *file; /* what it names, symbolic links followed */
+    sqlite3 *db;
+    sqlite3_stmt *insertion[INSERTIONS];
+    int64_t run_id;
+
+    /* The program that is being recorded. */
+    int64_t program_id;
+    struct moments moments;
+
+    struct tdm_trace_capacity capacity;
+    struct tdm_trace_batch batches[POOL];
+
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t to_thread, from_thread;
+    /* Guarded by the mutex. */
+    struct tdm_trace_batch *free_batches[POOL];
+    size_t free_count;
+    struct tdm_trace_batch *queue[POOL]; /* oldest first */
+    size_t queue_count;
+    bool writing;   /* the thread has the connection */
+    bool recording; /* a program has it */
+    bool closing;
+    struct tdm_error failure; /* the first one of the thread */
+};
+
+static struct tdm_value number_or_null(uint32_t number)
+{
+    return number == TDM_NONE ? tdm_null() : tdm_integer(number);
+}
+
+static enum tdm_status insert(struct tdm_trace *trace, enum insertion which, size_t values,
+                              const struct tdm_value *value, struct tdm_error *err)
+{
+    return tdm_sqlite_run(trace->db, trace->path, trace->insertion[which], values, value, err);
+}
+
+#define INSERT(trace, which, err, ...)                                                             \
+    insert((trace), (which), sizeof((struct tdm_value[]){__VA_ARGS__}) / sizeof(struct tdm_value), \
+           (struct tdm_value[]){__VA_ARGS__}, (err))
+
+static enum tdm_status execute(struct tdm_trace *trace, const char *sql, struct tdm_error *err)
+{
+    return TDM_SQLITE(sqlite3_exec(trace->db, sql, NULL, NULL, NULL), trace->path, trace->db, err);
+}
+
+/* Ends a transaction that failed; SQLite may have done so itself. */
+static void roll_back(struct tdm_trace *trace)
+{
+    if (!sqlite3_get_autocommit(trace->db))
+        (void)execute(trace, "ROLLBACK", NULL);
+}
+
+static void moments_start(struct moments *moments)
+{
+    *moments = (struct moments){.number = -1, .fresh = true};
+}
+
+static int64_t moments_next(struct moments *moments, int64_t time_ns, enum tdm_place place,
+                            enum tdm_category category)
+{
+    uint32_t bit = UINT32_C(1) << category;
+    if (moments->fresh || time_ns != moments->time_ns || (moments->changed[place] & bit) != 0) {
+        moments->number++;
+        moments->time_ns = time_ns;
+        moments->fresh = false;
+        memset(moments->changed, 0, sizeof(moments->changed));
+    }
+    moments->changed[place] |= bit;
+    return moments->number;
+}
+
+/* The thread. */
+
+static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trace_batch *batch,
+                                  struct tdm_error *err)
+{
+    struct tdm_value run = tdm_integer(trace->run_id);
+    struct tdm_value program = tdm_integer(batch->program_id);
+    struct tdm_value step = tdm_count(batch->step);
+    enum tdm_status status =
+        INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
+               tdm_real(batch->gradient_norm), tdm_count(batch->tokens), tdm_real(batch->seconds));
+    for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
+        const struct tdm_trace_timing *row = &batch->timings[i];
+        status = INSERT(trace, INSERT_TIMING, err, run, program, step, tdm_count(row->op_number),
+                        tdm_integer(row->start_ns), tdm_integer(row->end_ns));
+    }
+    for (size_t i = 0; i < batch->touch_count && status == TDM_OK; i++) {
+        const struct tdm_trace_touch *row = &batch->touches[i];
+        status = INSERT(trace, INSERT_TOUCHED, err, run, program, step, tdm_integer(row->buffer),
+                        tdm_count(row->bytes), tdm_count(row->first_op), tdm_count(row->last_op));
+    }
+    struct moments moments;
+    moments_start(&moments);
+    for (size_t i = 0; i < batch->observed_count && status == TDM_OK; i++) {
+        const struct tdm_trace_observed *row = &batch->observed[i];
+        int64_t moment = moments_next(&moments, row->time_ns, row->place, row->category);
+        status = INSERT(trace, INSERT_OBSERVED, err, run, program, step, tdm_integer(moment),
+                        tdm_integer(row->time_ns), tdm_text(tdm_place_name(row->place)),
+                        tdm_text(tdm_category_name(row->category)), tdm_count(row->live_bytes));
+    }
+    for (size_t i = 0; i < batch->arena_count && status == TDM_OK; i++) {
+        const struct tdm_trace_arena *row = &batch->arenas[i];
+        status = INSERT(trace, INSERT_ARENA, err, run, program, step,
+                        tdm_text(tdm_place_name(row->place)), tdm_count(row->planned_bytes),
+                        tdm_count(row->touched_bytes), tdm_count(row->highest_byte));
+    }
+    for (size_t i = 0; i < batch->used_count && status == TDM_OK; i++) {
+        const struct tdm_trace_used *row = &batch->used[i];
+        status = INSERT(trace, INSERT_USED, err, run, program, step, tdm_integer(row->time_ns),
+                        tdm_text(tdm_place_name(row->place)), tdm_count(row->used_bytes));
+    }
+    return status;
+}
+
+static enum tdm_status write_step(struct tdm_trace *trace, const struct tdm_trace_batch *batch,
+                                  struct tdm_error *err)
+{
+    if (batch->timing_count > trace->capacity.timings ||
+        batch->touch_count > trace->capacity.touches ||
+        batch->observed_count > trace->capacity.observed || batch->arena_count > TDM_PLACES ||
+        batch->used_count > TDM_PLACES)
+        return tdm_fail(err, TDM_INTERNAL,
+                        "%s: step %" PRIu64 " has more rows than its batch has room for",
+                        trace->path, batch->step);
+
+    enum tdm_status status = execute(trace, "BEGIN IMMEDIATE", err);
+    if (status == TDM_OK)
+        status = write_rows(trace, batch, err);
+    if (status == TDM_OK)
+        status = execute(trace, "COMMIT", err);
+    if (status != TDM_OK)
+        roll_back(trace);
+    return status;
+}
+
+static void *write_steps(void *argument)
+{
+    struct tdm_trace *trace = argument;
+    (void)pthread_setname_np(pthread_self(), "tidemark-trace");
+
+    pthread_mutex_lock(&trace->mutex);
+    for (;;) {
+        while (trace->queue_count == 0 ? !trace->closing : trace->recording)
+            pthread_cond_wait(&trace->to_thread, &trace->mutex);
+        if (trace->queue_count == 0)
+            break;
+        struct tdm_trace_batch *batch = trace->queue[0];
+        trace->queue_count--;
+        memmove(trace->queue, trace->queue + 1, trace->queue_count * sizeof(trace->queue[0]));
+        bool failed = trace->failure.status != TDM_OK;
+        trace->writing = true;
+        pthread_mutex_unlock(&trace->mutex);
+
+        struct tdm_error failure = {.status = TDM_OK};
+        if (!failed)
+            (void)write_step(trace, batch, &failure);
+
+        pthread_mutex_lock(&trace->mutex);
+        if (failure.status != TDM_OK)
+            trace->failure = failure;
+        trace->writing = false;
+        trace->free_batches[trace->free_count++] = batch;
+        pthread_cond_broadcast(&trace->from_thread);
+    }
+    pthread_mutex_unlock(&trace->mutex);
+    return NULL;
+}
+
+/* Signals are the main thread's business: Ctrl-C ends the run there, between two ops. */
+static int start_thread(struct tdm_trace *trace)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int reason = pthread_create(&trace->thread, NULL, write_steps, trace);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return reason;
+}
+
+/* Opening and closing. */
+
+static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
+{
+    struct tdm_trace_capacity room = trace->capacity;
+    for (size_t i = 0; i < POOL; i++) {
+        struct tdm_trace_batch *batch = &trace->batches[i];
+        batch->timings = calloc(room.timings + 1, sizeof(batch->timings[0]));
+        batch->touches = calloc(room.touches + 1, sizeof(batch->touches[0]));
+        batch->observed = calloc(room.observed + 1, sizeof(batch->observed[0]));
+        if (batch->timings == NULL || batch->touches == NULL || batch->observed == NULL)
+            return tdm_fail(
+                err, TDM_NO_MEMORY,
+                "%s: no memory for %d steps of %zu op times, %zu buffers and %zu changes",
+                trace->path, POOL, room.timings, room.touches, room.observed);
+        trace->free_batches[trace->free_count++] = batch;
+    }
+    return TDM_OK;
+}
+
+static void trace_free(struct tdm_trace *trace)
+{
+    for (size_t i = 0; i < POOL; i++) {
+        free(trace->batches[i].timings);
+        free(trace->batches[i].touches);
+        free(trace->batches[i].observed);
+    }
+    free(trace->file);
+    free(trace->path);
+    free(trace);
+}
+
+static void close_database(struct tdm_trace *trace)
+{
+    for (size_t i = 0; i < INSERTIONS; i++)
+        sqlite3_finalize(trace->insertion[i]);
+    sqlite3_close(trace->db);
+}
+
+static enum tdm_status prepare_insertions(struct tdm_trace *trace, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < INSERTIONS && status == TDM_OK; i++)
+        status =
+            TDM_SQLITE(sqlite3_prepare_v3(trace->db, insertion_sql[i], -1,
+                                          SQLITE_PREPARE_PERSISTENT, &trace->insertion[i], NULL),
+                       trace->path, trace->db, err);
+    return status;
+}
+
+enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_trace_run *run,
+                               struct tdm_trace_capacity capacity, struct tdm_trace **trace,
+                               struct tdm_error *err)
+{
+    struct tdm_trace *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a trace", path);
+    made->capacity = capacity;
+    pthread_mutex_init(&made->mutex, NULL);
+    pthread_cond_init(&made->to_thread, NULL);
+    pthread_cond_init(&made->from_thread, NULL);
+
+    made->run_id = 1; /* of a new file */
+    made->path = strdup(path);
+    enum tdm_status status = TDM_OK;
+    if (made->path == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a trace", path);
+    if (status == TDM_OK)
+        status = allocate_batches(made, err);
+    if (status == TDM_OK)
+        status = tdm_trace_create(path, force, run, &made->file, &made->db, err);
+    if (status != TDM_OK)
+        goto free_trace;
+
+    status = prepare_insertions(made, err);
+    if (status == TDM_OK) {
+        int reason = start_thread(made);
+        if (reason == 0) {
+            *trace = made;
+            return TDM_OK;
+        }
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: the thread that writes it cannot start: %s",
+                          path, strerror(reason));
+    }
+    close_database(made);
+    tdm_trace_remove(made->file);
+free_trace:
+    trace_free(made);
+    return status;
+}
+
+static void now_text(char out[32])
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+}
+
+/* Stores how the run ended and turns the database into one plain file. If somebody else reads it
+ * just now, it stays in WAL mode, whole all the same. */
+static enum tdm_status finish_database(struct tdm_trace *trace, const char *ending,
+                                       struct tdm_error *err)
+{
+    char now[32];
+    now_text(now);
+    sqlite3_stmt *update = NULL;
+    enum tdm_status status = TDM_SQLITE(
+        sqlite3_prepare_v2(trace->db, "UPDATE run SET ending = ?, ended_at = ? WHERE id = ?", -1,
+                           &update, NULL),
+        trace->path, trace->db, err);
+    if (status == TDM_OK) {
+        struct tdm_value values[] = {tdm_text(ending), tdm_text(now), tdm_integer(trace->run_id)};
+        status = tdm_sqlite_run(trace->db, trace->path, update, 3, values, err);
+    }
+    sqlite3_finalize(update);
+    for (size_t i = 0; i < INSERTIONS; i++) {
+        sqlite3_finalize(trace->insertion[i]);
+        trace->insertion[i] = NULL;
+    }
+    if (status == TDM_OK)
+        status = execute(trace, "PRAGMA wal_checkpoint(TRUNCATE)", err);
+    if (status == TDM_OK) {
+        int code = sqlite3_exec(trace->db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
+        if ((code & 0xff) != SQLITE_BUSY && (code & 0xff) != SQLITE_LOCKED)
+            status = TDM_SQLITE(code, trace->path, trace->db, err);
+    }
+    return status;
+}
+
+enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, struct tdm_error *err)
+{
+    if (trace == NULL)
+        return TDM_OK;
+    if (trace->recording)
+        roll_back(trace); /* a program whose caller gave up; the thread keeps off until then */
+    pthread_mutex_lock(&trace->mutex);
+    trace->recording = false;
+    trace->closing = true;
+    pthread_cond_signal(&trace->to_thread);
+    pthread_mutex_unlock(&trace->mutex);
+    pthread_join(trace->thread, NULL);
+
+    struct tdm_error late = {.status = TDM_OK};
+    enum tdm_status status = finish_database(trace, ending, &late);
+    if (trace->failure.status != TDM_OK)
+        late = trace->failure;
+    status = late.status != TDM_OK ? late.status : status;
+    if (status != TDM_OK && err != NULL)
+        *err = late;
+    close_database(trace);
+    pthread_cond_destroy(&trace->from_thread);
+    pthread_cond_destroy(&trace->to_thread);
+    pthread_mutex_destroy(&trace->mutex);
+    trace_free(trace);
+    return status;
+}
+
+/* Programs. */
+
+/* Passes on what the thread failed with; the caller holds the mutex. */
+static enum tdm_status thread_failure(const struct tdm_trace *trace, struct tdm_error *err)
+{
+    if (trace->failure.status != TDM_OK && err != NULL)
+        *err = trace->failure;
+    return trace->failure.status;
+}
+
+static void stop_recording(struct tdm_trace *trace)
+{
+    pthread_mutex_lock(&trace->mutex);
+    trace->recording = false;
+    pthread_cond_signal(&trace->to_thread);
+    pthread_mutex_unlock(&trace->mutex);
+}
+
+/* A failure while recording leaves nothing of the program. */
+static enum tdm_status give_up_program(struct tdm_trace *trace, enum tdm_status status)
+{
+    roll_back(trace);
+    stop_recording(trace);
+    return status;
+}
+
+static enum tdm_status no_program(const struct tdm_trace *trace, struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_INTERNAL, "%s: no program is being recorded", trace->path);
+}
+
+static enum tdm_status write_program(struct tdm_trace *trace, const char *name,
+                                     const char *schedule_json, const struct tdm_program *program,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status =
+        INSERT(trace, INSERT_PROGRAM, err, tdm_text(name), tdm_text(schedule_json));
+    trace->program_id = sqlite3_last_insert_rowid(trace->db);
+    struct tdm_value id = tdm_integer(trace->program_id);
+    const struct tdm_machine *machine = program->schedule->machine;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
+        status = INSERT(trace, INSERT_PROGRAM_PLACE, err, id, tdm_text(tdm_place_name(place)),
+                        tdm_count(program->arena_bytes[place]),
+                        tdm_count(program->live_peak_bytes[place]),
+                        tdm_count(machine->runtime_bytes[place]));
+    for (uint32_t i = 0; i < program->buffer_count && status == TDM_OK; i++) {
+        const struct tdm_buffer *buffer = &program->buffers[i];
+        if (buffer->used)
+            status = INSERT(trace, INSERT_BUFFER, err, id, tdm_integer(i), tdm_text(buffer->name),
+                            tdm_text(tdm_place_name(buffer->place)),
+                            tdm_text(tdm_category_name(buffer->category)), tdm_count(buffer->bytes),
+                            tdm_count(buffer->offset));
+    }
+    return status;
+}
+
+enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *name,
+                                        const char *schedule_json,
+                                        const struct tdm_program *program, int64_t *program_id,
+                                        struct tdm_error *err)
+{
+    if (trace->recording)
+        return tdm_fail(err, TDM_INTERNAL, "%s: a program is being recorded already", trace->path);
+    pthread_mutex_lock(&trace->mutex);
+    while (trace->queue_count > 0 || trace->writing)
+        pthread_cond_wait(&trace->from_thread, &trace->mutex);
+    enum tdm_status status = thread_failure(trace, err);
+    if (status == TDM_OK)
+        trace->recording = true;
+    pthread_mutex_unlock(&trace->mutex);
+    if (status != TDM_OK)
+        return status;
+
+    moments_start(&trace->moments);
+    status = execute(trace, "BEGIN IMMEDIATE", err);
+    if (status == TDM_OK)
+        status = write_program(trace, name, schedule_json, program, err);
+    if (status != TDM_OK)
+        return give_up_program(trace, status);
+    *program_id = trace->program_id;
+    return TDM_OK;
+}
+
+/* The part of the weights that an op works with. Part 0 is the attention norm for norms, and no
+ * part for all others. */
+static struct tdm_value part_of(const struct tdm_op *op)
+{
+    bool has_part = op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD;
+    return tdm_text(has_part ? tdm_part_name(op->part) : NULL);
+}
+
+enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
+                             int64_t predicted_start_ns, int64_t predicted_end_ns,
+                             struct tdm_error *err)
+{
+    if (!trace->recording)
+        return no_program(trace, err);
+    bool between_places = op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE;
+    trace->moments.fresh = true;
+    enum tdm_status status = INSERT(
+        trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
+        tdm_text(tdm_op_kind_name(op->kind)), part_of(op), tdm_text(tdm_phase_name(op->phase)),
+        tdm_text(tdm_lane_name(op->lane)), number_or_null(op->layer), number_or_null(op->chunk),
+        tdm_count(op->tokens), tdm_count(op->flops), tdm_count(op->bytes),
+        between_places ? tdm_count(op->access[0].bytes) : tdm_null(),
+        tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));
+    return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
+}
+
+enum tdm_status tdm_trace_memory(struct tdm_trace *trace, int64_t time_ns, enum tdm_place place,
+                                 enum tdm_category category, uint64_t live_bytes,
+                                 struct tdm_error *err)
+{
+    if (!trace->recording)
+        return no_program(trace, err);
+    int64_t moment = moments_next(&trace->moments, time_ns, place, category);
+    enum tdm_status status =
+        INSERT(trace, INSERT_MEMORY, err, tdm_integer(trace->program_id), tdm_integer(moment),
+               tdm_integer(time_ns), tdm_text(tdm_place_name(place)),
+               tdm_text(tdm_category_name(category)), tdm_count(live_bytes));
+    return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
+}
+
+enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error *err)
+{
+    if (!trace->recording)
+        return no_program(trace, err);
+    enum tdm_status status = execute(trace, "COMMIT", err);
+    if (status != TDM_OK)
+        return give_up_program(trace, status);
+    stop_recording(trace);
+    return TDM_OK;
+}
+
+/* Steps. */
+
+enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                               struct tdm_error *err)
+{
+    pthread_mutex_lock(&trace->mutex);
+    while (trace->free_count == 0)
+        pthread_cond_wait(&trace->from_thread, &trace->mutex);
+    enum tdm_status status = thread_failure(trace, err);
+    if (status == TDM_OK)
+        *batch = trace->free_batches[--trace->free_count];
+    pthread_mutex_unlock(&trace->mutex);
+    if (status != TDM_OK)
+        return status;
+
+    struct tdm_trace_batch *taken = *batch;
+    *taken = (struct tdm_trace_batch){
+        .timings = taken->timings, .touches = taken->touches, .observed = taken->observed};
+    return TDM_OK;
+}
+
+void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch)
+{
+    pthread_mutex_lock(&trace->mutex);
+    trace->queue[trace->queue_count++] = batch;
+    pthread_cond_signal(&trace->to_thread);
+    pthread_mutex_unlock(&trace->mutex);
+}
