@@ -1,0 +1,615 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tidemark report`: predicted against measured, from a trace: memory by category at the peak, time
+ * by phase and op kind, stalls by lane. Everything is read before the first line is printed.
+ */
+#include "planner/cmd.h"
+
+#include "base/units.h"
+#include "traces/reader.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is said of one program. */
+struct program_report {
+    struct tdm_trace_program_row program;
+    /* Of the steps that were asked for. */
+    size_t steps, timed_steps;
+    struct tdm_trace_step_row first, last;
+    double seconds;
+    uint64_t tokens;
+    struct tdm_trace_peaks peaks;
+    struct tdm_trace_arena_row arenas[TDM_PLACES];
+    bool scanned[TDM_PLACES];
+    uint64_t used_bytes[TDM_PLACES];
+    bool sampled[TDM_PLACES];
+    struct tdm_trace_time_row *times;
+    size_t time_count;
+    struct tdm_trace_lane_row *lanes;
+    size_t lane_count;
+};
+
+struct report {
+    const char *path;
+    const struct tdm_trace_run_info *run;
+    int64_t step; /* or TDM_TRACE_EVERY_STEP */
+    size_t steps; /* finished, of all programs */
+    struct program_report *programs;
+    size_t program_count;
+};
+
+static void report_free(struct report *report)
+{
+    for (size_t i = 0; i < report->program_count; i++) {
+        free(report->programs[i].times);
+        free(report->programs[i].lanes);
+    }
+    free(report->programs);
+}
+
+/* Reading. */
+
+static void add_step(struct program_report *report, const struct tdm_trace_step_row *step)
+{
+    if (report->steps++ == 0)
+        report->first = *step;
+    report->last = *step;
+    report->timed_steps += step->timed;
+    report->seconds += step->seconds;
+    report->tokens += step->tokens;
+}
+
+static enum tdm_status read_places(struct tdm_trace_reader *reader, int64_t step,
+                                   struct program_report *report, struct tdm_error *err)
+{
+    int64_t program = report->program.program;
+    struct tdm_trace_arena_row *arenas = NULL;
+    struct tdm_trace_used_row *used = NULL;
+    size_t count;
+    enum tdm_status status = tdm_trace_read_peaks(reader, program, step, &report->peaks, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_arenas(reader, program, step, &arenas, &count, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        report->arenas[arenas[i].place] = arenas[i];
+        report->scanned[arenas[i].place] = true;
+    }
+    free(arenas);
+
+    status = tdm_trace_read_used(reader, program, step, &used, &count, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        enum tdm_place place = used[i].place;
+        if (!report->sampled[place] || used[i].used_bytes > report->used_bytes[place])
+            report->used_bytes[place] = used[i].used_bytes;
+        report->sampled[place] = true;
+    }
+    free(used);
+    return TDM_OK;
+}
+
+static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t step,
+                                    struct program_report *report, struct tdm_error *err)
+{
+    int64_t program = report->program.program;
+    enum tdm_status status = read_places(reader, step, report, err);
+    if (status == TDM_OK)
+        status =
+            tdm_trace_read_times(reader, program, step, &report->times, &report->time_count, err);
+    if (status == TDM_OK)
+        status =
+            tdm_trace_read_lanes(reader, program, step, &report->lanes, &report->lane_count, err);
+    return status;
+}
+
+/* Gives every step to its program; fails if none is left to speak of. */
+static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct report *report,
+                                  struct tdm_error *err)
+{
+    struct tdm_trace_step_row *steps;
+    size_t count;
+    size_t chosen = 0;
+    enum tdm_status status = tdm_trace_read_steps(reader, &steps, &count, err);
+    if (status != TDM_OK)
+        return status;
+    report->steps = count;
+    for (size_t i = 0; i < count; i++) {
+        if (report->step != TDM_TRACE_EVERY_STEP && steps[i].step != report->step)
+            continue;
+        for (size_t j = 0; j < report->program_count; j++) {
+            if (report->programs[j].program.program == steps[i].program) {
+                add_step(&report->programs[j], &steps[i]);
+                chosen++;
+            }
+        }
+    }
+    if (count == 0) {
+        status = tdm_fail(err, TDM_INPUT, "%s: holds no finished step", report->path);
+        tdm_hint(err, "let the run finish its first step, or run it again");
+    } else if (chosen == 0) {
+        status = tdm_fail(err, TDM_USAGE, "--step: %s holds no step %" PRId64, report->path,
+                          report->step);
+        tdm_hint(err, "its first step is %" PRId64 ", its last one %" PRId64, steps[0].step,
+                 steps[count - 1].step);
+    }
+    free(steps);
+    return status;
+}
+
+static enum tdm_status read_report(struct tdm_trace_reader *reader, struct report *report,
+                                   struct tdm_error *err)
+{
+    struct tdm_trace_program_row *programs;
+    size_t count;
+    enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, err);
+    if (status != TDM_OK)
+        return status;
+    report->run = tdm_trace_reader_run(reader);
+    report->programs = calloc(count + 1, sizeof(report->programs[0]));
+    if (report->programs == NULL) {
+        free(programs);
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a report", report->path);
+    }
+    report->program_count = count;
+    for (size_t i = 0; i < count; i++)
+        report->programs[i].program = programs[i];
+    free(programs);
+
+    status = read_steps(reader, report, err);
+    for (size_t i = 0; i < report->program_count && status == TDM_OK; i++)
+        if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
+            status = read_program(reader, report->step, &report->programs[i], err);
+    return status;
+}
+
+/* What both forms say. */
+
+/* Categories outside the arena: what the driver holds is not seen at the launches. */
+static bool is_outside(int category)
+{
+    return category == TDM_RUNTIME || category == TDM_ALLOCATOR;
+}
+
+/* Live bytes of the arena at the peak. */
+static uint64_t arena_live_bytes(const struct tdm_trace_peak *peak)
+{
+    uint64_t bytes = 0;
+    for (int category = 0; category < TDM_CATEGORIES; category++)
+        if (!is_outside(category))
+            bytes += peak->categories[category];
+    return bytes;
+}
+
+/* The arena and what is outside it. */
+static uint64_t predicted_used_bytes(const struct program_report *report, int place)
+{
+    return report->program.arena_bytes[place] + report->program.runtime_bytes[place];
+}
+
+static double step_seconds(const struct program_report *report)
+{
+    return report->steps == 0 ? NAN : report->seconds / (double)report->steps;
+}
+
+static double tokens_per_second(const struct program_report *report)
+{
+    return report->seconds > 0 ? (double)report->tokens / report->seconds : NAN;
+}
+
+/* By how much a prediction is too large: 0.1 is a tenth. */
+static double error_of(double predicted, double measured)
+{
+    return measured > 0 ? predicted / measured - 1 : NAN;
+}
+
+/* As text. */
+
+static const char *show_seconds(double seconds, char out[TDM_FORMAT_SIZE])
+{
+    if (isnan(seconds))
+        return "-";
+    return tdm_format_seconds(seconds, out);
+}
+
+static const char *show_bytes(bool known, uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    return known ? tdm_format_bytes(bytes, out) : "-";
+}
+
+static const char *show_error(double error, char out[TDM_FORMAT_SIZE])
+{
+    if (isnan(error))
+        return "-";
+    if (error > 9.995)
+        snprintf(out, TDM_FORMAT_SIZE, "x%.0f", error + 1);
+    else
+        snprintf(out, TDM_FORMAT_SIZE, "%+.1f%%", 100 * error);
+    return out;
+}
+
+static void print_run(const struct report *report)
+{
+    const struct tdm_trace_run_info *run = report->run;
+    printf("trace     %s\n", report->path);
+    printf("command   %s\n", run->command);
+    printf("backend   %s on %s\n", run->backend, run->ran_on);
+    printf("versions  %s\n", run->versions);
+    printf("started   %s\n", run->started_at);
+    if (run->resumed_from != NULL)
+        printf("resumed   from %s\n", run->resumed_from);
+    if (run->ending == NULL)
+        printf("ended     no: killed, or running still; %zu finished step%s recorded\n",
+               report->steps, report->steps == 1 ? "" : "s");
+    else
+        printf("ended     %s (%s)\n", run->ended_at == NULL ? "at some time" : run->ended_at,
+               run->ending);
+}
+
+static void print_steps(const struct program_report *report)
+{
+    char measured[TDM_FORMAT_SIZE];
+    char predicted[TDM_FORMAT_SIZE];
+    printf("\nprogram   %s: %" PRIu64 " ops\n", report->program.name, report->program.ops);
+    if (report->steps == 0) {
+        printf("steps     none finished; predicted %s a step\n",
+               show_seconds(report->program.predicted_seconds, predicted));
+        return;
+    }
+    if (report->steps == 1)
+        printf("step      %" PRId64 "; loss %.4f\n", report->first.step, report->first.loss);
+    else
+        printf("steps     %zu, from %" PRId64 " to %" PRId64 "; loss %.4f to %.4f\n", report->steps,
+               report->first.step, report->last.step, report->first.loss, report->last.loss);
+    double tokens = tokens_per_second(report);
+    if (!isnan(tokens))
+        printf("speed     %.*f tokens/s, ", tokens < 100 ? 1 : 0, tokens);
+    else
+        printf("speed     ");
+    printf("%s a step, predicted %s\n", show_seconds(step_seconds(report), measured),
+           show_seconds(report->program.predicted_seconds, predicted));
+}
+
+static void print_memory_row(const char *place, const char *what, bool has_predicted,
+                             uint64_t predicted, bool has_measured, uint64_t measured)
+{
+    char left[TDM_FORMAT_SIZE];
+    char right[TDM_FORMAT_SIZE];
+    char error[TDM_FORMAT_SIZE];
+    printf("%-7s  %-20s  %12s  %12s  %8s\n", place, what,
+           show_bytes(has_predicted, predicted, left), show_bytes(has_measured, measured, right),
+           show_error(has_predicted && has_measured ? error_of((double)predicted, (double)measured)
+                                                    : NAN,
+                      error));
+}
+
+static void print_place(const struct program_report *report, int place)
+{
+    const struct tdm_trace_peak *predicted = &report->peaks.predicted[place];
+    const struct tdm_trace_peak *measured = &report->peaks.measured[place];
+    const char *label = tdm_place_name((enum tdm_place)place);
+    for (int category = 0; category < TDM_CATEGORIES; category++) {
+        if (predicted->categories[category] == 0 && measured->categories[category] == 0)
+            continue;
+        bool seen = measured->known && !is_outside(category);
+        print_memory_row(label, tdm_category_name((enum tdm_category)category), predicted->known,
+                         predicted->categories[category], seen, measured->categories[category]);
+        label = "";
+    }
+    print_memory_row(label, "live at the peak", predicted->known, arena_live_bytes(predicted),
+                     measured->known, arena_live_bytes(measured));
+    bool scanned = report->scanned[place];
+    const struct tdm_trace_arena_row *arena = &report->arenas[place];
+    uint64_t planned = scanned ? arena->planned_bytes : report->program.arena_bytes[place];
+    print_memory_row("", "arena, touched", true, planned, scanned, arena->touched_bytes);
+    print_memory_row("", "arena, highest byte", true, planned, scanned, arena->highest_byte);
+    print_memory_row("", "used", true, predicted_used_bytes(report, place), report->sampled[place],
+                     report->used_bytes[place]);
+}
+
+static void print_times(const struct program_report *report)
+{
+    char left[TDM_FORMAT_SIZE];
+    char right[TDM_FORMAT_SIZE];
+    char error[TDM_FORMAT_SIZE];
+    printf("\n%-10s  %-20s  %9s  %10s  %10s  %8s\n", "time", "", "ops", "predicted", "measured",
+           "error");
+    for (size_t i = 0; i < report->time_count; i++) {
+        const struct tdm_trace_time_row *row = &report->times[i];
+        bool repeated = i > 0 && report->times[i - 1].phase == row->phase;
+        printf("%-10s  %-20s  %9" PRIu64 "  %10s  %10s  %8s\n",
+               repeated ? "" : tdm_phase_name(row->phase), tdm_op_kind_name(row->kind), row->ops,
+               show_seconds(row->predicted_seconds, left),
+               show_seconds(row->measured_seconds, right),
+               show_error(error_of(row->predicted_seconds, row->measured_seconds), error));
+    }
+}
+
+static void print_lanes(const struct program_report *report)
+{
+    char text[4][TDM_FORMAT_SIZE];
+    printf("\n%-10s  %21s   %21s\n", "", "predicted", "measured");
+    printf("%-10s  %10s %10s   %10s %10s\n", "lane", "busy", "stalled", "busy", "stalled");
+    for (size_t i = 0; i < report->lane_count; i++) {
+        const struct tdm_trace_lane_row *row = &report->lanes[i];
+        printf("%-10s  %10s %10s   %10s %10s\n", tdm_lane_name(row->lane),
+               show_seconds(row->predicted_busy_seconds, text[0]),
+               show_seconds(row->predicted_stall_seconds, text[1]),
+               show_seconds(row->measured_busy_seconds, text[2]),
+               show_seconds(row->measured_stall_seconds, text[3]));
+    }
+}
+
+static void print_program(const struct report *report, const struct program_report *program)
+{
+    print_steps(program);
+    printf("\n%-7s  %-20s  %12s  %12s  %8s\n", "memory", "", "predicted", "measured", "error");
+    for (int place = 0; place < TDM_PLACES; place++)
+        print_place(program, place);
+    if (program->steps > 0 && program->timed_steps == 0)
+        printf("\nno op of %s was timed\n",
+               report->step == TDM_TRACE_EVERY_STEP ? "these steps" : "this step");
+    print_times(program);
+    print_lanes(program);
+}
+
+static void print_text(const struct report *report)
+{
+    print_run(report);
+    for (size_t i = 0; i < report->program_count; i++) {
+        const struct program_report *program = &report->programs[i];
+        if (report->step == TDM_TRACE_EVERY_STEP || program->steps > 0)
+            print_program(report, program);
+    }
+}
+
+/* As JSON. Device keys are plain ("peak_bytes"), those of other places begin with their name. */
+
+static json_t *json_seconds(double seconds)
+{
+    return isfinite(seconds) ? json_real(seconds) : json_null();
+}
+
+static json_t *json_bytes(bool known, uint64_t bytes)
+{
+    return known ? json_integer((json_int_t)bytes) : json_null();
+}
+
+/* JSON is UTF-8; file names need not be: in one that is not, other bytes than ASCII become "?". */
+static json_t *json_text(const char *text)
+{
+    if (text == NULL)
+        return json_null();
+    json_t *value = json_string(text);
+    char *plain = value == NULL ? strdup(text) : NULL;
+    for (char *byte = plain; byte != NULL && *byte != '\0'; byte++)
+        if ((unsigned char)*byte >= 0x80)
+            *byte = '?';
+    if (plain != NULL)
+        value = json_string(plain);
+    free(plain);
+    return value;
+}
+
+static void set_of_place(json_t *object, int place, const char *key, json_t *value)
+{
+    char name[64];
+    const char *prefix = place == TDM_DEVICE ? "" : tdm_place_name((enum tdm_place)place);
+    snprintf(name, sizeof(name), "%s%s%s", prefix, prefix[0] == '\0' ? "" : "_", key);
+    json_object_set_new(object, name, value);
+}
+
+static json_t *json_categories(const struct tdm_trace_peak *peak)
+{
+    if (!peak->known)
+        return json_null();
+    json_t *object = json_object();
+    for (int category = 0; category < TDM_CATEGORIES; category++)
+        if (peak->categories[category] != 0)
+            json_object_set_new(object, tdm_category_name((enum tdm_category)category),
+                                json_integer((json_int_t)peak->categories[category]));
+    return object;
+}
+
+static json_t *json_predicted(const struct program_report *report)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "step_seconds", json_seconds(report->program.predicted_seconds));
+    for (int place = 0; place < TDM_PLACES; place++) {
+        const struct tdm_trace_peak *peak = &report->peaks.predicted[place];
+        set_of_place(object, place, "peak_bytes",
+                     json_bytes(true, predicted_used_bytes(report, place)));
+        set_of_place(object, place, "peak_allocated_bytes",
+                     json_bytes(peak->known, arena_live_bytes(peak)));
+        set_of_place(object, place, "peak_reserved_bytes",
+                     json_bytes(true, report->program.arena_bytes[place]));
+        set_of_place(object, place, "categories", json_categories(peak));
+    }
+    return object;
+}
+
+static json_t *json_measured(const struct program_report *report)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "step_seconds", json_seconds(step_seconds(report)));
+    for (int place = 0; place < TDM_PLACES; place++) {
+        const struct tdm_trace_peak *peak = &report->peaks.measured[place];
+        const struct tdm_trace_arena_row *arena = &report->arenas[place];
+        bool scanned = report->scanned[place];
+        set_of_place(object, place, "peak_bytes",
+                     json_bytes(report->sampled[place], report->used_bytes[place]));
+        set_of_place(object, place, "peak_allocated_bytes",
+                     json_bytes(peak->known, arena_live_bytes(peak)));
+        set_of_place(object, place, "peak_reserved_bytes",
+                     json_bytes(scanned, arena->planned_bytes));
+        set_of_place(object, place, "touched_bytes", json_bytes(scanned, arena->touched_bytes));
+        set_of_place(object, place, "highest_byte", json_bytes(scanned, arena->highest_byte));
+        set_of_place(object, place, "categories", json_categories(peak));
+    }
+    return object;
+}
+
+static json_t *json_times(const struct program_report *report)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->time_count; i++) {
+        const struct tdm_trace_time_row *row = &report->times[i];
+        json_array_append_new(
+            array,
+            json_pack("{s:s, s:s, s:I, s:o, s:o, s:o}", "phase", tdm_phase_name(row->phase), "kind",
+                      tdm_op_kind_name(row->kind), "ops", (json_int_t)row->ops, "predicted_seconds",
+                      json_seconds(row->predicted_seconds), "measured_seconds",
+                      json_seconds(row->measured_seconds), "error",
+                      json_seconds(error_of(row->predicted_seconds, row->measured_seconds))));
+    }
+    return array;
+}
+
+static json_t *json_lanes(const struct program_report *report)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->lane_count; i++) {
+        const struct tdm_trace_lane_row *row = &report->lanes[i];
+        json_array_append_new(
+            array,
+            json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "lane", tdm_lane_name(row->lane),
+                      "ops", (json_int_t)row->ops, "copied_bytes", (json_int_t)row->copied_bytes,
+                      "predicted_busy_seconds", json_seconds(row->predicted_busy_seconds),
+                      "predicted_stall_seconds", json_seconds(row->predicted_stall_seconds),
+                      "measured_busy_seconds", json_seconds(row->measured_busy_seconds),
+                      "measured_stall_seconds", json_seconds(row->measured_stall_seconds)));
+    }
+    return array;
+}
+
+static json_t *json_program(const struct program_report *report)
+{
+    json_t *object = json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:o}", "name", json_text(report->program.name), "ops",
+        (json_int_t)report->program.ops, "steps", (json_int_t)report->steps, "timed_steps",
+        (json_int_t)report->timed_steps, "tokens", (json_int_t)report->tokens, "tokens_per_second",
+        json_seconds(tokens_per_second(report)));
+    if (object == NULL)
+        return NULL;
+    bool some = report->steps > 0;
+    json_object_set_new(object, "first_step",
+                        some ? json_integer(report->first.step) : json_null());
+    json_object_set_new(object, "last_step", some ? json_integer(report->last.step) : json_null());
+    json_object_set_new(object, "first_loss", json_seconds(some ? report->first.loss : NAN));
+    json_object_set_new(object, "last_loss", json_seconds(some ? report->last.loss : NAN));
+    json_object_set_new(object, "predicted", json_predicted(report));
+    json_object_set_new(object, "measured", json_measured(report));
+    json_object_set_new(object, "times", json_times(report));
+    json_object_set_new(object, "lanes", json_lanes(report));
+    return object;
+}
+
+static enum tdm_status print_json(const struct report *report, struct tdm_error *err)
+{
+    const struct tdm_trace_run_info *run = report->run;
+    json_t *programs = json_array();
+    for (size_t i = 0; i < report->program_count; i++)
+        if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
+            json_array_append_new(programs, json_program(&report->programs[i]));
+    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "trace",
+                             json_text(report->path), "command", json_text(run->command), "backend",
+                             json_text(run->backend), "ran_on", json_text(run->ran_on), "versions",
+                             json_text(run->versions), "started_at", json_text(run->started_at),
+                             "resumed_from", json_text(run->resumed_from), "ended_at",
+                             json_text(run->ended_at), "ending", json_text(run->ending), "steps",
+                             (json_int_t)report->steps, "programs", programs);
+    int failed = root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0;
+    json_decref(root);
+    if (failed)
+        return tdm_fail(err, TDM_IO, "%s: the report cannot be written as JSON", report->path);
+    putchar('\n');
+    return TDM_OK;
+}
+
+/* The command. */
+
+static enum tdm_status print_report(const char *path, int64_t step, bool as_json,
+                                    struct tdm_error *err)
+{
+    struct report report = {.path = path, .step = step};
+    struct tdm_trace_reader *reader;
+    enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
+    if (status != TDM_OK)
+        return status;
+    status = read_report(reader, &report, err);
+    if (status == TDM_OK && as_json)
+        status = print_json(&report, err);
+    else if (status == TDM_OK)
+        print_text(&report);
+    report_free(&report);
+    tdm_trace_reader_close(reader);
+    if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        return tdm_fail(err, TDM_IO, "standard output cannot be written");
+    return status;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    static const struct option options[] = {
+        {"step", required_argument, NULL, 's'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int64_t step = TDM_TRACE_EVERY_STEP;
+    bool as_json = false;
+    uint64_t number;
+    enum tdm_status status;
+
+    opterr = 0;
+    optind = 0;
+    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        switch (option) {
+        case 's':
+            status = tdm_parse_count(optarg, "--step", 0, INT64_MAX, &number, err);
+            if (status != TDM_OK)
+                return status;
+            step = (int64_t)number;
+            break;
+        case 'j':
+            as_json = true;
+            break;
+        case 'h':
+            tdm_cmd_print_help(&tdm_cmd_report);
+            return TDM_OK;
+        default:
+            return tdm_cmd_bad_option(&tdm_cmd_report, argc, argv, option, err);
+        }
+    }
+    if (optind + 1 != argc) {
+        tdm_fail(err, TDM_USAGE,
+                 optind == argc ? "report: no trace is named" : "report: takes one trace only");
+        tdm_hint(err, "usage: tidemark %s", tdm_cmd_report.usage);
+        return TDM_USAGE;
+    }
+    return print_report(argv[optind], step, as_json, err);
+}
+
+const struct tdm_command tdm_cmd_report = {
+    .name = "report",
+    .usage = "report TRACE [--step N] [--json]",
+    .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
+    .help = "  --step N   report this step only; else all: the highest peak, mean times\n"
+            "  --json     one JSON object on stdout\n"
+            "\n"
+            "TRACE is what `tidemark run --trace FILE` wrote. `live` are the bytes of live\n"
+            "buffers, `used` those that the driver or the system reports. The error says by how\n"
+            "much the prediction is too large. A lane is stalled while it is idle before its last\n"
+            "op ends.\n"
+            "\n"
+            "Example:\n"
+            "  tidemark report demo/demo.trace --step 100\n",
+    .run = run,
+};
