@@ -525,7 +525,8 @@ static enum tdm_status print_json(const struct report *report, struct tdm_error 
                              "resumed_from", json_text(run->resumed_from), "ended_at",
                              json_text(run->ended_at), "ending", json_text(run->ending), "steps",
                              (json_int_t)report->steps, "programs", programs);
-    int failed = root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0;
+    int failed =
+        root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) != 0;
     json_decref(root);
     if (failed)
         return tdm_fail(err, TDM_IO, "%s: the report cannot be written as JSON", report->path);

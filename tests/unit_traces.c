@@ -530,7 +530,8 @@ static void test_peaks_as_views(void **state)
         batch->program_id = program;
         batch->step = step;
         int64_t now = 0;
-        for (size_t i = 0; i < next_random(&random) % (CHANGES + 1); i++) {
+        size_t changes = next_random(&random) % (CHANGES + 1);
+        for (size_t i = 0; i < changes; i++) {
             now += (int64_t)(next_random(&random) % 3);
             batch->observed[batch->observed_count++] = (struct tdm_trace_observed){
                 now, next_random(&random) % TDM_PLACES, next_random(&random) % TDM_CATEGORIES,
@@ -717,7 +718,8 @@ static void test_disk_full(void **state)
                      1);
 }
 
-static void test_disk_full_for_program(void **state)
+/* An op that the schema refuses, and a program given up in the middle, leave nothing of it. */
+static void test_bad_program(void **state)
 {
     (void)state;
     char path[640];
@@ -1016,7 +1018,7 @@ int main(void)
         cmocka_unit_test_setup(test_unwritable, setup_case),
         cmocka_unit_test_setup(test_no_room_to_open, setup_case),
         cmocka_unit_test_setup(test_disk_full, setup_case),
-        cmocka_unit_test_setup(test_disk_full_for_program, setup_case),
+        cmocka_unit_test_setup(test_bad_program, setup_case),
         cmocka_unit_test_setup(test_bad_batches, setup_case),
         cmocka_unit_test_setup(test_thread, setup_case),
         cmocka_unit_test_setup(test_killed, setup_case),

@@ -98,6 +98,11 @@ static enum tdm_status check_identity(struct tdm_trace_reader *reader, struct td
         status = open_database(reader, "immutable=1", &id, err);
         code = status == TDM_OK ? SQLITE_OK : failure_code(reader);
     }
+    if (code == SQLITE_CORRUPT) {
+        tdm_fail(err, TDM_INPUT, "%s: the file is cut short or damaged", reader->path);
+        tdm_hint(err, "use a whole copy of it");
+        return TDM_INPUT;
+    }
     if (code == SQLITE_NOTADB) {
         tdm_fail(err, TDM_INPUT, "%s: is not a trace: no SQLite database", reader->path);
         tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
