@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random models and schedules: config.json in memory, then every knob of a schedule by dice. */
+#include "tests/random_schedule.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- dice ---- */
+
+static uint64_t splitmix64(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+void tdm_dice_seed(struct tdm_dice *dice, uint64_t seed)
+{
+    for (int i = 0; i < 4; i++)
+        dice->state[i] = splitmix64(&seed);
+}
+
+static uint64_t rotated(uint64_t value, int bits)
+{
+    return (value << bits) | (value >> (64 - bits));
+}
+
+uint64_t tdm_dice_next(struct tdm_dice *dice)
+{
+    uint64_t *s = dice->state;
+    uint64_t result = rotated(s[1] * 5, 7) * 9;
+    uint64_t shifted = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= shifted;
+    s[3] = rotated(s[3], 45);
+    return result;
+}
+
+uint64_t tdm_dice_roll(struct tdm_dice *dice, uint64_t low, uint64_t high)
+{
+    return low + tdm_dice_next(dice) % (high - low + 1); /* the bias does not matter here */
+}
+
+bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent)
+{
+    return tdm_dice_roll(dice, 0, 99) < percent;
+}
+
+/* ---- a model ---- */
+
+/* RoPE's parameters with their kind under "rope_type", without theta. Dice are rolled one by one:
+ * C does not say in which order arguments are evaluated. */
+static json_t *random_rope(struct tdm_dice *dice)
+{
+    uint64_t kind = tdm_dice_roll(dice, 0, 3);
+    double factor = (double)tdm_dice_roll(dice, 1, 8);
+    double high = (double)tdm_dice_roll(dice, 2, 6);
+    json_int_t original = (json_int_t)tdm_dice_roll(dice, 8, 64);
+    switch (kind) {
+    case 0:
+        return json_pack("{s:s}", "rope_type", "default");
+    case 1:
+        return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor);
+    case 2:
+        return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", factor,
+                         "low_freq_factor", 1.0, "high_freq_factor", high,
+                         "original_max_position_embeddings", original);
+    default:
+        return json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", factor,
+                         "original_max_position_embeddings", original);
+    }
+}
+
+static void set_count(json_t *object, const char *key, uint64_t value)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static json_t *random_config(struct tdm_dice *dice)
+{
+    bool qwen = tdm_dice_chance(dice, 50);
+    bool tied = tdm_dice_chance(dice, 50);
+    uint64_t kv_heads = tdm_dice_roll(dice, 1, 3);
+    json_t *config =
+        json_pack("{s:[s], s:b}", "architectures", qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
+                  "tie_word_embeddings", (int)tied);
+    if (config == NULL)
+        return NULL;
+    set_count(config, "num_hidden_layers", tdm_dice_roll(dice, 1, 6));
+    set_count(config, "hidden_size", tdm_dice_roll(dice, 3, 37));
+    set_count(config, "intermediate_size", tdm_dice_roll(dice, 1, 45));
+    set_count(config, "num_attention_heads", kv_heads * tdm_dice_roll(dice, 1, 3));
+    set_count(config, "num_key_value_heads", kv_heads);
+    set_count(config, "head_dim", 2 * tdm_dice_roll(dice, 1, 7));
+    set_count(config, "vocab_size", tdm_dice_roll(dice, 2, 67));
+    json_t *rope = random_rope(dice);
+    double theta = tdm_dice_chance(dice, 50) ? 10000 : 500;
+    if (tdm_dice_chance(dice, 50)) {
+        json_object_set_new(rope, "rope_theta", json_real(theta));
+        json_object_set_new(config, "rope_parameters", rope);
+    } else {
+        json_object_set_new(config, "rope_theta", json_real(theta));
+        json_object_set_new(config, "rope_scaling", rope);
+    }
+    return config;
+}
+
+static enum tdm_status random_model(struct tdm_dice *dice, uint64_t seed, struct tdm_model **model,
+                                    struct tdm_error *err)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "random-%llu", (unsigned long long)seed);
+    json_t *config = random_config(dice);
+    if (config == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a random config");
+    enum tdm_status status = tdm_model_from_config(name, name, config, model, err);
+    json_decref(config);
+    return status;
+}
+
+/* ---- a schedule ---- */
+
+static enum tdm_place random_place(struct tdm_dice *dice)
+{
+    return tdm_dice_chance(dice, 50) ? TDM_HOST : TDM_DEVICE;
+}
+
+/* From the first chunk on, from one in the middle, or from one that does not exist. */
+static uint32_t random_split(struct tdm_dice *dice, uint64_t chunks)
+{
+    return tdm_dice_chance(dice, 40) ? 0 : (uint32_t)tdm_dice_roll(dice, 0, chunks + 1);
+}
+
+static uint64_t chunks_of(const struct tdm_schedule *schedule)
+{
+    uint64_t chunks = 0;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        chunks +=
+            (schedule->sequence_tokens[i] + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
+    return chunks;
+}
+
+/* Order, groups, places, sets and prefetch: what never changes a result. */
+static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *schedule,
+                                   struct tdm_error *err)
+{
+    uint32_t left = schedule->model->layers;
+    uint32_t count = 0;
+    uint32_t *sizes = calloc(left, sizeof(*sizes));
+    if (sizes == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random groups");
+    bool ones = tdm_dice_chance(dice, 25), all = tdm_dice_chance(dice, 25);
+    while (left > 0) {
+        uint32_t size = (uint32_t)tdm_dice_roll(dice, 1, left);
+        sizes[count] = ones ? 1 : all ? left : size;
+        left -= sizes[count++];
+    }
+    enum tdm_status status = tdm_schedule_set_groups(schedule, count, sizes, err);
+    free(sizes);
+    if (status != TDM_OK)
+        return status;
+
+    uint64_t chunks = chunks_of(schedule);
+    bool chunk_major = tdm_dice_chance(dice, 50);
+    bool device_only = tdm_dice_chance(dice, 25);
+    schedule->order = chunk_major ? TDM_CHUNK_MAJOR : TDM_LAYER_MAJOR;
+    schedule->prefetch = (uint32_t)tdm_dice_roll(dice, 0, 5);
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        struct tdm_group *group = &schedule->groups[i];
+        group->kept = tdm_dice_chance(dice, 50) ? TDM_SET_ATTENTION_OUTPUT : TDM_SET_INPUT;
+        group->held = tdm_dice_chance(dice, 50) ? TDM_SET_ATTENTION_OUTPUT : TDM_SET_INPUT;
+        group->kept_from_chunk = random_split(dice, chunks);
+        group->held_from_chunk = random_split(dice, chunks);
+        group->input_place = random_place(dice);
+        group->kept_place = random_place(dice);
+        group->held_place = random_place(dice);
+        if (device_only)
+            group->input_place = group->kept_place = group->held_place = TDM_DEVICE;
+        if (chunk_major) /* what is held there lives for one chunk: tdm_schedule_check */
+            group->held_place = TDM_DEVICE;
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_tokens,
+                                        struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    uint64_t count = tdm_dice_chance(dice, 50) ? 1 : tdm_dice_roll(dice, 2, 3);
+    if (count > max_tokens)
+        count = max_tokens;
+    uint64_t *tokens = calloc(count, sizeof(*tokens));
+    if (tokens == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random sequences");
+    uint64_t longest = 1;
+    for (uint64_t i = 0; i < count; i++) {
+        tokens[i] = tdm_dice_roll(dice, 1, max_tokens / count);
+        longest = tokens[i] > longest ? tokens[i] : longest;
+    }
+    free(schedule->sequence_tokens);
+    schedule->sequence_tokens = tokens;
+    schedule->sequence_count = (uint32_t)count;
+
+    uint64_t shape = tdm_dice_roll(dice, 0, 99);
+    if (shape < 10)
+        schedule->chunk_tokens = 1;
+    else if (shape < 20) /* one chunk, more or less full */
+        schedule->chunk_tokens = longest + tdm_dice_roll(dice, 0, 9);
+    else
+        schedule->chunk_tokens = tdm_dice_roll(dice, 1, longest / 2 + 1);
+    schedule->page_tokens = tdm_dice_roll(dice, 1, tdm_dice_chance(dice, 50) ? 8 : 40);
+    schedule->head_tile_tokens = tdm_dice_chance(dice, 30)
+                                     ? schedule->chunk_tokens
+                                     : tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
+    return TDM_OK;
+}
+
+static enum tdm_dtype wide_or_narrow(struct tdm_dice *dice)
+{
+    return tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_BF16;
+}
+
+static void random_dtypes(struct tdm_dice *dice, const struct tdm_random_options *options,
+                          struct tdm_dtypes *dtypes)
+{
+    bool mixed = options->dtypes == TDM_RANDOM_MIXED ||
+                 (options->dtypes == TDM_RANDOM_ANY_DTYPES && tdm_dice_chance(dice, 50));
+    *dtypes = (struct tdm_dtypes){.weights = TDM_DTYPE_FP32,
+                                  .master = TDM_DTYPE_NONE,
+                                  .activations = TDM_DTYPE_FP32,
+                                  .kv = TDM_DTYPE_FP32,
+                                  .kv_gradients = TDM_DTYPE_FP32,
+                                  .gradients = TDM_DTYPE_FP32,
+                                  .moments = TDM_DTYPE_FP32,
+                                  .logits = TDM_DTYPE_FP32};
+    if (!mixed)
+        return;
+    enum tdm_dtype *some[] = {&dtypes->weights,      &dtypes->activations, &dtypes->kv,
+                              &dtypes->kv_gradients, &dtypes->gradients,   &dtypes->moments,
+                              &dtypes->logits};
+    for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
+        *some[i] = wide_or_narrow(dice);
+    if (dtypes->weights == TDM_DTYPE_BF16)
+        dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
+}
+
+enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
+                                    struct tdm_schedule **out, struct tdm_error *err)
+{
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed);
+
+    enum tdm_status status = random_model(&dice, seed, &model, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_machine_load("h200", &machine, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_new(model, machine, 1, &schedule, err);
+    if (status != TDM_OK) {
+        tdm_machine_free(machine);
+        tdm_model_free(model);
+        return status;
+    }
+
+    status =
+        random_sequences(&dice, options->max_tokens == 0 ? 64 : options->max_tokens, schedule, err);
+    random_dtypes(&dice, options, &schedule->dtypes);
+    bool none = options->optimizer == TDM_RANDOM_NO_OPTIMIZER ||
+                (options->optimizer == TDM_RANDOM_ANY_OPTIMIZER && tdm_dice_chance(&dice, 50));
+    schedule->optimizer.kind = none ? TDM_OPTIMIZER_NONE : TDM_OPTIMIZER_ADAMW;
+    schedule->optimizer.warmup_steps = tdm_dice_roll(&dice, 0, 3);
+    if (status == TDM_OK)
+        status = random_nest(&dice, schedule, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_check(schedule, model->name, err);
+    if (status != TDM_OK) {
+        tdm_schedule_free(schedule);
+        return status;
+    }
+    *out = schedule;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
+                                   struct tdm_schedule **out, struct tdm_error *err)
+{
+    json_t *root = NULL;
+    struct tdm_schedule *variant = NULL;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed);
+
+    enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &root, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_schedule_from_json("variant", root, &variant, err);
+    json_decref(root);
+    if (status != TDM_OK)
+        return status;
+    status = random_nest(&dice, variant, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_check(variant, "variant", err);
+    if (status != TDM_OK) {
+        tdm_schedule_free(variant);
+        return status;
+    }
+    *out = variant;
+    return TDM_OK;
+}
+
+/* ---- words ---- */
+
+struct text {
+    char *out;
+    size_t used, room;
+};
+
+static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int written = vsnprintf(text->out + text->used, text->room - text->used, format, args);
+    va_end(args);
+    text->used += written > 0 ? (size_t)written : 0;
+    if (text->used >= text->room)
+        text->used = text->room - 1;
+}
+
+const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out, size_t out_bytes)
+{
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    struct text text = {out, 0, out_bytes};
+    add(&text, "%s%s %u x %u, heads %u/%u x %u, mlp %u, vocabulary %u; tokens", model->architecture,
+        model->tied ? " tied" : "", model->layers, model->hidden, model->query_heads,
+        model->kv_heads, model->head_dim, model->intermediate, model->vocabulary);
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        add(&text, " %llu", (unsigned long long)schedule->sequence_tokens[i]);
+    add(&text, " chunk %llu page %llu tile %llu prefetch %u %s; groups",
+        (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
+        (unsigned long long)schedule->head_tile_tokens, schedule->prefetch,
+        tdm_order_name(schedule->order));
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        add(&text, " %u(input %c", group->layers, tdm_place_name(group->input_place)[0]);
+        if (group->kept != TDM_SET_INPUT)
+            add(&text, ", kept %u+ %c", group->kept_from_chunk,
+                tdm_place_name(group->kept_place)[0]);
+        add(&text, ", held %c", tdm_place_name(group->held_place)[0]);
+        if (group->held != TDM_SET_INPUT)
+            add(&text, " %u+", group->held_from_chunk);
+        add(&text, ")");
+    }
+    add(&text, "; %s; dtypes %s %s %s %s %s %s %s %s", tdm_optimizer_name(schedule->optimizer.kind),
+        tdm_dtype_name(dtypes->weights), tdm_dtype_name(dtypes->master),
+        tdm_dtype_name(dtypes->activations), tdm_dtype_name(dtypes->kv),
+        tdm_dtype_name(dtypes->kv_gradients), tdm_dtype_name(dtypes->gradients),
+        tdm_dtype_name(dtypes->moments), tdm_dtype_name(dtypes->logits));
+    return out;
+}
+
+/* ---- which cases ---- */
+
+uint64_t tdm_case_seed(uint64_t base, uint64_t number)
+{
+    const char *seed = getenv("TDM_SEED");
+    return seed == NULL || *seed == '\0' ? base + number : strtoull(seed, NULL, 0);
+}
+
+uint64_t tdm_case_count(uint64_t few, uint64_t many)
+{
+    const char *seed = getenv("TDM_SEED"), *cases = getenv("TDM_CASES");
+    const char *is_short = getenv("TDM_SHORT");
+    if (seed != NULL && *seed != '\0')
+        return 1;
+    if (cases != NULL && *cases != '\0')
+        return strtoull(cases, NULL, 0);
+    return is_short != NULL && strcmp(is_short, "1") == 0 ? few : many;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random schedules for property tests: small models, ragged sequences, any loop nest that
+ * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine.
+ *
+ * The number of a failing case is enough to see it again: tests print the seed of every failure, and
+ * TDM_SEED=N runs that one case alone.
+ */
+#ifndef TDM_TESTS_RANDOM_SCHEDULE_H
+#define TDM_TESTS_RANDOM_SCHEDULE_H
+
+#include "base/status.h"
+#include "schedule/schedule.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A source of random numbers: xoshiro256** (Blackman and Vigna, arXiv 1805.01407), seeded by
+ * splitmix64. */
+struct tdm_dice {
+    uint64_t state[4];
+};
+
+void tdm_dice_seed(struct tdm_dice *dice, uint64_t seed);
+uint64_t tdm_dice_next(struct tdm_dice *dice);
+
+/* A whole number in [low, high], both included. */
+uint64_t tdm_dice_roll(struct tdm_dice *dice, uint64_t low, uint64_t high);
+
+/* True in `percent` of 100 cases. */
+bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent);
+
+/* What is asked of a random schedule; all zero: anything goes, 64 tokens at most. */
+struct tdm_random_options {
+    enum { TDM_RANDOM_ANY_DTYPES, TDM_RANDOM_FP32, TDM_RANDOM_MIXED } dtypes;
+    enum { TDM_RANDOM_ANY_OPTIMIZER, TDM_RANDOM_NO_OPTIMIZER, TDM_RANDOM_ADAMW } optimizer;
+    uint64_t max_tokens; /* of all sequences together; 0: 64 */
+};
+
+/* A random model (1 to 6 layers, both architectures, tied or not, all kinds of RoPE) on the shipped
+ * machine h200 with a random schedule: 1 to 3 sequences, both orders, any groups, chunks from one
+ * token to more than the context, pages and LM-head tiles that need not divide them, places, kept
+ * and held sets with splits that may lie beyond the last chunk, prefetch 0 to 5. The same seed and
+ * options give the same schedule. The caller owns *schedule (tdm_schedule_free), which passed
+ * tdm_schedule_check; a refusal is passed on and is a bug here or there. */
+enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
+                                    struct tdm_schedule **schedule, struct tdm_error *err);
+
+/* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer, that
+ * differs only in order, groups, places, sets with their splits, and prefetch: executed, both give
+ * bit-identical losses, gradients and weights. The caller owns *variant. */
+enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
+                                   struct tdm_schedule **variant, struct tdm_error *err);
+
+/* One line that says what a schedule is, for the report of a failure. Returns `text`. */
+const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *text,
+                                  size_t text_bytes);
+
+/* Seed of case `number` of a test: TDM_SEED if it is set, else `base` + number. */
+uint64_t tdm_case_seed(uint64_t base, uint64_t number);
+
+/* Cases that a test runs: 1 if TDM_SEED is set, else TDM_CASES, else `few` with TDM_SHORT=1, else
+ * `many`. */
+uint64_t tdm_case_count(uint64_t few, uint64_t many);
+
+#endif
