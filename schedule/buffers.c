@@ -179,9 +179,9 @@ static void declare_gradients(struct builder *b)
         layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT,
                                         TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied");
     if (all) {
-        resident(b, row, TDM_EMPTY, TDM_NONE, TDM_NONE);
-        resident(b, layout->embedding_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
-        resident(b, layout->head_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
+        resident(b, row, TDM_EMPTY, 0, TDM_NONE);
+        resident(b, layout->embedding_gradient, TDM_EMPTY, embedding, TDM_NONE);
+        resident(b, layout->head_gradient, TDM_EMPTY, head, TDM_NONE);
         if (model->tied)
             resident(b, layout->tied_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
     }
@@ -227,8 +227,11 @@ static void declare_stores(struct builder *b)
         uint32_t first = tdm_schedule_first_layer(schedule, layout->group_of[layer]);
         bool top = layer == first + group->layers - 1;
         bool last_group = layout->group_of[layer] == schedule->group_count - 1;
+        /* in chunk-major order the first forward of the last layer makes its K and V alone */
+        bool forwarded = row || !top || !last_group;
 
-        if (group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < chunks)
+        if (forwarded && group->kept >= TDM_SET_ATTENTION_OUTPUT &&
+            group->kept_from_chunk < chunks)
             layout->kept_attention[layer] =
                 declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
                         b->chunk_capacity, chunks - group->kept_from_chunk,

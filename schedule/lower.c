@@ -328,7 +328,9 @@ static void embed(struct lowering *l, const struct tdm_body *body, struct ref to
     reads(l, (struct ref){l->layout->tokens, body->chunk},
           tag(TDM_TOKENS, TDM_NONE, body->chunk));
     reads_weights(l, tdm_model_embedding_unit(l->model), TDM_PART_EMBEDDING);
-    l->op.access[1].bytes = row_bytes(l, TDM_X); /* only the rows of the chunk's tokens */
+    uint64_t rows = l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.weights);
+    if (l->op.access[1].bytes > rows)
+        l->op.access[1].bytes = rows; /* at most a row for each token */
     writes(l, to, tag(TDM_X, 0, body->chunk));
     op_end(l);
 }
@@ -750,8 +752,9 @@ static void embedding_backward(struct lowering *l, const struct tdm_body *body)
     reads(l, (struct ref){l->layout->tokens, body->chunk},
           tag(TDM_TOKENS, TDM_NONE, body->chunk));
     reads(l, stream_ref(l, body->chunk), tag(TDM_DX, 0, body->chunk));
+    uint64_t rows = l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.gradients);
     access(l, gradient, 1, TDM_ACCUMULATE, TDM_PART_EMBEDDING, before, after,
-           row_bytes(l, TDM_DX)); /* only the rows of the chunk's tokens */
+           rows < bytes ? rows : bytes); /* at most a row for each token */
     op_end(l);
 }
 

@@ -29,11 +29,12 @@ static enum tdm_status norm_begin(const struct tdm_launch *launch, struct norm *
     enum tdm_role role = op->part == TDM_PART_ATTENTION_NORM ? TDM_ROLE_ATTENTION_NORM
                          : op->part == TDM_PART_MLP_NORM     ? TDM_ROLE_MLP_NORM
                                                              : TDM_ROLE_FINAL_NORM;
+    uint32_t unit = op->part == TDM_PART_FINAL_NORM ? tdm_model_head_unit(model) : op->layer;
     *norm = (struct norm){.launch = launch,
                           .columns = model->hidden,
                           .rows = op->tokens,
                           .epsilon = model->norm_epsilon,
-                          .tensor = tdm_model_tensor(model, op->layer, role)};
+                          .tensor = tdm_model_tensor(model, unit, role)};
     if (norm->tensor == NULL)
         return tdm_fail(err, TDM_INTERNAL, "op %llu: no norm in part %d of unit %u",
                         (unsigned long long)op->number, (int)op->part, op->layer);

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Property: whatever schedule executes a model, the loss and every gradient are those of the naive
+ * double-precision transformer, and schedules that differ only in nest, sets, places or prefetch
+ * agree to the last bit.
+ *
+ * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are full of
+ * poison. Half of the cases read all gradients of one step (no optimizer); the others train three
+ * steps with AdamW and compare weights. Arenas must not be touched beyond the plan.
+ */
+#include "executor/arenas.h"
+#include "executor/state.h"
+#include "executor/walk.h"
+#include "schedule/validate.h"
+#include "tests/random_schedule.h"
+#include "tests/reference/reference.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOUND 1e-4 /* relative error of a loss and of each tensor */
+#define STEPS 3    /* with an optimizer */
+#define BASE_SEED 20261121u
+
+/* What an execution leaves: losses of its steps, then gradients or weights of all units. */
+struct outcome {
+    double losses[STEPS];
+    uint32_t steps;
+    float *values; /* all units, one after the other */
+    size_t count;
+};
+
+struct data {
+    const struct tdm_model *model;
+    float *weights; /* all units */
+    size_t count;
+    int32_t *inputs, *targets;
+    uint64_t tokens;
+};
+
+static size_t unit_elements(const struct tdm_model *model)
+{
+    size_t count = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++)
+        count += model->units[unit].elements;
+    return count;
+}
+
+/* Weights around those of a trained model: norms about 1, biases small, matrices such that activations
+ * neither vanish nor explode. */
+static void draw_data(struct data *data, const struct tdm_schedule *schedule, uint64_t seed)
+{
+    const struct tdm_model *model = schedule->model;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed ^ 0xda7a);
+    data->model = model;
+    data->count = unit_elements(model);
+    data->weights = calloc(data->count, sizeof(float));
+    data->tokens = tdm_schedule_tokens(schedule);
+    data->inputs = calloc(data->tokens, sizeof(int32_t));
+    data->targets = calloc(data->tokens, sizeof(int32_t));
+    assert_non_null(data->weights);
+    assert_non_null(data->inputs);
+    assert_non_null(data->targets);
+
+    float *at = data->weights;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
+            const struct tdm_tensor *tensor =
+                &model->tensors[model->units[unit].first_tensor + t];
+            bool matrix = tensor->rows > 1;
+            bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM ||
+                        tensor->role == TDM_ROLE_MLP_NORM || tensor->role == TDM_ROLE_FINAL_NORM;
+            double scale = matrix ? 1.0 / sqrt((double)tensor->columns) : 0.1;
+            for (uint64_t i = 0; i < tensor->elements; i++) {
+                double uniform = (double)(tdm_dice_next(&dice) >> 11) * 0x1p-53 * 2 - 1;
+                double value = (norm ? 1.0 : 0.0) + 1.7 * scale * uniform;
+                if (tensor->role == TDM_ROLE_EMBEDDING) /* no row of which the norm is nearly 0 */
+                    value = uniform + (uniform < 0 ? -0.5 : 0.5);
+                at[tensor->offset + i] = (float)value;
+            }
+        }
+        at += model->units[unit].elements;
+    }
+    for (uint64_t i = 0; i < data->tokens; i++) {
+        data->inputs[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
+        data->targets[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
+    }
+}
+
+static void free_data(struct data *data)
+{
+    free(data->weights);
+    free(data->inputs);
+    free(data->targets);
+}
+
+/* ---- on the cpu backend ---- */
+
+static enum tdm_status write_all(const struct tdm_arenas *arenas,
+                                 const struct tdm_program *program, const struct data *data,
+                                 struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    const float *at = data->weights;
+    for (uint32_t unit = 0; unit < data->model->unit_count && status == TDM_OK; unit++) {
+        status = tdm_state_write(arenas, program, unit, at, err);
+        at += data->model->units[unit].elements;
+    }
+    return status;
+}
+
+static enum tdm_status read_all(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                struct outcome *outcome, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    bool gradients = schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
+    enum tdm_status status = TDM_OK;
+    float *at = outcome->values;
+    for (uint32_t unit = 0; unit < schedule->model->unit_count && status == TDM_OK; unit++) {
+        status = gradients ? tdm_state_read_gradient(arenas, program, unit, at, err)
+                           : tdm_state_read_weights(arenas, program, unit, at, err);
+        at += schedule->model->units[unit].elements;
+    }
+    return status;
+}
+
+static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program, struct tdm_error *err)
+{
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t touched, highest;
+        enum tdm_status status =
+            tdm_arenas_scan(arenas, (enum tdm_place)place, &touched, &highest, err);
+        if (status != TDM_OK)
+            return status;
+        if (highest > program->arena_bytes[place] || touched > program->arena_bytes[place])
+            return tdm_fail(err, TDM_INTERNAL, "%llu bytes touched up to %llu, %llu planned",
+                            (unsigned long long)touched, (unsigned long long)highest,
+                            (unsigned long long)program->arena_bytes[place]);
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status execute(const struct tdm_schedule *schedule, const struct data *data,
+                               struct outcome *outcome, struct tdm_error *err)
+{
+    const struct tdm_backend *backend;
+    struct tdm_program *program = NULL;
+    struct tdm_arenas arenas = {0};
+    struct tdm_walk *walk = NULL;
+    uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    double norm;
+
+    enum tdm_status status = tdm_backend_find("cpu", &backend, err);
+    if (status == TDM_OK)
+        status = tdm_program_lower(schedule, &program, err);
+    if (status == TDM_OK)
+        status = tdm_program_validate(program, no_limit, err);
+    if (status == TDM_OK)
+        status =
+            tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
+    if (status == TDM_OK)
+        status = tdm_walk_new(program, &arenas, &walk, err);
+    if (status == TDM_OK)
+        status = tdm_arenas_fill(&arenas, err);
+    if (status == TDM_OK)
+        status = write_all(&arenas, program, data, err);
+    if (status == TDM_OK)
+        status = tdm_state_write_tokens(&arenas, program, data->inputs, data->targets, err);
+    outcome->steps = schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? 1 : STEPS;
+    for (uint32_t i = 0; i < outcome->steps && status == TDM_OK; i++) {
+        struct tdm_step step = {i + 1, schedule->optimizer.learning_rate, 0};
+        status = tdm_walk_step(walk, &step, NULL, NULL, err);
+        if (status == TDM_OK)
+            status = tdm_state_read_loss(&arenas, program, &outcome->losses[i], &norm, err);
+    }
+    if (status == TDM_OK)
+        status = read_all(&arenas, program, outcome, err);
+    if (status == TDM_OK)
+        status = check_arenas(&arenas, program, err);
+    tdm_walk_free(walk);
+    tdm_arenas_release(&arenas);
+    tdm_program_free(program);
+    return status;
+}
+
+/* ---- against the reference ---- */
+
+struct worst {
+    double loss, tensor;
+    enum tdm_role role;
+};
+
+static double relative(double value, double reference)
+{
+    return fabs(value - reference) / fmax(fabs(reference), 1e-3);
+}
+
+/* Root mean square over all elements of what is compared. */
+static double typical(const struct tdm_model *model, struct tdm_reference *reference,
+                      bool gradients)
+{
+    double squares = 0, elements = 0;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        const double *due = gradients ? tdm_reference_gradients(reference, unit)
+                                      : tdm_reference_weights(reference, unit);
+        for (uint64_t i = 0; i < model->units[unit].elements; i++)
+            squares += due[i] * due[i];
+        elements += (double)model->units[unit].parameters;
+    }
+    return sqrt(squares / elements);
+}
+
+/* Norm of the error over the norm of the tensor. A gradient that is zero but for rounding (q and k of
+ * a sequence of one token) has no relative error: below 3% of what is typical for the model
+ * that is what counts. */
+static void compare_tensors(const struct tdm_model *model, const struct outcome *outcome,
+                            struct tdm_reference *reference, bool gradients, struct worst *worst)
+{
+    double least = 3e-2 * typical(model, reference, gradients);
+    const float *at = outcome->values;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        const double *due = gradients ? tdm_reference_gradients(reference, unit)
+                                      : tdm_reference_weights(reference, unit);
+        for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
+            const struct tdm_tensor *tensor =
+                &model->tensors[model->units[unit].first_tensor + t];
+            double error = 0, size = 0;
+            for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+                error += (at[i] - due[i]) * (at[i] - due[i]);
+                size += due[i] * due[i];
+            }
+            double each =
+                sqrt(error) / fmax(sqrt(size), least * sqrt((double)tensor->elements));
+            if (!(each <= worst->tensor)) {
+                worst->tensor = each;
+                worst->role = tensor->role;
+            }
+        }
+        at += model->units[unit].elements;
+    }
+}
+
+static void compare(const struct tdm_schedule *schedule, const struct data *data,
+                    const struct outcome *outcome, struct worst *worst)
+{
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_optimizer_settings *o = &schedule->optimizer;
+    struct tdm_reference *reference;
+    struct tdm_error err;
+    assert_int_equal(tdm_reference_new(model, &reference, &err), TDM_OK);
+    const float *at = data->weights;
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        double *weights = tdm_reference_weights(reference, unit);
+        for (uint64_t i = 0; i < model->units[unit].elements; i++)
+            weights[i] = at[i];
+        at += model->units[unit].elements;
+    }
+    for (uint32_t i = 0; i < outcome->steps; i++) {
+        double loss;
+        assert_int_equal(tdm_reference_step(reference, schedule->sequence_count,
+                                            schedule->sequence_tokens,
+                                            (const uint32_t *)data->inputs,
+                                            (const uint32_t *)data->targets, &loss, &err),
+                         TDM_OK);
+        double error = relative(outcome->losses[i], loss);
+        if (!(error <= worst->loss))
+            worst->loss = error;
+        if (o->kind != TDM_OPTIMIZER_NONE)
+            tdm_reference_adamw(reference, i + 1, o->learning_rate, o->beta1, o->beta2, o->epsilon,
+                                o->weight_decay);
+    }
+    compare_tensors(model, outcome, reference, o->kind == TDM_OPTIMIZER_NONE, worst);
+    tdm_reference_free(reference);
+}
+
+static bool same_bits(const struct outcome *a, const struct outcome *b)
+{
+    return memcmp(a->losses, b->losses, a->steps * sizeof(double)) == 0 &&
+           memcmp(a->values, b->values, a->count * sizeof(float)) == 0;
+}
+
+static struct outcome new_outcome(const struct data *data)
+{
+    struct outcome outcome = {.count = data->count, .values = calloc(data->count, sizeof(float))};
+    assert_non_null(outcome.values);
+    return outcome;
+}
+
+/* One case; the failure's text goes to stderr with the seed. */
+static bool run_case(uint64_t seed, struct worst *worst)
+{
+    struct tdm_random_options options = {.dtypes = TDM_RANDOM_FP32,
+                                         .optimizer = seed % 2 ? TDM_RANDOM_NO_OPTIMIZER
+                                                               : TDM_RANDOM_ADAMW};
+    struct tdm_schedule *schedule = NULL, *variant = NULL;
+    struct tdm_error err = {0};
+    char text[512];
+    struct data data;
+    if (tdm_random_schedule(seed, &options, &schedule, &err) != TDM_OK ||
+        tdm_random_variant(schedule, seed, &variant, &err) != TDM_OK) {
+        fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
+        return false;
+    }
+    /* an update of lr * g / |g| would blow up the rounding of gradients that are nearly zero */
+    schedule->optimizer.epsilon = variant->optimizer.epsilon = 1e-2;
+    schedule->optimizer.learning_rate = variant->optimizer.learning_rate = 1e-2;
+    draw_data(&data, schedule, seed);
+    struct outcome first = new_outcome(&data), second = new_outcome(&data);
+    struct worst here = {0};
+    bool passed = false;
+    if (execute(schedule, &data, &first, &err) != TDM_OK ||
+        execute(variant, &data, &second, &err) != TDM_OK) {
+        fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
+    } else {
+        compare(schedule, &data, &first, &here);
+        bool same = same_bits(&first, &second);
+        passed = same && here.loss <= BOUND && here.tensor <= BOUND;
+        if (!passed)
+            fprintf(stderr, "seed %llu: loss off by %.2e, tensors (role %d) by %.2e, variant %s\n",
+                    (unsigned long long)seed, here.loss, here.role, here.tensor,
+                    same ? "the same" : "differs");
+    }
+    if (!passed) {
+        fprintf(stderr, "  schedule: %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
+        fprintf(stderr, "  variant:  %s\n", tdm_schedule_describe(variant, text, sizeof(text)));
+    }
+    if (here.loss > worst->loss)
+        worst->loss = here.loss;
+    if (here.tensor > worst->tensor) {
+        worst->tensor = here.tensor;
+        worst->role = here.role;
+    }
+    free(first.values);
+    free(second.values);
+    free_data(&data);
+    tdm_schedule_free(schedule);
+    tdm_schedule_free(variant);
+    return passed;
+}
+
+static void gradients_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(30, 200), failed = 0;
+    struct worst worst = {0};
+    for (uint64_t i = 0; i < cases; i++)
+        failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
+    print_message("%llu cases from seed %u: worst relative error of a loss %.2e, of a tensor %.2e\n",
+                  (unsigned long long)cases, BASE_SEED, worst.loss, worst.tensor);
+    assert_int_equal(failed, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_those_of_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
