@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operations of the referee's transformer, see operations.h. */
+#include "tests/reference/operations.h"
+
+#include <math.h>
+#include <string.h>
+
+/* In four partial sums, or each addition would wait for the one before it. */
+static double dot(uint64_t count, const double *a, const double *b)
+{
+    double sums[4] = {0};
+    uint64_t i = 0;
+
+    for (; i + 4 <= count; i += 4)
+        for (int j = 0; j < 4; j++)
+            sums[j] += a[i + j] * b[i + j];
+    for (; i < count; i++)
+        sums[0] += a[i] * b[i];
+    return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+/* y += factor * x */
+static void add_scaled(uint64_t count, double factor, const double *x, double *y)
+{
+    for (uint64_t i = 0; i < count; i++)
+        y[i] += factor * x[i];
+}
+
+void tdm_reference_linear(uint64_t tokens, uint64_t inputs, uint64_t outputs, const double *x,
+                          const double *weight, const double *bias, double *y)
+{
+    for (uint64_t t = 0; t < tokens; t++)
+        for (uint64_t o = 0; o < outputs; o++)
+            y[t * outputs + o] =
+                dot(inputs, weight + o * inputs, x + t * inputs) + (bias ? bias[o] : 0);
+}
+
+void tdm_reference_linear_backward(uint64_t tokens, uint64_t inputs, uint64_t outputs,
+                                   const double *x, const double *weight, const double *dy,
+                                   double *dx, double *d_weight, double *d_bias)
+{
+    for (uint64_t t = 0; t < tokens; t++) {
+        for (uint64_t o = 0; o < outputs; o++) {
+            double d = dy[t * outputs + o];
+
+            add_scaled(inputs, d, weight + o * inputs, dx + t * inputs);
+            add_scaled(inputs, d, x + t * inputs, d_weight + o * inputs);
+            if (d_bias)
+                d_bias[o] += d;
+        }
+    }
+}
+
+void tdm_reference_rms_norm(uint64_t tokens, uint64_t columns, double epsilon, const double *x,
+                            const double *weight, double *scale, double *y)
+{
+    for (uint64_t t = 0; t < tokens; t++) {
+        double squares = 0;
+
+        for (uint64_t i = 0; i < columns; i++)
+            squares += x[t * columns + i] * x[t * columns + i];
+        scale[t] = 1 / sqrt(squares / (double)columns + epsilon);
+        for (uint64_t i = 0; i < columns; i++)
+            y[t * columns + i] = weight[i] * x[t * columns + i] * scale[t];
+    }
+}
+
+/* The scale depends on every x[i] of its row: d scale / d x[i] = -scale^3 x[i] / columns. */
+void tdm_reference_rms_norm_backward(uint64_t tokens, uint64_t columns, const double *x,
+                                     const double *weight, const double *scale, const double *dy,
+                                     double *dx, double *d_weight)
+{
+    for (uint64_t t = 0; t < tokens; t++) {
+        double d_scale = 0, slope;
+
+        for (uint64_t i = 0; i < columns; i++) {
+            d_weight[i] += dy[t * columns + i] * x[t * columns + i] * scale[t];
+            d_scale += dy[t * columns + i] * weight[i] * x[t * columns + i];
+        }
+        slope = -scale[t] * scale[t] * scale[t] / (double)columns;
+        for (uint64_t i = 0; i < columns; i++)
+            dx[t * columns + i] +=
+                dy[t * columns + i] * weight[i] * scale[t] + d_scale * slope * x[t * columns + i];
+    }
+}
+
+/* `direction` is 1, or -1 for the transpose, which turns the other way. */
+static void rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
+                   const double *inverse_frequencies, double factor, int direction, double *x)
+{
+    uint64_t half = head_dim / 2;
+
+    for (uint64_t t = 0; t < tokens; t++) {
+        for (uint64_t i = 0; i < half; i++) {
+            double angle = (double)t * inverse_frequencies[i];
+            double c = factor * cos(angle), s = factor * sin(angle) * direction;
+
+            for (uint64_t h = 0; h < heads; h++) {
+                double *head = x + (t * heads + h) * head_dim;
+                double a = head[i], b = head[i + half];
+
+                head[i] = a * c - b * s;
+                head[i + half] = b * c + a * s;
+            }
+        }
+    }
+}
+
+void tdm_reference_rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
+                          const double *inverse_frequencies, double factor, double *x)
+{
+    rotate(tokens, heads, head_dim, inverse_frequencies, factor, 1, x);
+}
+
+void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t head_dim,
+                                   const double *inverse_frequencies, double factor, double *dx)
+{
+    rotate(tokens, heads, head_dim, inverse_frequencies, factor, -1, dx);
+}
+
+/* Row of one head of one token, in [tokens, heads, head_dim]. */
+static uint64_t row(uint64_t token, uint64_t heads, uint64_t head, uint64_t head_dim)
+{
+    return (token * heads + head) * head_dim;
+}
+
+void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
+                             const double *v, double *probability, double *out)
+{
+    uint64_t dim = shape.head_dim;
+    double scale = 1 / sqrt((double)dim);
+
+    memset(out, 0, shape.tokens * shape.query_heads * dim * sizeof(*out));
+    for (uint64_t h = 0; h < shape.query_heads; h++) {
+        uint64_t kv = h / (shape.query_heads / shape.kv_heads);
+
+        for (uint64_t t = 0; t < shape.tokens; t++) {
+            uint64_t query = row(t, shape.query_heads, h, dim);
+            double *p = probability + (h * shape.tokens + t) * shape.tokens;
+            double max = -INFINITY, sum = 0;
+
+            for (uint64_t s = 0; s <= t; s++) {
+                p[s] = scale * dot(dim, q + query, k + row(s, shape.kv_heads, kv, dim));
+                max = fmax(max, p[s]);
+            }
+            for (uint64_t s = 0; s <= t; s++) {
+                p[s] = exp(p[s] - max);
+                sum += p[s];
+            }
+            for (uint64_t s = 0; s <= t; s++) {
+                p[s] /= sum;
+                add_scaled(dim, p[s], v + row(s, shape.kv_heads, kv, dim), out + query);
+            }
+        }
+    }
+}
+
+void tdm_reference_attention_backward(struct tdm_reference_heads shape, const double *q,
+                                      const double *k, const double *v, const double *probability,
+                                      const double *d_out, double *d_probability, double *dq,
+                                      double *dk, double *dv)
+{
+    uint64_t dim = shape.head_dim;
+    double scale = 1 / sqrt((double)dim);
+
+    memset(dq, 0, shape.tokens * shape.query_heads * dim * sizeof(*dq));
+    memset(dk, 0, shape.tokens * shape.kv_heads * dim * sizeof(*dk));
+    memset(dv, 0, shape.tokens * shape.kv_heads * dim * sizeof(*dv));
+    for (uint64_t h = 0; h < shape.query_heads; h++) {
+        uint64_t kv = h / (shape.query_heads / shape.kv_heads);
+
+        for (uint64_t t = 0; t < shape.tokens; t++) {
+            uint64_t query = row(t, shape.query_heads, h, dim);
+            const double *p = probability + (h * shape.tokens + t) * shape.tokens;
+            double expected = 0;
+
+            for (uint64_t s = 0; s <= t; s++) {
+                d_probability[s] = dot(dim, d_out + query, v + row(s, shape.kv_heads, kv, dim));
+                expected += p[s] * d_probability[s];
+            }
+            for (uint64_t s = 0; s <= t; s++) {
+                uint64_t key = row(s, shape.kv_heads, kv, dim);
+                double d_score = p[s] * (d_probability[s] - expected) * scale;
+
+                add_scaled(dim, d_score, k + key, dq + query);
+                add_scaled(dim, d_score, q + query, dk + key);
+                add_scaled(dim, p[s], d_out + query, dv + key);
+            }
+        }
+    }
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, double *product)
+{
+    for (uint64_t i = 0; i < count; i++)
+        product[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const double *up,
+                                   const double *d_product, double *d_gate, double *d_up)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        double s = sigmoid(gate[i]);
+
+        d_gate[i] = d_product[i] * up[i] * (s + gate[i] * s * (1 - s));
+        d_up[i] = d_product[i] * gate[i] * s;
+    }
+}
+
+/* log(sum(exp(x))), with the largest taken out so that exp does not overflow. */
+static double log_sum_exp(uint64_t count, const double *x)
+{
+    uint64_t largest = 0;
+    double sum = 1;
+
+    for (uint64_t i = 1; i < count; i++)
+        if (x[i] > x[largest])
+            largest = i;
+    for (uint64_t i = 0; i < count; i++)
+        if (i != largest)
+            sum += exp(x[i] - x[largest]);
+    return x[largest] + log(sum);
+}
+
+void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const double *logits,
+                                 const uint32_t *targets, double *losses)
+{
+    for (uint64_t t = 0; t < tokens; t++)
+        losses[t] =
+            log_sum_exp(vocabulary, logits + t * vocabulary) - logits[t * vocabulary + targets[t]];
+}
+
+void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
+                                          const uint32_t *targets, double factor, double *logits)
+{
+    for (uint64_t t = 0; t < tokens; t++) {
+        double lse = log_sum_exp(vocabulary, logits + t * vocabulary);
+
+        for (uint64_t i = 0; i < vocabulary; i++) {
+            double *logit = &logits[t * vocabulary + i];
+
+            *logit = factor * (exp(*logit - lse) - (i == targets[t] ? 1 : 0));
+        }
+    }
+}

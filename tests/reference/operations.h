@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The operations of the referee's transformer: plain loops over row-major arrays of double, each
+ * forward beside its backward.
+ *
+ * dx has the shape of x and is the gradient of the loss with respect to it. Where a comment says
+ * "adds to", the caller zeroes first, and a sum over several uses needs no code of its own.
+ */
+#ifndef TDM_TESTS_REFERENCE_OPERATIONS_H
+#define TDM_TESTS_REFERENCE_OPERATIONS_H
+
+#include <stdint.h>
+
+/* y[t] = weight x[t] + bias. x [tokens, inputs], weight [outputs, inputs], bias [outputs] or NULL,
+ * y [tokens, outputs]. */
+void tdm_reference_linear(uint64_t tokens, uint64_t inputs, uint64_t outputs, const double *x,
+                          const double *weight, const double *bias, double *y);
+
+/* Adds to dx, d_weight and, unless it is NULL, d_bias. */
+void tdm_reference_linear_backward(uint64_t tokens, uint64_t inputs, uint64_t outputs,
+                                   const double *x, const double *weight, const double *dy,
+                                   double *dx, double *d_weight, double *d_bias);
+
+/* y[t] = weight * x[t] * scale[t] with scale[t] = 1 / sqrt(mean(x[t]^2) + epsilon) (RMSNorm, arXiv
+ * 1910.07467, equation 4, with epsilon as Llama has it). x, y [tokens, columns], scale [tokens]. */
+void tdm_reference_rms_norm(uint64_t tokens, uint64_t columns, double epsilon, const double *x,
+                            const double *weight, double *scale, double *y);
+
+/* Adds to dx and d_weight. */
+void tdm_reference_rms_norm_backward(uint64_t tokens, uint64_t columns, const double *x,
+                                     const double *weight, const double *scale, const double *dy,
+                                     double *dx, double *d_weight);
+
+/* RoPE (arXiv 2104.09864) with the pairs as Hugging Face lays them out: in every head of x [tokens,
+ * heads, head_dim] turns dimensions (i, i + head_dim / 2) of token t by t * inverse_frequencies[i],
+ * and multiplies by `factor`. In place. */
+void tdm_reference_rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
+                          const double *inverse_frequencies, double factor, double *x);
+
+/* From the gradient of the rotated to the gradient of the plain one, in place: the transpose. */
+void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t head_dim,
+                                   const double *inverse_frequencies, double factor, double *dx);
+
+/* Shape of an attention: query head h reads KV head h / (query_heads / kv_heads). */
+struct tdm_reference_heads {
+    uint64_t tokens, query_heads, kv_heads, head_dim;
+};
+
+/* Causal: token t reads tokens 0 .. t, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
+ * query_heads, head_dim], k, v [tokens, kv_heads, head_dim]; probability [query_heads, tokens,
+ * tokens] by head, query, key, whose upper triangle is not touched. */
+void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
+                             const double *v, double *probability, double *out);
+
+/* Overwrites dq, dk, dv; `d_probability` is scratch of [tokens]. */
+void tdm_reference_attention_backward(struct tdm_reference_heads shape, const double *q,
+                                      const double *k, const double *v, const double *probability,
+                                      const double *d_out, double *d_probability, double *dq,
+                                      double *dk, double *dv);
+
+/* product = silu(gate) * up, silu(x) = x / (1 + exp(-x)) (SwiGLU, arXiv 2002.05202). */
+void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, double *product);
+
+/* Overwrites d_gate and d_up. */
+void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const double *up,
+                                   const double *d_product, double *d_gate, double *d_up);
+
+/* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]]. logits [tokens, vocabulary]. */
+void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const double *logits,
+                                 const uint32_t *targets, double *losses);
+
+/* Turns logits into the gradient of sum(losses) * factor. */
+void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
+                                          const uint32_t *targets, double factor, double *logits);
+
+#endif

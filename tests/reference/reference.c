@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The referee, see reference.h. Sequences are taken one after the other; for each, the forward keeps
+ * everything and the backward reads it. A gradient dX has the shape of X; what a product adds to
+ * dX or to a weight's gradient is added, so that sums over uses need no code of their own.
+ */
+#include "tests/reference/reference.h"
+
+#include "base/size.h"
+#include "tests/reference/operations.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tdm_reference {
+    const struct tdm_model *model;
+    double **weights, **gradients; /* [unit_count][unit.elements] */
+    double **first_moments, **second_moments;
+    double *inverse_frequencies; /* [head_dim / 2] */
+    double attention_factor;
+    double *token_losses; /* of the last call */
+    tdm_reference_round round;
+    void *round_context;
+};
+
+/* What the forward of one layer leaves for its backward; [tokens, ...] each. */
+struct layer {
+    double *input;                       /* [hidden] */
+    double *attention_norm, *mlp_norm;   /* [hidden] */
+    double *attention_scale, *mlp_scale; /* [1]: 1 / root mean square */
+    double *q;                           /* [query_heads, head_dim], rotated */
+    double *k, *v;                       /* [kv_heads, head_dim], k rotated */
+    double *probability;                 /* [query_heads, tokens, tokens]: head, query, key */
+    double *attention;                   /* [query_heads, head_dim] */
+    double *middle;              /* [hidden]: the residual stream between attention and MLP */
+    double *gate, *up, *product; /* [intermediate] */
+};
+
+/* All activations of one sequence, and the gradients of one layer. */
+struct activations {
+    uint64_t tokens;
+    struct layer *layers; /* [layers] */
+    double *output;       /* [tokens, hidden]: of the last layer */
+    double *final_norm, *final_scale;
+    double *logits;   /* [tokens, vocabulary]; the backward turns it into its gradient */
+    double *d_hidden; /* gradient of the residual stream, updated in place from top to bottom */
+    double *d_norm, *d_q, *d_k, *d_v, *d_attention, *d_gate, *d_up, *d_product;
+    double *d_probability; /* [tokens]: of one query */
+};
+
+static uint64_t q_columns(const struct tdm_model *model)
+{
+    return (uint64_t)model->query_heads * model->head_dim;
+}
+
+static uint64_t kv_columns(const struct tdm_model *model)
+{
+    return (uint64_t)model->kv_heads * model->head_dim;
+}
+
+/* The next rows x columns doubles of `base`, or NULL while only counting (`base` NULL). */
+static double *take(double *base, uint64_t *used, uint64_t rows, uint64_t columns)
+{
+    double *taken = base ? base + *used : NULL;
+
+    *used = tdm_size_add(*used, tdm_size_mul(rows, columns));
+    return taken;
+}
+
+/* Lays the activations of a sequence of `tokens` into `base`; returns how many doubles that takes. */
+static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *base,
+                        struct activations *a)
+{
+    uint64_t used = 0;
+
+    a->tokens = tokens;
+    for (uint32_t i = 0; i < model->layers; i++) {
+        struct layer *layer = &a->layers[i];
+
+        layer->input = take(base, &used, tokens, model->hidden);
+        layer->attention_norm = take(base, &used, tokens, model->hidden);
+        layer->attention_scale = take(base, &used, tokens, 1);
+        layer->q = take(base, &used, tokens, q_columns(model));
+        layer->k = take(base, &used, tokens, kv_columns(model));
+        layer->v = take(base, &used, tokens, kv_columns(model));
+        layer->probability = take(base, &used, tdm_size_mul(tokens, tokens), model->query_heads);
+        layer->attention = take(base, &used, tokens, q_columns(model));
+        layer->middle = take(base, &used, tokens, model->hidden);
+        layer->mlp_norm = take(base, &used, tokens, model->hidden);
+        layer->mlp_scale = take(base, &used, tokens, 1);
+        layer->gate = take(base, &used, tokens, model->intermediate);
+        layer->up = take(base, &used, tokens, model->intermediate);
+        layer->product = take(base, &used, tokens, model->intermediate);
+    }
+    a->output = take(base, &used, tokens, model->hidden);
+    a->final_norm = take(base, &used, tokens, model->hidden);
+    a->final_scale = take(base, &used, tokens, 1);
+    a->logits = take(base, &used, tokens, model->vocabulary);
+    a->d_hidden = take(base, &used, tokens, model->hidden);
+    a->d_norm = take(base, &used, tokens, model->hidden);
+    a->d_q = take(base, &used, tokens, q_columns(model));
+    a->d_k = take(base, &used, tokens, kv_columns(model));
+    a->d_v = take(base, &used, tokens, kv_columns(model));
+    a->d_attention = take(base, &used, tokens, q_columns(model));
+    a->d_gate = take(base, &used, tokens, model->intermediate);
+    a->d_up = take(base, &used, tokens, model->intermediate);
+    a->d_product = take(base, &used, tokens, model->intermediate);
+    a->d_probability = take(base, &used, tokens, 1);
+    return used;
+}
+
+/* Sorts the tensors of a unit by role; NULL for those that it does not have. */
+static void by_role(const struct tdm_model *model, double *const *units, uint32_t unit,
+                    double *tensors[TDM_ROLES])
+{
+    const struct tdm_unit *u = &model->units[unit];
+
+    for (int role = 0; role < TDM_ROLES; role++)
+        tensors[role] = NULL;
+    for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensor_count; i++)
+        tensors[model->tensors[i].role] = units[unit] + model->tensors[i].offset;
+}
+
+/* The output matrix, [vocabulary, hidden]: the embedding's if tied. */
+static double *head_matrix(const struct tdm_model *model, double *const *units)
+{
+    double *tensors[TDM_ROLES];
+
+    if (model->tied) {
+        by_role(model, units, tdm_model_embedding_unit(model), tensors);
+        return tensors[TDM_ROLE_EMBEDDING];
+    }
+    by_role(model, units, tdm_model_head_unit(model), tensors);
+    return tensors[TDM_ROLE_HEAD];
+}
+
+static struct tdm_reference_heads heads(const struct tdm_model *model, uint64_t tokens)
+{
+    struct tdm_reference_heads shape = {tokens, model->query_heads, model->kv_heads,
+                                        model->head_dim};
+    return shape;
+}
+
+static void zero(uint64_t count, double *x)
+{
+    memset(x, 0, count * sizeof(*x));
+}
+
+/* y += x */
+static void add(uint64_t count, const double *x, double *y)
+{
+    for (uint64_t i = 0; i < count; i++)
+        y[i] += x[i];
+}
+
+/* Stores a tensor: rounds it if the test asked for that. */
+static void store(const struct tdm_reference *r, enum tdm_reference_point point, uint64_t count,
+                  double *x)
+{
+    if (!r->round)
+        return;
+    for (uint64_t i = 0; i < count; i++)
+        x[i] = r->round(r->round_context, point, x[i]);
+}
+
+/* One layer over the whole sequence, from layer->input to `output`. */
+static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64_t tokens,
+                          struct layer *layer, double *output)
+{
+    const struct tdm_model *model = r->model;
+    uint64_t hidden = model->hidden, wide = model->intermediate;
+    uint64_t q_width = q_columns(model), kv_width = kv_columns(model);
+    double *w[TDM_ROLES];
+
+    by_role(model, r->weights, number, w);
+    tdm_reference_rms_norm(tokens, hidden, model->norm_epsilon, layer->input,
+                           w[TDM_ROLE_ATTENTION_NORM], layer->attention_scale,
+                           layer->attention_norm);
+    store(r, TDM_REFERENCE_NORM, tokens * hidden, layer->attention_norm);
+    tdm_reference_linear(tokens, hidden, q_width, layer->attention_norm, w[TDM_ROLE_Q],
+                         w[TDM_ROLE_Q_BIAS], layer->q);
+    tdm_reference_linear(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_K],
+                         w[TDM_ROLE_K_BIAS], layer->k);
+    tdm_reference_linear(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_V],
+                         w[TDM_ROLE_V_BIAS], layer->v);
+    store(r, TDM_REFERENCE_QKV, tokens * q_width, layer->q);
+    store(r, TDM_REFERENCE_QKV, tokens * kv_width, layer->k);
+    store(r, TDM_REFERENCE_QKV, tokens * kv_width, layer->v);
+    tdm_reference_rotate(tokens, model->query_heads, model->head_dim, r->inverse_frequencies,
+                         r->attention_factor, layer->q);
+    tdm_reference_rotate(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
+                         r->attention_factor, layer->k);
+    store(r, TDM_REFERENCE_ROTATED, tokens * q_width, layer->q);
+    store(r, TDM_REFERENCE_ROTATED, tokens * kv_width, layer->k);
+    tdm_reference_attention(heads(model, tokens), layer->q, layer->k, layer->v, layer->probability,
+                            layer->attention);
+    store(r, TDM_REFERENCE_ATTENTION, tokens * q_width, layer->attention);
+    tdm_reference_linear(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O], NULL,
+                         layer->middle);
+    add(tokens * hidden, layer->input, layer->middle);
+    store(r, TDM_REFERENCE_HIDDEN, tokens * hidden, layer->middle);
+
+    tdm_reference_rms_norm(tokens, hidden, model->norm_epsilon, layer->middle, w[TDM_ROLE_MLP_NORM],
+                           layer->mlp_scale, layer->mlp_norm);
+    store(r, TDM_REFERENCE_NORM, tokens * hidden, layer->mlp_norm);
+    tdm_reference_linear(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_GATE], NULL,
+                         layer->gate);
+    tdm_reference_linear(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_UP], NULL, layer->up);
+    store(r, TDM_REFERENCE_GATE_UP, tokens * wide, layer->gate);
+    store(r, TDM_REFERENCE_GATE_UP, tokens * wide, layer->up);
+    tdm_reference_swiglu(tokens * wide, layer->gate, layer->up, layer->product);
+    store(r, TDM_REFERENCE_PRODUCT, tokens * wide, layer->product);
+    tdm_reference_linear(tokens, wide, hidden, layer->product, w[TDM_ROLE_DOWN], NULL, output);
+    add(tokens * hidden, layer->middle, output);
+    store(r, TDM_REFERENCE_HIDDEN, tokens * hidden, output);
+}
+
+/* Turns a->d_hidden, the gradient of the layer's output, into that of its input. The residual path
+ * is the identity, so each block adds its own gradient to what is there. */
+static void layer_backward(const struct tdm_reference *r, uint32_t number,
+                           const struct layer *layer, struct activations *a)
+{
+    const struct tdm_model *model = r->model;
+    uint64_t tokens = a->tokens, hidden = model->hidden, wide = model->intermediate;
+    uint64_t q_width = q_columns(model), kv_width = kv_columns(model);
+    double *w[TDM_ROLES], *g[TDM_ROLES];
+
+    by_role(model, r->weights, number, w);
+    by_role(model, r->gradients, number, g);
+
+    zero(tokens * wide, a->d_product);
+    tdm_reference_linear_backward(tokens, wide, hidden, layer->product, w[TDM_ROLE_DOWN],
+                                  a->d_hidden, a->d_product, g[TDM_ROLE_DOWN], NULL);
+    store(r, TDM_REFERENCE_D_PRODUCT, tokens * wide, a->d_product);
+    tdm_reference_swiglu_backward(tokens * wide, layer->gate, layer->up, a->d_product, a->d_gate,
+                                  a->d_up);
+    store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_gate);
+    store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_up);
+    zero(tokens * hidden, a->d_norm);
+    tdm_reference_linear_backward(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_GATE],
+                                  a->d_gate, a->d_norm, g[TDM_ROLE_GATE], NULL);
+    tdm_reference_linear_backward(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_UP], a->d_up,
+                                  a->d_norm, g[TDM_ROLE_UP], NULL);
+    store(r, TDM_REFERENCE_D_NORM, tokens * hidden, a->d_norm);
+    tdm_reference_rms_norm_backward(tokens, hidden, layer->middle, w[TDM_ROLE_MLP_NORM],
+                                    layer->mlp_scale, a->d_norm, a->d_hidden, g[TDM_ROLE_MLP_NORM]);
+    store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
+
+    zero(tokens * q_width, a->d_attention);
+    tdm_reference_linear_backward(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O],
+                                  a->d_hidden, a->d_attention, g[TDM_ROLE_O], NULL);
+    store(r, TDM_REFERENCE_D_ATTENTION, tokens * q_width, a->d_attention);
+    tdm_reference_attention_backward(heads(model, tokens), layer->q, layer->k, layer->v,
+                                     layer->probability, a->d_attention, a->d_probability, a->d_q,
+                                     a->d_k, a->d_v);
+    store(r, TDM_REFERENCE_D_ROTATED, tokens * q_width, a->d_q);
+    store(r, TDM_REFERENCE_D_ROTATED, tokens * kv_width, a->d_k);
+    tdm_reference_rotate_backward(tokens, model->query_heads, model->head_dim,
+                                  r->inverse_frequencies, r->attention_factor, a->d_q);
+    tdm_reference_rotate_backward(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
+                                  r->attention_factor, a->d_k);
+    store(r, TDM_REFERENCE_D_QKV, tokens * q_width, a->d_q);
+    store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_k);
+    store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_v);
+    zero(tokens * hidden, a->d_norm);
+    tdm_reference_linear_backward(tokens, hidden, q_width, layer->attention_norm, w[TDM_ROLE_Q],
+                                  a->d_q, a->d_norm, g[TDM_ROLE_Q], g[TDM_ROLE_Q_BIAS]);
+    tdm_reference_linear_backward(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_K],
+                                  a->d_k, a->d_norm, g[TDM_ROLE_K], g[TDM_ROLE_K_BIAS]);
+    tdm_reference_linear_backward(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_V],
+                                  a->d_v, a->d_norm, g[TDM_ROLE_V], g[TDM_ROLE_V_BIAS]);
+    store(r, TDM_REFERENCE_D_NORM, tokens * hidden, a->d_norm);
+    tdm_reference_rms_norm_backward(tokens, hidden, layer->input, w[TDM_ROLE_ATTENTION_NORM],
+                                    layer->attention_scale, a->d_norm, a->d_hidden,
+                                    g[TDM_ROLE_ATTENTION_NORM]);
+    store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
+}
+
+static void sequence_forward(const struct tdm_reference *r, const uint32_t *tokens,
+                             const uint32_t *targets, struct activations *a, double *losses)
+{
+    const struct tdm_model *model = r->model;
+    uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
+    double *embedding[TDM_ROLES], *head[TDM_ROLES];
+
+    by_role(model, r->weights, tdm_model_embedding_unit(model), embedding);
+    by_role(model, r->weights, tdm_model_head_unit(model), head);
+    for (uint64_t t = 0; t < a->tokens; t++)
+        memcpy(a->layers[0].input + t * hidden, embedding[TDM_ROLE_EMBEDDING] + tokens[t] * hidden,
+               hidden * sizeof(double));
+    store(r, TDM_REFERENCE_HIDDEN, a->tokens * hidden, a->layers[0].input);
+    for (uint32_t i = 0; i < model->layers; i++)
+        layer_forward(r, i, a->tokens, &a->layers[i],
+                      i + 1 < model->layers ? a->layers[i + 1].input : a->output);
+    tdm_reference_rms_norm(a->tokens, hidden, model->norm_epsilon, a->output,
+                           head[TDM_ROLE_FINAL_NORM], a->final_scale, a->final_norm);
+    store(r, TDM_REFERENCE_NORM, a->tokens * hidden, a->final_norm);
+    tdm_reference_linear(a->tokens, hidden, vocabulary, a->final_norm,
+                         head_matrix(model, r->weights), NULL, a->logits);
+    store(r, TDM_REFERENCE_LOGITS, a->tokens * vocabulary, a->logits);
+    tdm_reference_cross_entropy(a->tokens, vocabulary, a->logits, targets, losses);
+}
+
+/* Adds the gradients of (sum of the sequence's token losses) / total_tokens. */
+static void sequence_backward(const struct tdm_reference *r, const uint32_t *tokens,
+                              const uint32_t *targets, uint64_t total_tokens, struct activations *a)
+{
+    const struct tdm_model *model = r->model;
+    uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
+    double *head[TDM_ROLES], *d_head[TDM_ROLES], *d_embedding[TDM_ROLES];
+
+    by_role(model, r->weights, tdm_model_head_unit(model), head);
+    by_role(model, r->gradients, tdm_model_head_unit(model), d_head);
+    by_role(model, r->gradients, tdm_model_embedding_unit(model), d_embedding);
+    tdm_reference_cross_entropy_backward(a->tokens, vocabulary, targets, 1 / (double)total_tokens,
+                                         a->logits);
+    store(r, TDM_REFERENCE_D_LOGITS, a->tokens * vocabulary, a->logits);
+    zero(a->tokens * hidden, a->d_norm);
+    tdm_reference_linear_backward(a->tokens, hidden, vocabulary, a->final_norm,
+                                  head_matrix(model, r->weights), a->logits, a->d_norm,
+                                  head_matrix(model, r->gradients), NULL);
+    store(r, TDM_REFERENCE_D_NORM, a->tokens * hidden, a->d_norm);
+    zero(a->tokens * hidden, a->d_hidden);
+    tdm_reference_rms_norm_backward(a->tokens, hidden, a->output, head[TDM_ROLE_FINAL_NORM],
+                                    a->final_scale, a->d_norm, a->d_hidden,
+                                    d_head[TDM_ROLE_FINAL_NORM]);
+    store(r, TDM_REFERENCE_D_HIDDEN, a->tokens * hidden, a->d_hidden);
+    for (uint32_t i = model->layers; i-- > 0;)
+        layer_backward(r, i, &a->layers[i], a);
+    for (uint64_t t = 0; t < a->tokens; t++)
+        add(hidden, a->d_hidden + t * hidden, d_embedding[TDM_ROLE_EMBEDDING] + tokens[t] * hidden);
+}
+
+static enum tdm_status check_tokens(const struct tdm_model *model, uint64_t total_tokens,
+                                    const uint32_t *tokens, const uint32_t *targets,
+                                    struct tdm_error *err)
+{
+    if (total_tokens == 0)
+        return tdm_fail(err, TDM_INPUT, "reference: the step has no tokens");
+    for (uint64_t t = 0; t < total_tokens; t++)
+        if (tokens[t] >= model->vocabulary || targets[t] >= model->vocabulary)
+            return tdm_fail(err, TDM_INPUT,
+                            "reference: token %" PRIu32 " or target %" PRIu32 " at %" PRIu64
+                            " is outside the vocabulary of %" PRIu32,
+                            tokens[t], targets[t], t, model->vocabulary);
+    return TDM_OK;
+}
+
+static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequence_count,
+                           const uint64_t *lengths, const uint32_t *tokens, const uint32_t *targets,
+                           double *loss, struct tdm_error *err)
+{
+    const struct tdm_model *model = r->model;
+    struct activations a = {0};
+    uint64_t total_tokens = 0, longest = 0, first = 0;
+    double *memory = NULL, *losses = NULL, sum = 0;
+    enum tdm_status status;
+
+    for (uint32_t i = 0; i < sequence_count; i++) {
+        total_tokens = tdm_size_add(total_tokens, lengths[i]);
+        longest = lengths[i] > longest ? lengths[i] : longest;
+    }
+    status = check_tokens(model, total_tokens, tokens, targets, err);
+    if (status != TDM_OK)
+        return status;
+    a.layers = calloc(model->layers, sizeof(*a.layers));
+    losses = calloc(total_tokens, sizeof(*losses));
+    if (a.layers)
+        memory = calloc(lay_out(model, longest, NULL, &a), sizeof(*memory));
+    if (!memory || !losses) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "reference: no memory for %" PRIu64 " tokens",
+                          total_tokens);
+        free(losses);
+        goto free_activations;
+    }
+    if (backward)
+        for (uint32_t u = 0; u < model->unit_count; u++)
+            zero(model->units[u].elements, r->gradients[u]);
+    for (uint32_t i = 0; i < sequence_count; i++) {
+        lay_out(model, lengths[i], memory, &a);
+        sequence_forward(r, tokens + first, targets + first, &a, losses + first);
+        if (backward)
+            sequence_backward(r, tokens + first, targets + first, total_tokens, &a);
+        first += lengths[i];
+    }
+    for (uint64_t t = 0; t < total_tokens; t++)
+        sum += losses[t];
+    free(r->token_losses);
+    r->token_losses = losses;
+    *loss = sum / (double)total_tokens;
+
+free_activations:
+    free(memory);
+    free(a.layers);
+    return status;
+}
+
+enum tdm_status tdm_reference_step(struct tdm_reference *reference, uint32_t sequence_count,
+                                   const uint64_t *lengths, const uint32_t *tokens,
+                                   const uint32_t *targets, double *loss, struct tdm_error *err)
+{
+    return run(reference, true, sequence_count, lengths, tokens, targets, loss, err);
+}
+
+enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t sequence_count,
+                                   const uint64_t *lengths, const uint32_t *tokens,
+                                   const uint32_t *targets, double *loss, struct tdm_error *err)
+{
+    return run(reference, false, sequence_count, lengths, tokens, targets, loss, err);
+}
+
+void tdm_reference_adamw(struct tdm_reference *r, uint64_t step, double learning_rate, double beta1,
+                         double beta2, double epsilon, double weight_decay)
+{
+    double correction1 = 1 - pow(beta1, (double)step), correction2 = 1 - pow(beta2, (double)step);
+
+    for (uint32_t n = 0; n < r->model->tensor_count; n++) {
+        const struct tdm_tensor *tensor = &r->model->tensors[n];
+        double decay = tensor->rows > 1 ? weight_decay : 0;
+        double *weight = r->weights[tensor->unit] + tensor->offset;
+        double *first = r->first_moments[tensor->unit] + tensor->offset;
+        double *second = r->second_moments[tensor->unit] + tensor->offset;
+        const double *gradient = r->gradients[tensor->unit] + tensor->offset;
+
+        for (uint64_t i = 0; i < tensor->elements; i++) {
+            first[i] = beta1 * first[i] + (1 - beta1) * gradient[i];
+            second[i] = beta2 * second[i] + (1 - beta2) * gradient[i] * gradient[i];
+            weight[i] -= learning_rate *
+                         (first[i] / correction1 / (sqrt(second[i] / correction2) + epsilon) +
+                          decay * weight[i]);
+        }
+    }
+}
+
+double *tdm_reference_weights(struct tdm_reference *reference, uint32_t unit)
+{
+    return unit < reference->model->unit_count ? reference->weights[unit] : NULL;
+}
+
+const double *tdm_reference_gradients(const struct tdm_reference *reference, uint32_t unit)
+{
+    return unit < reference->model->unit_count ? reference->gradients[unit] : NULL;
+}
+
+const double *tdm_reference_token_losses(const struct tdm_reference *reference)
+{
+    return reference->token_losses;
+}
+
+void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
+                                void *context)
+{
+    reference->round = round;
+    reference->round_context = context;
+}
+
+static void free_units(const struct tdm_model *model, double **units)
+{
+    if (!units)
+        return;
+    for (uint32_t u = 0; u < model->unit_count; u++)
+        free(units[u]);
+    free(units);
+}
+
+/* One zeroed row of elements a unit; NULL if memory ran out. */
+static double **new_units(const struct tdm_model *model)
+{
+    double **units = calloc(model->unit_count, sizeof(*units));
+
+    if (!units)
+        return NULL;
+    for (uint32_t u = 0; u < model->unit_count; u++) {
+        units[u] = calloc(model->units[u].elements, sizeof(**units));
+        if (!units[u]) {
+            free_units(model, units);
+            return NULL;
+        }
+    }
+    return units;
+}
+
+void tdm_reference_free(struct tdm_reference *reference)
+{
+    if (!reference)
+        return;
+    free_units(reference->model, reference->weights);
+    free_units(reference->model, reference->gradients);
+    free_units(reference->model, reference->first_moments);
+    free_units(reference->model, reference->second_moments);
+    free(reference->inverse_frequencies);
+    free(reference->token_losses);
+    free(reference);
+}
+
+enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_reference **reference,
+                                  struct tdm_error *err)
+{
+    struct tdm_reference *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory");
+    r->model = model;
+    r->weights = new_units(model);
+    r->gradients = new_units(model);
+    r->first_moments = new_units(model);
+    r->second_moments = new_units(model);
+    r->inverse_frequencies = calloc(model->head_dim / 2, sizeof(*r->inverse_frequencies));
+    if (!r->weights || !r->gradients || !r->first_moments || !r->second_moments ||
+        !r->inverse_frequencies) {
+        tdm_reference_free(r);
+        return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory for %" PRIu64 " parameters",
+                        model->parameters);
+    }
+    tdm_rope_inverse_frequencies(model, r->inverse_frequencies, &r->attention_factor);
+    *reference = r;
+    return TDM_OK;
+}

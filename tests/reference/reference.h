@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The referee: a transformer that is obviously right, for tests to compare executors with.
+ *
+ * Double precision, whole sequences at once, attention probabilities materialised, plain loops; no
+ * chunks, no groups, nothing recomputed, nothing shared with the code that it judges except struct
+ * tdm_model and tdm_rope_inverse_frequencies(). What it computes follows the Llama and Qwen2 models
+ * of Hugging Face transformers: pre-norm blocks with RMSNorm, RoPE by rotated halves, grouped
+ * queries, causal softmax scaled by 1/sqrt(head_dim), SwiGLU, residuals, final norm, tied or untied
+ * head, cross entropy.
+ *
+ * A step has one or more sequences. Each starts at position 0, attention never leaves it, and all
+ * its tokens count: token t and target t lie at the same index, the sequences one after the other.
+ * The loss is the mean over all tokens of the step, in nats.
+ */
+#ifndef TDM_TESTS_REFERENCE_REFERENCE_H
+#define TDM_TESTS_REFERENCE_REFERENCE_H
+
+#include "base/status.h"
+#include "models/model.h"
+
+#include <stdint.h>
+
+struct tdm_reference;
+
+/* Where a real executor stores a tensor and so rounds it. Gradients have the D_ names. */
+enum tdm_reference_point {
+    TDM_REFERENCE_HIDDEN,    /* residual stream: embedding row, after attention, after the MLP */
+    TDM_REFERENCE_NORM,      /* output of any of the norms */
+    TDM_REFERENCE_QKV,       /* output of the Q, K and V products, bias included */
+    TDM_REFERENCE_ROTATED,   /* Q and K after RoPE */
+    TDM_REFERENCE_ATTENTION, /* attention output, before the O product */
+    TDM_REFERENCE_GATE_UP,   /* output of the gate and the up product */
+    TDM_REFERENCE_PRODUCT,   /* silu(gate) * up */
+    TDM_REFERENCE_LOGITS,
+    TDM_REFERENCE_D_LOGITS,
+    TDM_REFERENCE_D_HIDDEN, /* after the final norm, after an MLP, after an attention block */
+    TDM_REFERENCE_D_NORM,   /* sums over Q, K, V and over gate, up already taken */
+    TDM_REFERENCE_D_PRODUCT,
+    TDM_REFERENCE_D_GATE_UP,
+    TDM_REFERENCE_D_ATTENTION,
+    TDM_REFERENCE_D_ROTATED, /* of the rotated Q and K, sums over tokens and heads taken */
+    TDM_REFERENCE_D_QKV,     /* of the products' outputs: after RoPE was undone */
+    TDM_REFERENCE_POINTS,
+};
+
+/* Returns what is left of `value` when it is stored at `point`. */
+typedef double (*tdm_reference_round)(void *context, enum tdm_reference_point point, double value);
+
+/* A reference for `model`, which must outlive it. Weights, gradients and moments are zero. The caller
+ * owns *reference (tdm_reference_free). TDM_NO_MEMORY. */
+enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_reference **reference,
+                                  struct tdm_error *err);
+
+void tdm_reference_free(struct tdm_reference *reference);
+
+/* Weights of a unit, [units[unit].elements], laid out as struct tdm_unit says; the caller writes
+ * them. Padding between tensors is never read. NULL if there is no such unit. Tied: the embedding's
+ * weights are the head's, and its gradient is the sum of both uses. */
+double *tdm_reference_weights(struct tdm_reference *reference, uint32_t unit);
+
+/* Gradients of the loss of the last step, same layout; padding is 0. */
+const double *tdm_reference_gradients(const struct tdm_reference *reference, uint32_t unit);
+
+/* Losses of the single tokens of the last step or loss, [sum of lengths]; valid until the next. */
+const double *tdm_reference_token_losses(const struct tdm_reference *reference);
+
+/* Rounds every tensor stored from now on through `round`; NULL (the default) keeps doubles. */
+void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
+                                void *context);
+
+/* Forward and backward over `sequence_count` sequences of `lengths` tokens each; `tokens` and
+ * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens.
+ * TDM_INPUT: no tokens, or a token or target outside the vocabulary. TDM_NO_MEMORY. After a failure
+ * gradients are what they were. */
+enum tdm_status tdm_reference_step(struct tdm_reference *reference, uint32_t sequence_count,
+                                   const uint64_t *lengths, const uint32_t *tokens,
+                                   const uint32_t *targets, double *loss, struct tdm_error *err);
+
+/* The forward of tdm_reference_step() alone; gradients stay. */
+enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t sequence_count,
+                                   const uint64_t *lengths, const uint32_t *tokens,
+                                   const uint32_t *targets, double *loss, struct tdm_error *err);
+
+/* AdamW (arXiv 1711.05101, algorithm 2) on all weights with the current gradients; `step` counts
+ * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to matrices
+ * (rows > 1; the embedding is one) but not to norms and biases. Moments are kept in here. */
+void tdm_reference_adamw(struct tdm_reference *reference, uint64_t step, double learning_rate,
+                         double beta1, double beta2, double epsilon, double weight_decay);
+
+#endif
