@@ -21,6 +21,25 @@ script_tests += \
 	tests/golden-run \
 	tests/links
 
+# The referee: a double-precision transformer that other tests compare with, and the tests of itself.
+check_LIBRARIES += tests/reference/libreference.a
+tests_reference_libreference_a_SOURCES = \
+	tests/reference/operations.c tests/reference/operations.h \
+	tests/reference/reference.c tests/reference/reference.h
+
+cmocka_tests += \
+	tests/reference/finite_differences_test \
+	tests/reference/huggingface_test
+tests_reference_finite_differences_test_LDADD = tests/reference/libreference.a $(LDADD)
+tests_reference_huggingface_test_LDADD = tests/reference/libreference.a $(LDADD)
+EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
+
+# Random schedules, and what executing them must give.
+cmocka_tests += tests/property_gradients
+tests_property_gradients_SOURCES = tests/property_gradients.c \
+	tests/random_schedule.c tests/random_schedule.h
+tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
+
 gpu_tests = \
 	tests/gpu/norm_test
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h
@@ -57,7 +76,7 @@ TEST_EXTENSIONS =
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-case
 AM_TESTS_ENVIRONMENT = \
-	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP \
+	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
