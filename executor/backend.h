@@ -85,8 +85,7 @@ struct tdm_backend {
     enum tdm_status (*fill)(struct tdm_executor *executor, void *base, uint64_t bytes,
                             struct tdm_error *err);
     enum tdm_status (*scan)(struct tdm_executor *executor, const void *base, uint64_t bytes,
-                            uint64_t *touched_bytes, uint64_t *highest_byte,
-                            struct tdm_error *err);
+                            uint64_t *touched_bytes, uint64_t *highest_byte, struct tdm_error *err);
 
     /* Nanoseconds on the clock of the timings. */
     int64_t (*now)(struct tdm_executor *executor);

@@ -102,8 +102,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     const struct tdm_program *program = training->program;
     const struct tdm_backend *backend = run->options->backend;
     struct tdm_step step = {.number = number,
-                            .learning_rate =
-                                learning_rate(&program->schedule->optimizer, number),
+                            .learning_rate = learning_rate(&program->schedule->optimizer, number),
                             .seed = run->options->seed};
     struct tdm_observer *observer = number == 1 ? training->observer : NULL;
     enum tdm_status status = TDM_OK;
@@ -112,8 +111,8 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (backend->executes) {
         tdm_tokens_step(training->tokens, program->schedule, run->options->seed, number,
                         training->inputs, training->targets);
-        status = tdm_state_write_tokens(&run->arenas, program, training->inputs, training->targets,
-                                        err);
+        status =
+            tdm_state_write_tokens(&run->arenas, program, training->inputs, training->targets, err);
     }
     if (status != TDM_OK)
         return status;
@@ -127,13 +126,14 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     if (run->recorder != NULL) {
-        const struct tdm_recorded_step recorded = {.step = number,
-                                                   .loss = loss,
-                                                   .gradient_norm = norm,
-                                                   .start_ns = start_ns,
-                                                   .end_ns = end_ns,
-                                                   .observer = observer,
-                                                   .arenas = observer ? result->arenas : NULL};
+        const struct tdm_recorded_step recorded = {
+            .step = number,
+            .loss = loss,
+            .gradient_norm = norm,
+            .start_ns = start_ns,
+            .end_ns = end_ns,
+            .observer = observer,
+            .arenas = observer != NULL && backend->executes ? result->arenas : NULL};
         status = tdm_recorder_step(run->recorder, program, &run->arenas, &recorded, err);
         if (status != TDM_OK)
             return status;
@@ -209,8 +209,8 @@ static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
     uint64_t every = options->timed_every;
     if (every == 0)
         every = ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
-    return tdm_recorder_open(options, options->schedule_count, run->programs, every,
-                             &run->recorder, err);
+    return tdm_recorder_open(options, options->schedule_count, run->programs, every, &run->recorder,
+                             err);
 }
 
 enum tdm_status tdm_run(const struct tdm_run_options *options,
@@ -223,8 +223,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     run.loaded = calloc((size_t)options->schedule_count + 1, sizeof(*run.loaded));
     run.programs = calloc((size_t)options->schedule_count + 1, sizeof(struct tdm_program *));
     if (run.loaded == NULL || run.programs == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules",
-                          options->schedule_count);
+        status =
+            tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules", options->schedule_count);
     if (status == TDM_OK)
         status = load_all(&run, err);
     if (status != TDM_OK || options->dry_run)

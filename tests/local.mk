@@ -40,6 +40,11 @@ tests_property_gradients_SOURCES = tests/property_gradients.c \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
+cmocka_tests += tests/no_allocation
+tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
+tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
+	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
+
 gpu_tests = \
 	tests/gpu/norm_test
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nothing is allocated during a step, on any backend.
+ *
+ * The allocator is wrapped at link time, so that every call from our code is counted while a step is
+ * under way: from the clock that a run reads before the walk to the one after it. The trace thread is
+ * exempt by its name; the BLAS and OpenMP libraries are exempt because they are not ours: their calls
+ * do not pass through the wrapper.
+ */
+#include "executor/run.h"
+#include "tests/random_schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static atomic_bool in_step;
+static atomic_uint allocations, outside;
+static const struct tdm_backend *wrapped;
+static unsigned clock_reads;
+
+static void count(void)
+{
+    char name[32] = "";
+    if (!atomic_load(&in_step)) {
+        atomic_fetch_add(&outside, 1);
+        return;
+    }
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    if (strcmp(name, "tidemark-trace") != 0)
+        atomic_fetch_add(&allocations, 1);
+}
+
+/* The linker sends every call of our objects here: -Wl,--wrap. */
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+void *__real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t entries, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+
+void *__wrap_malloc(size_t bytes)
+{
+    count();
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t entries, size_t bytes)
+{
+    count();
+    return __real_calloc(entries, bytes);
+}
+
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    count();
+    return __real_realloc(old, bytes);
+}
+
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    count();
+    return __real_mmap(at, bytes, protection, flags, file, offset);
+}
+
+/* A run reads the clock just before a step and just after it. */
+static int64_t now(struct tdm_executor *executor)
+{
+    atomic_store(&in_step, ++clock_reads % 2 == 1);
+    return wrapped->now(executor);
+}
+
+static void planned(void *self, const char *path, const struct tdm_program *program,
+                    double predicted_seconds)
+{
+    (void)self, (void)path, (void)program, (void)predicted_seconds;
+}
+
+static void tokens(void *self, uint64_t token_count, double entropy)
+{
+    (void)self, (void)token_count, (void)entropy;
+}
+
+static void stepped(void *self, const struct tdm_program *program, uint64_t step, double loss,
+                    double gradient_norm, double seconds)
+{
+    (void)self, (void)program, (void)step, (void)loss, (void)gradient_norm, (void)seconds;
+}
+
+static void write_schedule(const char *path, uint64_t seed)
+{
+    struct tdm_random_options options = {.optimizer = TDM_RANDOM_ADAMW};
+    struct tdm_schedule *schedule;
+    struct tdm_error err;
+    json_t *json;
+    assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_schedule_to_json(schedule, NULL, &json, &err), TDM_OK);
+    assert_int_equal(json_dump_file(json, path, 0), 0);
+    json_decref(json);
+    tdm_schedule_free(schedule);
+}
+
+static void run_steps(const char *name)
+{
+    const struct tdm_run_listener listener = {NULL, planned, tokens, stepped};
+    const char *scratch = getenv("TDM_SCRATCH") != NULL ? getenv("TDM_SCRATCH") : "/tmp";
+    char path[512], trace[512];
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_backend_find(name, &wrapped, &err), TDM_OK);
+    struct tdm_backend backend = *wrapped;
+    backend.now = now;
+
+    snprintf(path, sizeof(path), "%s/no_allocation.json", scratch);
+    snprintf(trace, sizeof(trace), "%s/no_allocation.db", scratch);
+    uint64_t cases = tdm_case_count(3, 12);
+    for (uint64_t i = 0; i < cases; i++) {
+        write_schedule(path, tdm_case_seed(7700, i));
+        const char *paths[] = {path};
+        struct tdm_run_options options = {.schedule_count = 1,
+                                          .schedule_paths = paths,
+                                          .backend = &backend,
+                                          .steps = 3,
+                                          .trace_path = trace,
+                                          .force = true,
+                                          .command = "test"};
+        struct tdm_run_result result;
+        clock_reads = 0;
+        if (tdm_run(&options, &listener, &result, &err) != TDM_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(result.steps, 3);
+    }
+    assert_int_equal(atomic_load(&allocations), 0);
+    assert_true(atomic_load(&outside) > 0); /* the wrapper does see calls */
+    unlink(path);
+    unlink(trace);
+}
+
+static void nothing_is_allocated_in_a_step_of_cpu(void **state)
+{
+    (void)state;
+    run_steps("cpu");
+}
+
+static void nothing_is_allocated_in_a_step_of_null(void **state)
+{
+    (void)state;
+    run_steps("null");
+}
+
+static void the_wrapper_counts(void **state)
+{
+    (void)state;
+    atomic_store(&in_step, true);
+    void *volatile kept = malloc(1); /* volatile: not to be optimised away */
+    free(kept);
+    atomic_store(&in_step, false);
+    assert_int_equal(atomic_exchange(&allocations, 0), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_wrapper_counts),
+        cmocka_unit_test(nothing_is_allocated_in_a_step_of_cpu),
+        cmocka_unit_test(nothing_is_allocated_in_a_step_of_null),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
