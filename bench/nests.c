@@ -88,8 +88,8 @@ static enum tdm_status measure(const struct row *row, struct tdm_error *err)
         status = tdm_simulate(program, NULL, NULL, &simulation, err);
     if (status == TDM_OK) {
         double tokens = 131072;
-        double attention = 4.0 * model->query_heads * model->head_dim * model->layers * tokens *
-                           (tokens + 1) / 2;
+        double attention =
+            4.0 * model->query_heads * model->head_dim * model->layers * tokens * (tokens + 1) / 2;
         double linear = (double)tdm_model_matmul_parameters(model) * tokens;
         printf("%-42s %6.0f %9.3f %7.2f %8.1f\n", row->name,
                (double)simulation.stored_peak_bytes / tokens / 1024,

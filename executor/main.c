@@ -82,18 +82,7 @@ static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct 
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
                                       struct tdm_error *err)
 {
-    enum {
-        BACKEND = 256,
-        WEIGHTS,
-        TOKENS,
-        STEPS,
-        TRACE,
-        TRACE_OPS,
-        FORCE,
-        DRY_RUN,
-        JSON,
-        HELP
-    };
+    enum { BACKEND = 256, WEIGHTS, TOKENS, STEPS, TRACE, TRACE_OPS, FORCE, DRY_RUN, JSON, HELP };
     static const struct option options[] = {{"backend", required_argument, NULL, BACKEND},
                                             {"weights", required_argument, NULL, WEIGHTS},
                                             {"tokens", required_argument, NULL, TOKENS},
@@ -192,19 +181,19 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
                           (json_int_t)result->arenas[place].planned_bytes, "touched_bytes",
                           (json_int_t)result->arenas[place].touched_bytes, "highest_byte",
                           (json_int_t)result->arenas[place].highest_byte));
-        json_t *object = json_pack(
-            "{s:s, s:I, s:I, s:f, s:f, s:o}", "schedule", arguments->run.schedule_paths[i],
-            "steps", (json_int_t)result->steps, "tokens", (json_int_t)result->tokens, "seconds",
-            result->seconds, "predicted_step_seconds", result->predicted_step_seconds, "arenas",
-            arenas);
+        json_t *object =
+            json_pack("{s:s, s:I, s:I, s:f, s:f, s:o}", "schedule",
+                      arguments->run.schedule_paths[i], "steps", (json_int_t)result->steps,
+                      "tokens", (json_int_t)result->tokens, "seconds", result->seconds,
+                      "predicted_step_seconds", result->predicted_step_seconds, "arenas", arenas);
         if (!isnan(result->first_loss)) {
             json_object_set_new(object, "first_loss", json_real(result->first_loss));
             json_object_set_new(object, "last_loss", json_real(result->last_loss));
         }
         json_array_append_new(array, object);
     }
-    json_t *root = json_pack("{s:s, s:b, s:o}", "backend", arguments->run.backend->name,
-                             "finished", status == TDM_OK, "runs", array);
+    json_t *root = json_pack("{s:s, s:b, s:o}", "backend", arguments->run.backend->name, "finished",
+                             status == TDM_OK, "runs", array);
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
     putchar('\n');
     json_decref(root);

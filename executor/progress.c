@@ -14,8 +14,8 @@
 
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps)
 {
-    *progress = (struct tdm_progress){
-        .out = out, .terminal = isatty(fileno(out)) != 0, .steps = steps};
+    *progress =
+        (struct tdm_progress){.out = out, .terminal = isatty(fileno(out)) != 0, .steps = steps};
 }
 
 static void planned(void *self, const char *path, const struct tdm_program *program,

@@ -14,8 +14,8 @@
 struct tdm_progress {
     FILE *out;
     bool terminal;
-    uint64_t steps;          /* to do with each schedule */
-    struct timespec printed; /* when a plain line was printed last */
+    uint64_t steps;                    /* to do with each schedule */
+    struct timespec printed;           /* when a plain line was printed last */
     const struct tdm_program *program; /* whose steps are counted */
     double seconds, model_flops;
 };

@@ -18,7 +18,7 @@ struct tdm_recorder {
     struct tdm_trace *trace;
     uint64_t timed_every;
     int64_t program_id;
-    int64_t run_start_ns; /* begin of the first recorded step */
+    int64_t run_start_ns;       /* begin of the first recorded step */
     struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
     struct tdm_trace_timing *relative;
     size_t timing_capacity;
@@ -28,8 +28,7 @@ struct tdm_recorder {
 
 /* What the observer of a program can hand over, before there is an observer. */
 static enum tdm_status observed_capacity(const struct tdm_program *program,
-                                         struct tdm_trace_capacity *capacity,
-                                         struct tdm_error *err)
+                                         struct tdm_trace_capacity *capacity, struct tdm_error *err)
 {
     struct tdm_observer *observer;
     enum tdm_status status = tdm_observer_new(program, &observer, err);
@@ -138,8 +137,8 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     memset(recorder->live, 0, sizeof(recorder->live));
-    status = tdm_trace_program_begin(recorder->trace, name, text, program, &recorder->program_id,
-                                     err);
+    status =
+        tdm_trace_program_begin(recorder->trace, name, text, program, &recorder->program_id, err);
     free(text);
     if (status == TDM_OK)
         status = tdm_simulate(program, record_op, recorder, &simulation, err);
@@ -162,11 +161,10 @@ static uint64_t resident_bytes(void)
 }
 
 /* Takes the step's times from the backend; relative to its begin. */
-static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
-                   int64_t start_ns)
+static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
 {
-    size_t count = arenas->backend->reap(arenas->executor, recorder->timings,
-                                         recorder->timing_capacity);
+    size_t count =
+        arenas->backend->reap(arenas->executor, recorder->timings, recorder->timing_capacity);
     for (size_t i = 0; i < count; i++) {
         const struct tdm_timing *timing = &recorder->timings[i];
         recorder->relative[i] = (struct tdm_trace_timing){

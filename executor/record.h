@@ -21,9 +21,9 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
 struct tdm_recorded_step {
     uint64_t step;
     double loss, gradient_norm;
-    int64_t start_ns, end_ns;              /* on the backend's clock */
-    struct tdm_observer *observer;         /* NULL: not observed */
-    const struct tdm_trace_arena *arenas;  /* [TDM_PLACES], NULL: not scanned */
+    int64_t start_ns, end_ns;             /* on the backend's clock */
+    struct tdm_observer *observer;        /* NULL: not observed */
+    const struct tdm_trace_arena *arenas; /* [TDM_PLACES], NULL: not scanned */
 };
 
 /* A step has ended. Reaps the backend's times. */

@@ -22,9 +22,9 @@ struct tdm_run_options {
     uint64_t steps;
     const char *trace_path; /* NULL: none */
     bool force;             /* replace an existing trace */
-    uint64_t timed_every;   /* record op times of step 1 and every k-th; 0: choose by their number */
-    bool dry_run;           /* take nothing, run nothing */
-    const char *command;    /* for the trace */
+    uint64_t timed_every; /* record op times of step 1 and every k-th; 0: choose by their number */
+    bool dry_run;         /* take nothing, run nothing */
+    const char *command;  /* for the trace */
     const volatile sig_atomic_t *stop;
 };
 

@@ -200,7 +200,8 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
     const struct tdm_layout *layout = program->layout;
     uint32_t embedding = tdm_model_embedding_unit(model);
     if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        return tdm_fail(err, TDM_INPUT, "gradients are gone at the end of a step with an optimizer");
+        return tdm_fail(err, TDM_INPUT,
+                        "gradients are gone at the end of a step with an optimizer");
     memset(values, 0, model->units[unit].elements * sizeof(*values));
 
     uint32_t number = layout->head_gradient, slot = 0;
@@ -212,8 +213,8 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
     }
     enum tdm_dtype dtype = schedule->dtypes.gradients;
     enum tdm_status status =
-        add_tensors(arenas, model, unit,
-                    tdm_arenas_slot(arenas, &program->buffers[number], slot), dtype, values, err);
+        add_tensors(arenas, model, unit, tdm_arenas_slot(arenas, &program->buffers[number], slot),
+                    dtype, values, err);
     if (status == TDM_OK && unit == embedding && model->tied)
         status = add_tensors(arenas, model, unit,
                              tdm_arenas_slot(arenas, &program->buffers[layout->tied_gradient], 0),
@@ -240,9 +241,8 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
 }
 
 /* The fp64 of a slot. */
-static enum tdm_status read_number(const struct tdm_arenas *arenas,
-                                   const struct tdm_buffer *buffer, uint32_t slot, double *number,
-                                   struct tdm_error *err)
+static enum tdm_status read_number(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
+                                   uint32_t slot, double *number, struct tdm_error *err)
 {
     return arenas->backend->download(arenas->executor, number,
                                      tdm_arenas_slot(arenas, buffer, slot), sizeof(*number), err);

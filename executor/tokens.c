@@ -106,8 +106,7 @@ void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule 
                 continue;
             }
             uint64_t stream = TOKEN_STREAM + s;
-            inputs[row] =
-                (int32_t)(tdm_random_bits(seed, step, stream, i) % tokens->vocabulary);
+            inputs[row] = (int32_t)(tdm_random_bits(seed, step, stream, i) % tokens->vocabulary);
             targets[row] =
                 (int32_t)(tdm_random_bits(seed, step, stream, i + 1) % tokens->vocabulary);
         }

@@ -108,9 +108,9 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     if (observer != NULL)
         tdm_observer_reset(observer);
     enum tdm_status status = tdm_program_emit(walk->program, take_item, walk, err);
-    enum tdm_status finished = backend->finish == NULL
-                                   ? TDM_OK
-                                   : backend->finish(walk->arenas->executor,
-                                                     status == TDM_OK ? err : NULL);
+    enum tdm_status finished =
+        backend->finish == NULL
+            ? TDM_OK
+            : backend->finish(walk->arenas->executor, status == TDM_OK ? err : NULL);
     return status == TDM_OK ? finished : status;
 }

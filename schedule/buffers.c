@@ -103,19 +103,18 @@ static void declare_units(struct builder *b, enum tdm_content content, const cha
     uint32_t head = tdm_model_head_unit(b->model);
     enum tdm_category category = category_of(content);
 
-    rows[TDM_ROW_LAYERS] = resident(
-        b,
-        declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest_layer(b->model), 0,
-                b->model->layers, "%s.layers", name),
-        content, 0, TDM_NONE);
+    rows[TDM_ROW_LAYERS] =
+        resident(b,
+                 declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest_layer(b->model),
+                         0, b->model->layers, "%s.layers", name),
+                 content, 0, TDM_NONE);
     rows[TDM_ROW_EMBEDDING] = resident(b,
                                        declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
                                                embedding, 0, 1, "%s.embedding", name),
                                        content, embedding, TDM_NONE);
-    rows[TDM_ROW_HEAD] = resident(b,
-                                  declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, head, 0,
-                                          1, "%s.head", name),
-                                  content, head, TDM_NONE);
+    rows[TDM_ROW_HEAD] = resident(
+        b, declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, head, 0, 1, "%s.head", name),
+        content, head, TDM_NONE);
 }
 
 static void declare_residents(struct builder *b)
@@ -137,8 +136,8 @@ static void declare_residents(struct builder *b)
     declare_units(b, TDM_UNIT_MOMENT1, "moment1", layout->moment1);
     declare_units(b, TDM_UNIT_MOMENT2, "moment2", layout->moment2);
     layout->norms = resident(b,
-                             declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT,
-                                     TDM_GRADIENT_NORM, 0, 1, b->model->unit_count, "norms"),
+                             declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT, TDM_GRADIENT_NORM,
+                                     0, 1, b->model->unit_count, "norms"),
                              TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
@@ -173,8 +172,8 @@ static void declare_gradients(struct builder *b)
     uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
     layout->embedding_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content,
                                          embedding, 0, 1, "gradients.embedding");
-    layout->head_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, head, 0,
-                                    1, "gradients.head");
+    layout->head_gradient =
+        declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, head, 0, 1, "gradients.head");
     if (model->tied)
         layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT,
                                         TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied");
@@ -230,8 +229,7 @@ static void declare_stores(struct builder *b)
         /* in chunk-major order the first forward of the last layer makes its K and V alone */
         bool forwarded = row || !top || !last_group;
 
-        if (forwarded && group->kept >= TDM_SET_ATTENTION_OUTPUT &&
-            group->kept_from_chunk < chunks)
+        if (forwarded && group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < chunks)
             layout->kept_attention[layer] =
                 declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
                         b->chunk_capacity, chunks - group->kept_from_chunk,
@@ -242,8 +240,8 @@ static void declare_stores(struct builder *b)
                         b->chunk_capacity, row ? chunks : 1, "held_input.layer%u", layer);
         /* what a group does not run forward again it cannot hold; what is kept need not be held */
         bool rerun = !top || (!row && last_group);
-        uint32_t held_to = layout->kept_attention[layer] == TDM_NONE ? chunks
-                                                                      : group->kept_from_chunk;
+        uint32_t held_to =
+            layout->kept_attention[layer] == TDM_NONE ? chunks : group->kept_from_chunk;
         if (rerun && group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < held_to)
             layout->held_attention[layer] =
                 declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
@@ -323,12 +321,11 @@ static void declare_workspaces(struct builder *b)
     uint64_t tile = b->schedule->head_tile_tokens;
     if (tile > b->chunk_capacity)
         tile = b->chunk_capacity;
-    layout->work[TDM_LOGIT_TILE] = declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_LOGIT_TILE,
-                                           0, tile, 1, "logits");
-    layout->stream_slots =
-        b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
-            ? 1
-            : b->program->chunk_count;
+    layout->work[TDM_LOGIT_TILE] =
+        declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_LOGIT_TILE, 0, tile, 1, "logits");
+    layout->stream_slots = b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
+                               ? 1
+                               : b->program->chunk_count;
     layout->stream = declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
                              b->chunk_capacity, layout->stream_slots, "stream");
 }
@@ -367,9 +364,14 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     for (int content = 0; content < TDM_CONTENTS; content++)
         layout->work[content] = TDM_NONE;
 
-    uint32_t **by_layer[] = {&layout->layer_gradient, &layout->layer_gradient_slot, &layout->kv,
-                             &layout->dkv,            &layout->kept_attention,
-                             &layout->held_attention, &layout->held_input, &layout->group_of};
+    uint32_t **by_layer[] = {&layout->layer_gradient,
+                             &layout->layer_gradient_slot,
+                             &layout->kv,
+                             &layout->dkv,
+                             &layout->kept_attention,
+                             &layout->held_attention,
+                             &layout->held_input,
+                             &layout->group_of};
     bool complete = true;
     for (size_t i = 0; i < sizeof(by_layer) / sizeof(by_layer[0]); i++)
         complete &= (*by_layer[i] = none_array(layers)) != NULL;
@@ -387,8 +389,8 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     uint32_t tiles = 0;
     for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++) {
         layout->tile_base[chunk] = tiles;
-        tiles += (uint32_t)tdm_size_ceil_div(program->chunks[chunk].tokens,
-                                             schedule->head_tile_tokens);
+        tiles +=
+            (uint32_t)tdm_size_ceil_div(program->chunks[chunk].tokens, schedule->head_tile_tokens);
     }
     layout->tile_base[program->chunk_count] = tiles;
     return layout;
@@ -471,7 +473,8 @@ bool tdm_attention_kept(const struct tdm_program *program, uint32_t layer, uint3
 bool tdm_attention_held(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
     const struct tdm_layout *layout = program->layout;
-    return layout->held_attention[layer] != TDM_NONE && !tdm_attention_kept(program, layer, chunk) &&
+    return layout->held_attention[layer] != TDM_NONE &&
+           !tdm_attention_kept(program, layer, chunk) &&
            chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
 }
 

@@ -91,8 +91,8 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
 uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     uint64_t elements = tdm_size_mul(tokens, row_elements(schedule->model, TDM_ATTENTION_OUT));
-    return tdm_size_align(
-        tdm_size_mul(elements, tdm_dtype_bytes(schedule->dtypes.activations)), PART_ALIGN);
+    return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(schedule->dtypes.activations)),
+                          PART_ALIGN);
 }
 
 uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,

@@ -6,6 +6,11 @@ libtidemark_a_SOURCES += \
 	schedule/layout.c \
 	schedule/layout.h \
 	schedule/lower.c \
+	schedule/lower_backward.c \
+	schedule/lower_emit.c \
+	schedule/lower_layer.c \
+	schedule/lower_parts.h \
+	schedule/lower_where.c \
 	schedule/lowering.h \
 	schedule/nest.c \
 	schedule/nest.h \

@@ -22,10 +22,10 @@ struct tdm_layout {
     uint32_t embedding_gradient, head_gradient, tied_gradient;
     uint32_t stream;       /* X between layers in the forward (layer-major), DX in the backward */
     uint32_t stream_slots; /* one a chunk, or 1 where one chunk at a time is under way */
-    uint32_t work[TDM_CONTENTS]; /* workspace of one slot */
+    uint32_t work[TDM_CONTENTS];                                         /* workspace of one slot */
     uint32_t fetched_x, fetched_attention, stashed_x, stashed_attention; /* staging rings */
 
-    uint32_t *input;         /* [groups] stored input; the first group has none */
+    uint32_t *input;          /* [groups] stored input; the first group has none */
     uint32_t *layer_gradient; /* [layers] */
     uint32_t *layer_gradient_slot;
     uint32_t *kv, *dkv;       /* [layers] */

@@ -28,8 +28,8 @@ enum tdm_body_kind {
 };
 
 enum tdm_pass {
-    TDM_PASS_FIRST,    /* the forward */
-    TDM_PASS_RERUN,    /* a group run forward again */
+    TDM_PASS_FIRST, /* the forward */
+    TDM_PASS_RERUN, /* a group run forward again */
     TDM_PASS_BACKWARD,
 };
 

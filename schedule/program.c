@@ -187,8 +187,8 @@ uint32_t tdm_program_find(const struct tdm_program *program, const char *name)
 const char *tdm_category_name(enum tdm_category category)
 {
     static const char *const names[TDM_CATEGORIES] = {
-        "weights", "gradients", "optimizer", "residuals",     "kv",      "kv_gradients",
-        "workspace", "logits",  "staging",   "communication", "runtime", "allocator"};
+        "weights",   "gradients", "optimizer", "residuals",     "kv",      "kv_gradients",
+        "workspace", "logits",    "staging",   "communication", "runtime", "allocator"};
     return names[category];
 }
 
@@ -200,9 +200,9 @@ const char *tdm_phase_name(enum tdm_phase phase)
 
 const char *tdm_part_name(enum tdm_part part)
 {
-    static const char *const names[TDM_PARTS] = {"attention_norm", "q",    "kv",        "o",
-                                                 "mlp_norm",       "gate_up", "down",
-                                                 "embedding",      "final_norm", "head"};
+    static const char *const names[TDM_PARTS] = {"attention_norm", "q",       "kv",   "o",
+                                                 "mlp_norm",       "gate_up", "down", "embedding",
+                                                 "final_norm",     "head"};
     return part < TDM_PARTS ? names[part] : "all";
 }
 

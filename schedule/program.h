@@ -60,33 +60,33 @@ enum tdm_content {
     TDM_UNIT_MOMENT1,
     TDM_UNIT_MOMENT2,
     TDM_UNIT_GRADIENT,
-    TDM_X,         /* [tokens, hidden] */
-    TDM_DX,        /* gradient of X, same shape */
-    TDM_NORMED,    /* attention norm of X [tokens, hidden] */
-    TDM_Q,         /* rotated [tokens, query_heads, head_dim]; QRAW before rotation */
+    TDM_X,      /* [tokens, hidden] */
+    TDM_DX,     /* gradient of X, same shape */
+    TDM_NORMED, /* attention norm of X [tokens, hidden] */
+    TDM_Q,      /* rotated [tokens, query_heads, head_dim]; QRAW before rotation */
     TDM_QRAW,
-    TDM_KVRAW,     /* [tokens, K then V: 2 * kv_heads * head_dim] */
-    TDM_KVPAGES,   /* pages of K (rotated) and V */
+    TDM_KVRAW,         /* [tokens, K then V: 2 * kv_heads * head_dim] */
+    TDM_KVPAGES,       /* pages of K (rotated) and V */
     TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
-    TDM_Y,         /* X + attention product [tokens, hidden] */
+    TDM_Y,             /* X + attention product [tokens, hidden] */
     TDM_MLP_NORMED,
     TDM_GATE_UP,   /* [tokens, gate then up: 2 * intermediate] */
     TDM_ACTIVATED, /* silu(gate) * up [tokens, intermediate] */
     TDM_DACTIVATED,
     TDM_DGATE_UP,
     TDM_DMLP_NORMED,
-    TDM_DY,        /* gradient of Y */
+    TDM_DY, /* gradient of Y */
     TDM_DATTENTION,
-    TDM_DQ,        /* of rotated q; DQRAW after rotating back */
+    TDM_DQ, /* of rotated q; DQRAW after rotating back */
     TDM_DQRAW,
     TDM_DKVPAGES,
     TDM_DKVRAW,
     TDM_DNORMED,
     TDM_TIED_GRADIENT, /* the head's part of a tied embedding's gradient */
-    TDM_FINAL_NORMED, /* [tokens, hidden] */
+    TDM_FINAL_NORMED,  /* [tokens, hidden] */
     TDM_DFINAL_NORMED,
-    TDM_LOGIT_TILE, /* [tile tokens, vocabulary] */
-    TDM_LOSS,         /* fp64 [1] a chunk */
+    TDM_LOGIT_TILE,    /* [tile tokens, vocabulary] */
+    TDM_LOSS,          /* fp64 [1] a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
     TDM_CONTENTS
 };
@@ -146,9 +146,9 @@ struct tdm_access {
 /* Operations. Operands in order: r read, w write, a accumulate; w/a: the first addition writes, later
  * ones accumulate. [x]: may be absent. */
 enum tdm_op_kind {
-    TDM_OP_COPY, /* r source, w destination: same content at another place; lanes h2d and d2h */
-    TDM_OP_ZERO, /* w slot: the part's bytes become zero */
-    TDM_OP_EMBED,               /* r tokens, r weights, w X */
+    TDM_OP_COPY,  /* r source, w destination: same content at another place; lanes h2d and d2h */
+    TDM_OP_ZERO,  /* w slot: the part's bytes become zero */
+    TDM_OP_EMBED, /* r tokens, r weights, w X */
     TDM_OP_EMBED_GRAD,          /* r tokens, r DX, a gradient */
     TDM_OP_NORM,                /* r input, r weights, w normed */
     TDM_OP_NORM_GRAD,           /* r input, r weights, r normed's gradient, w/a input's gradient,
@@ -182,8 +182,8 @@ struct tdm_op {
     enum tdm_part part; /* weights it works with; 0 if none */
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer; /* or unit; TDM_NONE if none */
-    uint32_t chunk; /* TDM_NONE if none */
+    uint32_t layer;        /* or unit; TDM_NONE if none */
+    uint32_t chunk;        /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
     uint64_t first_row;    /* of a tile inside its chunk */
     uint32_t access_count; /* operands, absent ones included */
@@ -203,7 +203,7 @@ struct tdm_buffer {
     enum tdm_category category;
     enum tdm_dtype dtype;
     enum tdm_axis axis;
-    bool resident;       /* its contents outlive the step; slots hold `initial` before the first one */
+    bool resident; /* its contents outlive the step; slots hold `initial` before the first one */
     struct tdm_tag initial; /* slot k: chunk + k or layer + k, by the axis */
     uint32_t slots;
     uint64_t slot_bytes;

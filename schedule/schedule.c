@@ -74,8 +74,7 @@ bool tdm_place_parse(const char *name, enum tdm_place *place)
 }
 
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
-                                 uint64_t context, struct tdm_schedule **out,
-                                 struct tdm_error *err)
+                                 uint64_t context, struct tdm_schedule **out, struct tdm_error *err)
 {
     struct tdm_schedule *schedule = calloc(1, sizeof(*schedule));
     if (schedule == NULL)
@@ -173,9 +172,12 @@ static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const c
     const struct {
         const char *name;
         enum tdm_dtype dtype;
-    } values[] = {{"weights", dtypes->weights},     {"activations", dtypes->activations},
-                  {"kv", dtypes->kv},               {"kv_gradients", dtypes->kv_gradients},
-                  {"gradients", dtypes->gradients}, {"moments", dtypes->moments},
+    } values[] = {{"weights", dtypes->weights},
+                  {"activations", dtypes->activations},
+                  {"kv", dtypes->kv},
+                  {"kv_gradients", dtypes->kv_gradients},
+                  {"gradients", dtypes->gradients},
+                  {"moments", dtypes->moments},
                   {"logits", dtypes->logits}};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (!is_value(values[i].dtype))
@@ -212,8 +214,7 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     if (layers != schedule->model->layers) {
         tdm_fail(err, TDM_INPUT, "%s: \"groups\" have %llu layers, the model has %u", file,
                  (unsigned long long)layers, schedule->model->layers);
-        return tdm_hint(err, "the sizes of all groups must add up to %u",
-                        schedule->model->layers);
+        return tdm_hint(err, "the sizes of all groups must add up to %u", schedule->model->layers);
     }
     return TDM_OK;
 }
@@ -254,8 +255,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; 1 to 65536 is due", file,
                         (unsigned long long)schedule->page_tokens);
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due",
-                        file, (unsigned long long)schedule->head_tile_tokens);
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due", file,
+                        (unsigned long long)schedule->head_tile_tokens);
     if (schedule->prefetch > MAX_PREFETCH)
         return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; 0 to %u is due", file,
                         schedule->prefetch, MAX_PREFETCH);

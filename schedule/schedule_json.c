@@ -35,22 +35,21 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
 
 static json_t *dtypes_to_json(const struct tdm_dtypes *dtypes)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "weights",
-                     tdm_dtype_name(dtypes->weights), "master", tdm_dtype_name(dtypes->master),
-                     "activations", tdm_dtype_name(dtypes->activations), "kv",
-                     tdm_dtype_name(dtypes->kv), "kv_gradients",
-                     tdm_dtype_name(dtypes->kv_gradients), "gradients",
-                     tdm_dtype_name(dtypes->gradients), "moments",
-                     tdm_dtype_name(dtypes->moments), "logits", tdm_dtype_name(dtypes->logits));
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "weights", tdm_dtype_name(dtypes->weights),
+        "master", tdm_dtype_name(dtypes->master), "activations",
+        tdm_dtype_name(dtypes->activations), "kv", tdm_dtype_name(dtypes->kv), "kv_gradients",
+        tdm_dtype_name(dtypes->kv_gradients), "gradients", tdm_dtype_name(dtypes->gradients),
+        "moments", tdm_dtype_name(dtypes->moments), "logits", tdm_dtype_name(dtypes->logits));
 }
 
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
 {
     return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I}", "kind",
-                     tdm_optimizer_name(optimizer->kind), "learning_rate",
-                     optimizer->learning_rate, "beta1", optimizer->beta1, "beta2",
-                     optimizer->beta2, "epsilon", optimizer->epsilon, "weight_decay",
-                     optimizer->weight_decay, "warmup_steps", (json_int_t)optimizer->warmup_steps);
+                     tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate,
+                     "beta1", optimizer->beta1, "beta2", optimizer->beta2, "epsilon",
+                     optimizer->epsilon, "weight_decay", optimizer->weight_decay, "warmup_steps",
+                     (json_int_t)optimizer->warmup_steps);
 }
 
 enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
@@ -131,8 +130,8 @@ static enum tdm_status read_groups(const char *file, const json_t *array,
     enum tdm_status status = TDM_OK;
     size_t count = json_array_size(array);
     if (count == 0 || count > schedule->model->layers)
-        return tdm_fail(err, TDM_INPUT, "%s: \"groups\" has %zu entries for %u layers", file,
-                        count, schedule->model->layers);
+        return tdm_fail(err, TDM_INPUT, "%s: \"groups\" has %zu entries for %u layers", file, count,
+                        schedule->model->layers);
     free(schedule->groups);
     schedule->group_count = 0;
     schedule->groups = calloc(count, sizeof(*schedule->groups));
@@ -163,8 +162,10 @@ static enum tdm_status read_sequences(const char *file, const json_t *array,
         const json_t *length = json_array_get(array, i);
         if (!json_is_integer(length) || json_integer_value(length) < 1) {
             free(tokens);
-            return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%zu]\" must be a whole number of "
-                            "tokens, at least 1", file, i);
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"sequences[%zu]\" must be a whole number of "
+                            "tokens, at least 1",
+                            file, i);
         }
         tokens[i] = (uint64_t)json_integer_value(length);
     }
@@ -177,9 +178,8 @@ static enum tdm_status read_sequences(const char *file, const json_t *array,
 static enum tdm_status read_dtypes(const char *file, const json_t *object,
                                    struct tdm_dtypes *dtypes, struct tdm_error *err)
 {
-    static const char *const keys[] = {"weights",      "master",    "activations", "kv",
-                                       "kv_gradients", "gradients", "moments",     "logits",
-                                       NULL};
+    static const char *const keys[] = {"weights",   "master",  "activations", "kv", "kv_gradients",
+                                       "gradients", "moments", "logits",      NULL};
     struct tdm_json_reader reader = {file, "dtypes", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     read_dtype(&reader, "weights", &dtypes->weights);
@@ -209,8 +209,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     optimizer->beta2 = tdm_json_number(&reader, "beta2", 0, 1);
     optimizer->epsilon = tdm_json_number(&reader, "epsilon", 0, 1);
     optimizer->weight_decay = tdm_json_number(&reader, "weight_decay", 0, 1e3);
-    optimizer->warmup_steps =
-        tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
+    optimizer->warmup_steps = tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
     return reader.status;
 }
 
@@ -269,9 +268,9 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        struct tdm_schedule **out, struct tdm_error *err)
 {
     static const char *const keys[] = {
-        "format",      "model",       "machine",          "memory_bytes", "host_memory_bytes",
-        "sequences",   "order",       "chunk_tokens",     "page_tokens",  "head_tile_tokens",
-        "prefetch",    "groups",      "dtypes",           "optimizer",    "predicted",
+        "format",    "model",  "machine",      "memory_bytes", "host_memory_bytes",
+        "sequences", "order",  "chunk_tokens", "page_tokens",  "head_tile_tokens",
+        "prefetch",  "groups", "dtypes",       "optimizer",    "predicted",
         NULL};
     struct tdm_json_reader reader = {file, "", root, err, TDM_OK};
     const char *format = tdm_json_string(&reader, "format");

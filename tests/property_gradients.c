@@ -73,8 +73,7 @@ static void draw_data(struct data *data, const struct tdm_schedule *schedule, ui
     float *at = data->weights;
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
         for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
-            const struct tdm_tensor *tensor =
-                &model->tensors[model->units[unit].first_tensor + t];
+            const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + t];
             bool matrix = tensor->rows > 1;
             bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM ||
                         tensor->role == TDM_ROLE_MLP_NORM || tensor->role == TDM_ROLE_FINAL_NORM;
@@ -104,9 +103,8 @@ static void free_data(struct data *data)
 
 /* ---- on the cpu backend ---- */
 
-static enum tdm_status write_all(const struct tdm_arenas *arenas,
-                                 const struct tdm_program *program, const struct data *data,
-                                 struct tdm_error *err)
+static enum tdm_status write_all(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                 const struct data *data, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     const float *at = data->weights;
@@ -231,15 +229,13 @@ static void compare_tensors(const struct tdm_model *model, const struct outcome 
         const double *due = gradients ? tdm_reference_gradients(reference, unit)
                                       : tdm_reference_weights(reference, unit);
         for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
-            const struct tdm_tensor *tensor =
-                &model->tensors[model->units[unit].first_tensor + t];
+            const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + t];
             double error = 0, size = 0;
             for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
                 error += (at[i] - due[i]) * (at[i] - due[i]);
                 size += due[i] * due[i];
             }
-            double each =
-                sqrt(error) / fmax(sqrt(size), least * sqrt((double)tensor->elements));
+            double each = sqrt(error) / fmax(sqrt(size), least * sqrt((double)tensor->elements));
             if (!(each <= worst->tensor)) {
                 worst->tensor = each;
                 worst->role = tensor->role;
@@ -299,8 +295,8 @@ static struct outcome new_outcome(const struct data *data)
 static bool run_case(uint64_t seed, struct worst *worst)
 {
     struct tdm_random_options options = {.dtypes = TDM_RANDOM_FP32,
-                                         .optimizer = seed % 2 ? TDM_RANDOM_NO_OPTIMIZER
-                                                               : TDM_RANDOM_ADAMW};
+                                         .optimizer =
+                                             seed % 2 ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_ADAMW};
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
     char text[512];
@@ -354,8 +350,9 @@ static void gradients_are_those_of_the_reference(void **state)
     struct worst worst = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
-    print_message("%llu cases from seed %u: worst relative error of a loss %.2e, of a tensor %.2e\n",
-                  (unsigned long long)cases, BASE_SEED, worst.loss, worst.tensor);
+    print_message(
+        "%llu cases from seed %u: worst relative error of a loss %.2e, of a tensor %.2e\n",
+        (unsigned long long)cases, BASE_SEED, worst.loss, worst.tensor);
     assert_int_equal(failed, 0);
 }
 

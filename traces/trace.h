@@ -22,11 +22,11 @@
 
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
-    const char *command;    /* as typed */
-    const char *backend;    /* "cpu" */
-    const char *where;      /* host name, cores or GPU */
-    const char *versions;   /* tidemark and libraries */
-    const char *started_at; /* ISO 8601, UTC */
+    const char *command;      /* as typed */
+    const char *backend;      /* "cpu" */
+    const char *where;        /* host name, cores or GPU */
+    const char *versions;     /* tidemark and libraries */
+    const char *started_at;   /* ISO 8601, UTC */
     const char *resumed_from; /* NULL: a fresh run */
 };
 

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LM head, backward of a layer, optimizer. */
+#include "schedule/lower_parts.h"
+
+#include "base/size.h"
+
+/* One LM-head tile; tiles of the whole step are numbered through, and run in reverse. */
+static void head_tile(struct tdm_lowering *l, const struct tdm_body *body, uint32_t tile,
+                      uint32_t tiles)
+{
+    const struct tdm_schedule *schedule = l->schedule;
+    const struct tdm_layout *layout = l->layout;
+    uint64_t chunk_tokens = l->program->chunks[body->chunk].tokens;
+    uint32_t number = layout->tile_base[body->chunk] + tile;
+    uint32_t last = layout->tile_base[l->program->chunk_count] - 1;
+    bool tied = l->model->tied;
+    uint32_t unit = tied ? tdm_model_embedding_unit(l->model) : tdm_model_head_unit(l->model);
+    enum tdm_part part = tied ? TDM_PART_EMBEDDING : TDM_PART_HEAD;
+    bool first = tile == tiles - 1;
+
+    tdm_low_op_begin(l, body, TDM_OP_HEAD, TDM_PART_HEAD);
+    l->op.first_row = tile * schedule->head_tile_tokens;
+    l->op.tokens = chunk_tokens - l->op.first_row;
+    if (l->op.tokens > schedule->head_tile_tokens)
+        l->op.tokens = schedule->head_tile_tokens;
+
+    tdm_low_changes(l, tdm_low_work(l, TDM_FINAL_NORMED),
+                    first ? tdm_low_tag(TDM_FINAL_NORMED, body->layer, body->chunk)
+                          : tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile + 1),
+                    tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile));
+    tdm_low_reads(l, (struct tdm_ref){layout->tokens, body->chunk},
+                  tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
+    tdm_low_reads_weights(l, unit, part);
+    tdm_low_writes(l, tdm_low_work(l, TDM_LOGIT_TILE),
+                   tdm_low_sum_tag(TDM_LOGIT_TILE, body->layer, body->chunk, tile));
+    if (tied) {
+        struct tdm_tag after = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, number);
+        struct tdm_tag before = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, number + 1);
+        tdm_low_access(l, (struct tdm_ref){layout->tied_gradient, 0}, 1,
+                       number == last ? TDM_WRITE : TDM_ACCUMULATE, 0, before, after,
+                       tdm_part_bytes(l->model, unit, part, schedule->dtypes.gradients));
+    } else {
+        tdm_low_adds_gradient(l, unit, TDM_PART_HEAD, number, last);
+    }
+    tdm_low_access(l, (struct tdm_ref){layout->loss, body->chunk}, 1,
+                   first ? TDM_WRITE : TDM_ACCUMULATE, 0,
+                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, tile + 1),
+                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, tile), sizeof(double));
+    tdm_low_op_end(l);
+}
+
+void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t head = tdm_model_head_unit(l->model);
+    struct tdm_ref stream = tdm_low_stream_ref(l, body->chunk);
+    uint32_t tiles = l->layout->tile_base[body->chunk + 1] - l->layout->tile_base[body->chunk];
+
+    tdm_low_alloc_work(l, TDM_FINAL_NORMED);
+    tdm_low_norm(l, body, TDM_PART_FINAL_NORM, stream, TDM_X, TDM_FINAL_NORMED);
+    tdm_low_alloc_work(l, TDM_LOGIT_TILE);
+    for (uint32_t tile = tiles; tile-- > 0;)
+        head_tile(l, body, tile, tiles);
+    tdm_low_release_work(l, TDM_LOGIT_TILE);
+
+    tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, TDM_PART_FINAL_NORM);
+    tdm_low_reads(l, stream, tdm_low_tag(TDM_X, body->layer, body->chunk));
+    tdm_low_reads_weights(l, head, TDM_PART_FINAL_NORM);
+    tdm_low_reads(l, tdm_low_work(l, TDM_FINAL_NORMED),
+                  tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, 0));
+    tdm_low_writes(l, stream, tdm_low_tag(TDM_DX, body->layer, body->chunk));
+    tdm_low_adds_gradient(l, head, TDM_PART_FINAL_NORM, body->chunk, l->program->chunk_count - 1);
+    tdm_low_op_end(l);
+    tdm_low_release_work(l, TDM_FINAL_NORMED);
+}
+
+/* input gradient = output gradient * weights; weight gradient += output gradient^T * input. */
+static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                       struct tdm_ref from, struct tdm_tag gradient, enum tdm_content to,
+                       bool first)
+{
+    struct tdm_tag made = tdm_low_tag(to, body->layer, body->chunk);
+    tdm_low_op_begin(l, body, TDM_OP_PRODUCT_GRAD_INPUT, part);
+    tdm_low_reads(l, from, gradient);
+    tdm_low_reads_weights(l, body->layer, part);
+    if (first)
+        tdm_low_writes(l, tdm_low_work(l, to), made);
+    else /* the q product's share is there; with the KV product's the sum is complete */
+        tdm_low_changes(l, tdm_low_work(l, to), made,
+                        tdm_low_sum_tag(to, body->layer, body->chunk, 0));
+    tdm_low_op_end(l);
+}
+
+static void grad_weight(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                        struct tdm_ref input, enum tdm_content of, struct tdm_ref from,
+                        struct tdm_tag gradient)
+{
+    tdm_low_op_begin(l, body, TDM_OP_PRODUCT_GRAD_WEIGHT, part);
+    tdm_low_reads(l, input, tdm_low_tag(of, body->layer, body->chunk));
+    tdm_low_reads(l, from, gradient);
+    tdm_low_adds_layer_gradient(l, part);
+    tdm_low_op_end(l);
+}
+
+static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                      struct tdm_ref x, enum tdm_content of, enum tdm_content d_normed,
+                      uint32_t contributor, struct tdm_tag before, struct tdm_tag after)
+{
+    tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, part);
+    tdm_low_reads(l, x, tdm_low_tag(of, body->layer, body->chunk));
+    tdm_low_reads_weights(l, body->layer, part);
+    tdm_low_reads(l, tdm_low_work(l, d_normed),
+                  tdm_low_sum_tag(d_normed, body->layer, body->chunk, contributor));
+    tdm_low_changes(l, tdm_low_stream_ref(l, body->chunk), before, after);
+    tdm_low_adds_layer_gradient(l, part);
+    tdm_low_op_end(l);
+}
+
+static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    struct tdm_ref stream = tdm_low_stream_ref(l, chunk);
+    struct tdm_tag dx = tdm_low_tag(TDM_DX, layer + 1, chunk);
+    struct tdm_tag d_gate_up = tdm_low_tag(TDM_DGATE_UP, layer, chunk);
+
+    grad_weight(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, stream, dx);
+    tdm_low_release_work(l, TDM_ACTIVATED);
+    tdm_low_alloc_work(l, TDM_DACTIVATED);
+    grad_input(l, body, TDM_PART_DOWN, stream, dx, TDM_DACTIVATED, true);
+    tdm_low_op_begin(l, body, TDM_OP_SWIGLU_GRAD, TDM_PART_GATE_UP);
+    tdm_low_changes(l, tdm_low_work(l, TDM_GATE_UP), tdm_low_tag(TDM_GATE_UP, layer, chunk),
+                    d_gate_up);
+    tdm_low_reads(l, tdm_low_work(l, TDM_DACTIVATED), tdm_low_tag(TDM_DACTIVATED, layer, chunk));
+    tdm_low_op_end(l);
+    tdm_low_release_work(l, TDM_DACTIVATED);
+    grad_weight(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
+                tdm_low_work(l, TDM_GATE_UP), d_gate_up);
+    tdm_low_release_work(l, TDM_MLP_NORMED);
+    tdm_low_alloc_work(l, TDM_DMLP_NORMED);
+    grad_input(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_GATE_UP), d_gate_up, TDM_DMLP_NORMED,
+               true);
+    tdm_low_release_work(l, TDM_GATE_UP);
+    norm_grad(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_DMLP_NORMED, TDM_NONE,
+              dx, tdm_low_tag(TDM_DY, layer, chunk));
+    tdm_low_release_work(l, TDM_DMLP_NORMED);
+    tdm_low_release_work(l, TDM_Y);
+}
+
+static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+                           struct tdm_ref attention_out)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    const struct tdm_chunk *where = &l->program->chunks[chunk];
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, where->first_chunk);
+    struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, where->first_chunk, chunk);
+    struct tdm_tag before = after;
+    before.contributor = chunk + 1;
+    bool first = chunk == where->last_chunk;
+
+    tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
+    tdm_low_reads(l, tdm_low_work(l, TDM_Q), tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_prefix(l, l->layout->kv[layer], TDM_READ, pages, pages);
+    tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
+    tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
+    tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
+    tdm_low_prefix(l, l->layout->dkv[layer], first ? TDM_WRITE : TDM_ACCUMULATE, before, after);
+    tdm_low_op_end(l);
+}
+
+static void q_backward(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_DQRAW, body->layer, body->chunk);
+    tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, TDM_PART_Q);
+    tdm_low_changes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
+    tdm_low_op_end(l);
+    grad_weight(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+                tdm_low_work(l, TDM_DQ), raw);
+    tdm_low_alloc_work(l, TDM_DNORMED);
+    grad_input(l, body, TDM_PART_Q, tdm_low_work(l, TDM_DQ), raw, TDM_DNORMED, true);
+    tdm_low_release_work(l, TDM_DQ);
+}
+
+/* When a chunk is reached, all later chunks have added to its dK, dV. */
+static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_DKVRAW, body->layer, body->chunk);
+    tdm_low_alloc_work(l, TDM_DKVRAW);
+    tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, TDM_PART_KV);
+    tdm_low_reads(l, (struct tdm_ref){l->layout->dkv[body->layer], body->chunk},
+                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
+    tdm_low_writes(l, tdm_low_work(l, TDM_DKVRAW), raw);
+    tdm_low_op_end(l);
+    grad_weight(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+                tdm_low_work(l, TDM_DKVRAW), raw);
+    tdm_low_release_work(l, TDM_NORMED);
+    grad_input(l, body, TDM_PART_KV, tdm_low_work(l, TDM_DKVRAW), raw, TDM_DNORMED, false);
+    tdm_low_release_work(l, TDM_DKVRAW);
+}
+
+static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t unit = tdm_model_embedding_unit(l->model);
+    uint32_t chunks = l->program->chunk_count;
+    uint64_t bytes =
+        tdm_part_bytes(l->model, unit, TDM_PART_EMBEDDING, l->schedule->dtypes.gradients);
+    struct tdm_ref gradient = tdm_low_gradient_ref(l, unit);
+    struct tdm_tag before = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk + 1);
+    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, body->chunk);
+    struct tdm_body on_unit = *body;
+    on_unit.layer = unit;
+
+    if (body->chunk == chunks - 1) { /* rows of tokens that do not occur stay zero */
+        if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+            tdm_low_alloc(l, gradient.buffer);
+        tdm_low_op_begin(l, &on_unit, TDM_OP_ZERO, TDM_PART_EMBEDDING);
+        tdm_low_access(l, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
+                       tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), before, bytes);
+        tdm_low_op_end(l);
+    }
+    tdm_low_op_begin(l, &on_unit, TDM_OP_EMBED_GRAD, TDM_PART_EMBEDDING);
+    tdm_low_reads(l, (struct tdm_ref){l->layout->tokens, body->chunk},
+                  tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
+    tdm_low_reads(l, tdm_low_stream_ref(l, body->chunk), tdm_low_tag(TDM_DX, 0, body->chunk));
+    uint64_t rows =
+        l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.gradients);
+    tdm_low_access(l, gradient, 1, TDM_ACCUMULATE, TDM_PART_EMBEDDING, before, after,
+                   rows < bytes ? rows : bytes); /* at most a row for each token */
+    tdm_low_op_end(l);
+}
+
+void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+{
+    const struct tdm_body *body = &pending->body;
+    uint32_t layer = body->layer, chunk = body->chunk;
+    bool there = tdm_low_attention_is_there(l, body);
+    bool embedded;
+
+    if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
+        tdm_low_alloc(l, l->layout->dkv[layer]);
+        if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+            tdm_low_alloc(l, l->layout->layer_gradient[layer]);
+    }
+
+    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
+    tdm_low_alloc_work(l, TDM_NORMED);
+    tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
+    tdm_low_alloc_work(l, TDM_Q);
+    tdm_low_q_product(l, body);
+    struct tdm_ref attention_out = tdm_low_stored_attention(l, body);
+    if (!there) {
+        tdm_low_alloc_work(l, TDM_ATTENTION_OUT);
+        attention_out = tdm_low_work(l, TDM_ATTENTION_OUT);
+        tdm_low_attention(l, body, attention_out);
+    } else if (tdm_low_on_host(l, attention_out.buffer)) {
+        attention_out = pending->fetched_attention;
+    }
+    tdm_low_mlp(l, body, attention_out, x);
+
+    mlp_backward(l, body);
+    struct tdm_tag dy = tdm_low_tag(TDM_DY, layer, chunk);
+    grad_weight(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_stream_ref(l, chunk),
+                dy);
+    tdm_low_alloc_work(l, TDM_DATTENTION);
+    grad_input(l, body, TDM_PART_O, tdm_low_stream_ref(l, chunk), dy, TDM_DATTENTION, true);
+    tdm_low_alloc_work(l, TDM_DQ);
+    attention_grad(l, body, attention_out);
+    tdm_low_release_work(l, TDM_DATTENTION);
+    tdm_low_release_work(l, TDM_Q);
+    if (!there)
+        tdm_low_release_work(l, TDM_ATTENTION_OUT);
+    q_backward(l, body);
+    kv_backward(l, body);
+    norm_grad(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_DNORMED, 0, dy,
+              tdm_low_tag(TDM_DX, layer, chunk));
+    tdm_low_release_work(l, TDM_DNORMED);
+    if (embedded)
+        tdm_low_release_work(l, TDM_X);
+    if (layer == 0)
+        embedding_backward(l, body);
+}
+
+static void updates(struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
+                    enum tdm_content content, enum tdm_dtype dtype)
+{
+    struct tdm_ref ref = tdm_low_unit_ref(l, rows, l->op.layer);
+    if (ref.buffer == TDM_NONE) {
+        tdm_low_absent(l);
+        return;
+    }
+    /* contributor 0: as of after this step */
+    tdm_low_access(l, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
+                   tdm_low_tag(content, l->op.layer, TDM_NONE),
+                   tdm_low_sum_tag(content, l->op.layer, TDM_NONE, 0),
+                   tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
+}
+
+void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    const struct tdm_dtypes *dtypes = &l->schedule->dtypes;
+    uint32_t unit = body->layer;
+    uint32_t embedding = tdm_model_embedding_unit(l->model);
+    uint64_t gradient_bytes = tdm_part_bytes(l->model, unit, TDM_PART_ALL, dtypes->gradients);
+    struct tdm_tag gradient = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0);
+
+    tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
+    updates(l, layout->weights, TDM_UNIT_WEIGHTS, dtypes->weights);
+    tdm_low_access(l, tdm_low_gradient_ref(l, unit), 1, TDM_READ, TDM_PART_ALL, gradient, gradient,
+                   gradient_bytes);
+    updates(l, layout->master, TDM_UNIT_MASTER, dtypes->master);
+    updates(l, layout->moment1, TDM_UNIT_MOMENT1, dtypes->moments);
+    updates(l, layout->moment2, TDM_UNIT_MOMENT2, dtypes->moments);
+    struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
+    tdm_low_access(l, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE, 0, norms, norms,
+                   sizeof(double));
+    if (unit == embedding && l->model->tied) {
+        struct tdm_tag tied = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
+        tdm_low_access(l, (struct tdm_ref){layout->tied_gradient, 0}, 1, TDM_READ, 0, tied, tied,
+                       gradient_bytes);
+    }
+    tdm_low_op_end(l);
+    if (unit == embedding)
+        tdm_low_release(l, layout->embedding_gradient);
+}

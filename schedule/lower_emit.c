@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Emitting: allocations, frees and ops under construction, operand by operand. */
+#include "schedule/lower_parts.h"
+
+#include "base/size.h"
+#include "schedule/cost.h"
+
+#include <string.h>
+
+static void emit(struct tdm_lowering *l, const struct tdm_item *item)
+{
+    if (l->status == TDM_OK)
+        l->status = l->sink(l->self, item, l->err);
+}
+
+void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer)
+{
+    if (buffer != TDM_NONE)
+        emit(l, &(struct tdm_item){.kind = TDM_ALLOC, .buffer = buffer});
+}
+
+void tdm_low_release(struct tdm_lowering *l, uint32_t buffer)
+{
+    if (buffer != TDM_NONE)
+        emit(l, &(struct tdm_item){.kind = TDM_FREE, .buffer = buffer});
+}
+
+void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                      enum tdm_part part)
+{
+    memset(&l->op, 0, sizeof(l->op));
+    l->op.kind = kind;
+    l->op.part = part;
+    l->op.phase = body->phase;
+    l->op.lane = TDM_LANE_COMPUTE;
+    l->op.layer = body->layer;
+    l->op.chunk = body->chunk;
+    if (body->chunk != TDM_NONE)
+        l->op.tokens = l->program->chunks[body->chunk].tokens;
+}
+
+void tdm_low_op_end(struct tdm_lowering *l)
+{
+    l->op.number = l->op_count++;
+    tdm_op_cost(l->program, &l->op);
+    emit(l, &(struct tdm_item){.kind = TDM_RUN, .op = &l->op});
+}
+
+struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t chunk)
+{
+    return (struct tdm_tag){content, layer, chunk, TDM_NONE};
+}
+
+struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
+                               uint32_t contributor)
+{
+    return (struct tdm_tag){content, layer, chunk, contributor};
+}
+
+void tdm_low_access(struct tdm_lowering *l, struct tdm_ref ref, uint32_t slots, enum tdm_mode mode,
+                    uint32_t part, struct tdm_tag before, struct tdm_tag after, uint64_t bytes)
+{
+    l->op.access[l->op.access_count++] =
+        (struct tdm_access){ref.buffer, ref.slot, slots, mode, part, before, after, bytes};
+}
+
+void tdm_low_absent(struct tdm_lowering *l)
+{
+    l->op.access[l->op.access_count++] = (struct tdm_access){.buffer = TDM_NONE};
+}
+
+uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content content)
+{
+    return tdm_content_bytes(l->schedule, content, 0, l->op.tokens);
+}
+
+void tdm_low_reads(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what)
+{
+    tdm_low_access(l, ref, 1, TDM_READ, 0, what, what, tdm_low_row_bytes(l, what.content));
+}
+
+void tdm_low_writes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what)
+{
+    tdm_low_access(l, ref, 1, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
+                   tdm_low_row_bytes(l, what.content));
+}
+
+void tdm_low_changes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag before,
+                     struct tdm_tag after)
+{
+    tdm_low_access(l, ref, 1, TDM_ACCUMULATE, 0, before, after,
+                   tdm_low_row_bytes(l, after.content));
+}
+
+struct tdm_ref tdm_low_work(const struct tdm_lowering *l, enum tdm_content content)
+{
+    return (struct tdm_ref){l->layout->work[content], 0};
+}
+
+void tdm_low_alloc_work(struct tdm_lowering *l, enum tdm_content content)
+{
+    tdm_low_alloc(l, l->layout->work[content]);
+}
+
+void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content)
+{
+    tdm_low_release(l, l->layout->work[content]);
+}
+
+/* ---- units: weights, gradients, moments ---- */
+
+struct tdm_ref tdm_low_unit_ref(const struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
+                                uint32_t unit)
+{
+    struct tdm_ref ref;
+    ref.buffer = rows[tdm_unit_row_of(l->model, unit, &ref.slot)];
+    return ref;
+}
+
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part)
+{
+    struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
+    tdm_low_access(l, tdm_low_unit_ref(l, l->layout->weights, unit), 1, TDM_READ, part, what, what,
+                   tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
+}
+
+struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
+{
+    if (unit < l->model->layers)
+        return (struct tdm_ref){l->layout->layer_gradient[unit],
+                                l->layout->layer_gradient_slot[unit]};
+    if (unit == tdm_model_embedding_unit(l->model))
+        return (struct tdm_ref){l->layout->embedding_gradient, 0};
+    return (struct tdm_ref){l->layout->head_gradient, 0};
+}
+
+void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t unit, enum tdm_part part,
+                           uint32_t contributor, uint32_t first)
+{
+    struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, contributor);
+    struct tdm_tag before = after;
+    before.contributor = contributor + 1;
+    if (contributor == first)
+        before = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
+    tdm_low_access(l, tdm_low_gradient_ref(l, unit), 1,
+                   contributor == first ? TDM_WRITE : TDM_ACCUMULATE, part, before, after,
+                   tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.gradients));
+}
+
+void tdm_low_adds_layer_gradient(struct tdm_lowering *l, enum tdm_part part)
+{
+    tdm_low_adds_gradient(l, l->op.layer, part, l->op.chunk, l->program->chunk_count - 1);
+}
+
+/* ---- moving between places ---- */
+
+void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                  struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+{
+    tdm_low_op_begin(l, body, TDM_OP_COPY, 0);
+    l->op.lane = lane;
+    l->op.layer = what.layer;
+    tdm_low_reads(l, from, what);
+    tdm_low_writes(l, to, what);
+    tdm_low_op_end(l);
+}
+
+bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer)
+{
+    return buffer != TDM_NONE && l->program->buffers[buffer].place == TDM_HOST;
+}
+
+struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next)
+{
+    struct tdm_ref ref = {ring, *next};
+    *next = (*next + 1) % l->program->buffers[ring].slots;
+    return ref;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer forward: for the first time, again, or as the recompute of a backward; K and V alone. */
+#include "schedule/lower_parts.h"
+
+static void embed(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref to)
+{
+    tdm_low_op_begin(l, body, TDM_OP_EMBED, TDM_PART_EMBEDDING);
+    tdm_low_reads(l, (struct tdm_ref){l->layout->tokens, body->chunk},
+                  tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
+    tdm_low_reads_weights(l, tdm_model_embedding_unit(l->model), TDM_PART_EMBEDDING);
+    uint64_t rows = l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.weights);
+    if (l->op.access[1].bytes > rows)
+        l->op.access[1].bytes = rows; /* at most a row for each token */
+    tdm_low_writes(l, to, tdm_low_tag(TDM_X, 0, body->chunk));
+    tdm_low_op_end(l);
+}
+
+struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending *pending,
+                                bool *embedded)
+{
+    const struct tdm_body *body = &pending->body;
+    *embedded = false;
+    if (pending->fetched_x.buffer != TDM_NONE)
+        return pending->fetched_x;
+    struct tdm_ref stored = tdm_low_stored_x(l, body);
+    if (stored.buffer != TDM_NONE)
+        return stored;
+
+    bool first_pass = body->pass == TDM_PASS_FIRST;
+    struct tdm_ref x = first_pass && tdm_low_layer_major(l) ? tdm_low_stream_ref(l, body->chunk)
+                                                            : tdm_low_work(l, TDM_X);
+    if (body->layer == 0) {
+        if (!first_pass) {
+            tdm_low_alloc_work(l, TDM_X);
+            *embedded = true;
+        }
+        embed(l, body, x);
+    }
+    return x;
+}
+
+void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                  struct tdm_ref x, enum tdm_content from, enum tdm_content to)
+{
+    tdm_low_op_begin(l, body, TDM_OP_NORM, part);
+    tdm_low_reads(l, x, tdm_low_tag(from, body->layer, body->chunk));
+    tdm_low_reads_weights(
+        l, body->kind == TDM_BODY_HEAD ? tdm_model_head_unit(l->model) : body->layer, part);
+    tdm_low_writes(l, tdm_low_work(l, to), tdm_low_tag(to, body->layer, body->chunk));
+    tdm_low_op_end(l);
+}
+
+/* output = [addend +] input * weights^T. */
+static void product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                    struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
+                    struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
+{
+    tdm_low_op_begin(l, body, TDM_OP_PRODUCT, part);
+    tdm_low_reads(l, input, tdm_low_tag(from, body->layer, body->chunk));
+    tdm_low_reads_weights(l, body->layer, part);
+    tdm_low_writes(l, output, made);
+    if (addend.buffer != TDM_NONE)
+        tdm_low_reads(l, addend, tdm_low_tag(added, body->layer, body->chunk));
+    tdm_low_op_end(l);
+}
+
+void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_QRAW, body->layer, body->chunk);
+    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, tdm_low_work(l, TDM_Q),
+            raw, tdm_nowhere, TDM_EMPTY);
+    tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
+    tdm_low_changes(l, tdm_low_work(l, TDM_Q), raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_op_end(l);
+}
+
+static void kv_product(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
+    tdm_low_alloc_work(l, TDM_KVRAW);
+    product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+            tdm_low_work(l, TDM_KVRAW), raw, tdm_nowhere, TDM_EMPTY);
+    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, TDM_PART_KV);
+    tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
+    tdm_low_writes(l, (struct tdm_ref){l->layout->kv[body->layer], body->chunk},
+                   tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
+    tdm_low_op_end(l);
+    tdm_low_release_work(l, TDM_KVRAW);
+}
+
+void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
+                    struct tdm_tag before, struct tdm_tag after)
+{
+    const struct tdm_chunk *chunk = &l->program->chunks[l->op.chunk];
+    uint32_t slots = l->op.chunk - chunk->first_chunk + 1;
+    uint64_t full = tdm_content_bytes(l->schedule, after.content, 0, l->schedule->chunk_tokens);
+    tdm_low_access(l, (struct tdm_ref){buffer, chunk->first_chunk}, slots, mode, 0, before, after,
+                   (slots - 1) * full + tdm_low_row_bytes(l, after.content));
+}
+
+void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref output)
+{
+    struct tdm_tag pages =
+        tdm_low_tag(TDM_KVPAGES, body->layer, l->program->chunks[body->chunk].first_chunk);
+    tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
+    tdm_low_reads(l, tdm_low_work(l, TDM_Q), tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_prefix(l, l->layout->kv[body->layer], TDM_READ, pages, pages);
+    tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+    tdm_low_op_end(l);
+}
+
+void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
+                 struct tdm_ref x)
+{
+    tdm_low_alloc_work(l, TDM_Y);
+    product(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_work(l, TDM_Y),
+            tdm_low_tag(TDM_Y, body->layer, body->chunk), x, TDM_X);
+    tdm_low_alloc_work(l, TDM_MLP_NORMED);
+    tdm_low_norm(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_MLP_NORMED);
+    tdm_low_alloc_work(l, TDM_GATE_UP);
+    product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
+            tdm_low_work(l, TDM_GATE_UP), tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk),
+            tdm_nowhere, TDM_EMPTY);
+    if (body->kind == TDM_BODY_FORWARD)
+        tdm_low_release_work(l, TDM_MLP_NORMED);
+    tdm_low_alloc_work(l, TDM_ACTIVATED);
+    tdm_low_op_begin(l, body, TDM_OP_SWIGLU, TDM_PART_GATE_UP);
+    tdm_low_reads(l, tdm_low_work(l, TDM_GATE_UP),
+                  tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk));
+    tdm_low_writes(l, tdm_low_work(l, TDM_ACTIVATED),
+                   tdm_low_tag(TDM_ACTIVATED, body->layer, body->chunk));
+    tdm_low_op_end(l);
+    if (body->kind == TDM_BODY_FORWARD)
+        tdm_low_release_work(l, TDM_GATE_UP);
+}
+
+void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+{
+    const struct tdm_body *body = &pending->body;
+    bool there = tdm_low_attention_is_there(l, body);
+    bool embedded;
+    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
+    struct tdm_ref stored = tdm_low_stored_attention(l, body);
+    struct tdm_ref attention_out = stored;
+    bool in_work = false;
+
+    if (there) {
+        if (tdm_low_on_host(l, stored.buffer))
+            attention_out = pending->fetched_attention;
+    } else {
+        tdm_low_alloc_work(l, TDM_NORMED);
+        tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
+        tdm_low_alloc_work(l, TDM_Q);
+        tdm_low_q_product(l, body);
+        /* chunk-major keeps K and V from the forward */
+        if (body->pass == TDM_PASS_FIRST || tdm_low_layer_major(l))
+            kv_product(l, body);
+        tdm_low_release_work(l, TDM_NORMED);
+        if (stored.buffer == TDM_NONE) {
+            tdm_low_alloc_work(l, TDM_ATTENTION_OUT);
+            attention_out = tdm_low_work(l, TDM_ATTENTION_OUT);
+            in_work = true;
+        } else if (tdm_low_on_host(l, stored.buffer)) {
+            attention_out =
+                tdm_low_next_slot(l, l->layout->stashed_attention, &l->next_stashed_attention);
+        }
+        tdm_low_attention(l, body, attention_out);
+        if (tdm_low_on_host(l, stored.buffer))
+            tdm_low_copy(l, body, TDM_LANE_D2H, attention_out, stored,
+                         tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+        tdm_low_release_work(l, TDM_Q);
+    }
+
+    tdm_low_mlp(l, body, attention_out, x);
+    if (in_work)
+        tdm_low_release_work(l, TDM_ATTENTION_OUT);
+    struct tdm_ref home;
+    struct tdm_ref output = tdm_low_output_of(l, body, &home);
+    struct tdm_tag made = tdm_low_tag(TDM_X, body->layer + 1, body->chunk);
+    product(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, output, made,
+            tdm_low_work(l, TDM_Y), TDM_Y);
+    tdm_low_release_work(l, TDM_ACTIVATED);
+    tdm_low_release_work(l, TDM_Y);
+    if (embedded)
+        tdm_low_release_work(l, TDM_X);
+    if (home.buffer != TDM_NONE)
+        tdm_low_copy(l, body, TDM_LANE_D2H, output, home, made);
+}
+
+void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
+{
+    const struct tdm_body *body = &pending->body;
+    bool embedded;
+    struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
+    tdm_low_alloc_work(l, TDM_NORMED);
+    tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
+    if (embedded)
+        tdm_low_release_work(l, TDM_X);
+    kv_product(l, body);
+    tdm_low_release_work(l, TDM_NORMED);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the lowering share. Not for use outside schedule/lower*.c.
+ *
+ * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves things,
+ * lower_layer.c and lower_backward.c turn bodies into ops, lower.c allocates and frees around them.
+ */
+#ifndef TDM_SCHEDULE_LOWER_PARTS_H
+#define TDM_SCHEDULE_LOWER_PARTS_H
+
+#include "schedule/layout.h"
+#include "schedule/lowering.h"
+#include "schedule/nest.h"
+
+/* Bodies that the queue can hold; more than any prefetch. */
+#define MAX_QUEUE 32u
+
+/* A slot of a buffer. */
+struct tdm_ref {
+    uint32_t buffer, slot;
+};
+
+static const struct tdm_ref tdm_nowhere = {TDM_NONE, 0};
+
+/* A body in the queue, and where its fetches put what it will read. */
+struct tdm_pending {
+    struct tdm_body body;
+    struct tdm_ref fetched_x, fetched_attention;
+};
+
+struct tdm_lowering {
+    const struct tdm_program *program;
+    const struct tdm_schedule *schedule;
+    const struct tdm_model *model;
+    const struct tdm_layout *layout;
+    tdm_sink sink;
+    void *self;
+    struct tdm_error *err;
+    enum tdm_status status; /* once it is not TDM_OK, nothing more is emitted */
+    uint64_t op_count;
+    struct tdm_op op; /* under construction */
+
+    struct tdm_pending queue[MAX_QUEUE];
+    uint32_t queue_first, queue_count, depth;
+    uint32_t next_fetched_x, next_fetched_attention, next_stashed_x, next_stashed_attention;
+};
+
+/* ---- lower_emit.c ---- */
+
+/* Items of a buffer; TDM_NONE: nothing to do. */
+void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer);
+void tdm_low_release(struct tdm_lowering *l, uint32_t buffer);
+
+/* An op is begun, given its operands in order, and ended: then it is counted and emitted. */
+void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
+                      enum tdm_part part);
+void tdm_low_op_end(struct tdm_lowering *l);
+
+/* What a slot holds; a running sum has its last contributor too. */
+struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t chunk);
+struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
+                               uint32_t contributor);
+
+/* Any operand; an operand that the op does not have. */
+void tdm_low_access(struct tdm_lowering *l, struct tdm_ref ref, uint32_t slots, enum tdm_mode mode,
+                    uint32_t part, struct tdm_tag before, struct tdm_tag after, uint64_t bytes);
+void tdm_low_absent(struct tdm_lowering *l);
+
+/* Operands of one slot that holds rows of the op's chunk, and the bytes of such a slot. */
+uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content content);
+void tdm_low_reads(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what);
+void tdm_low_writes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what);
+void tdm_low_changes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag before,
+                     struct tdm_tag after);
+
+/* The workspace for a content. */
+struct tdm_ref tdm_low_work(const struct tdm_lowering *l, enum tdm_content content);
+void tdm_low_alloc_work(struct tdm_lowering *l, enum tdm_content content);
+void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content);
+
+/* Units: the slot in one of the per-unit rows, weights as an operand, the slot of a gradient. */
+struct tdm_ref tdm_low_unit_ref(const struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
+                                uint32_t unit);
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part);
+struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
+
+/* Adds a contribution to a part's gradient; contributors come in falling order, and `first`, the
+ * highest, overwrites. */
+void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t unit, enum tdm_part part,
+                           uint32_t contributor, uint32_t first);
+/* A layer's gradient over the chunks. */
+void tdm_low_adds_layer_gradient(struct tdm_lowering *l, enum tdm_part part);
+
+/* A copy between places on its lane; the next slot of a staging ring. */
+void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                  struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
+bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer);
+struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next);
+
+/* ---- lower_where.c ---- */
+
+/* What the schedule says of an order, a layer, the stream of X between layers. */
+bool tdm_low_layer_major(const struct tdm_lowering *l);
+bool tdm_low_first_of_group(const struct tdm_lowering *l, uint32_t layer);
+bool tdm_low_top_of_group(const struct tdm_lowering *l, uint32_t layer);
+struct tdm_ref tdm_low_stream_ref(const struct tdm_lowering *l, uint32_t chunk);
+
+/* Where the stored X of a body's layer is at home; tdm_nowhere if it is not stored:
+ * tokens, or on its way through the forward. */
+struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_body *body);
+/* Where the attention output of a body is at home, if it was kept or is held. */
+struct tdm_ref tdm_low_stored_attention(const struct tdm_lowering *l, const struct tdm_body *body);
+/* Is the attention output there before this body runs? */
+bool tdm_low_attention_is_there(const struct tdm_lowering *l, const struct tdm_body *body);
+/* Emits the copies of what a body will read from the host. */
+void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
+/* Where a forward writes the next layer's input on the device. *home: where it must go from there. */
+struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
+                                 struct tdm_ref *home);
+
+/* ---- lower_layer.c ---- */
+
+/* The input of a body's layer: where it can be read on the device. Sets *embedded if it was made in
+ * the workspace, which the caller releases. */
+struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending *pending,
+                                bool *embedded);
+
+/* The ops of a layer forward, in workspaces that the caller has allocated. */
+void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                  struct tdm_ref x, enum tdm_content from, enum tdm_content to);
+void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body);
+/* The slots of a KV buffer that a chunk sees: those of its sequence up to itself. */
+void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
+                    struct tdm_tag before, struct tdm_tag after);
+void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref output);
+
+/* From the attention output to what the down product reads; Y stays in its workspace. */
+void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
+                 struct tdm_ref x);
+
+/* Bodies. */
+void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+
+/* ---- lower_backward.c ---- */
+
+/* Final norm, LM head and loss: a row of the last X becomes the same row of its gradient. */
+void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
+/* Recompute of what is not there, and backward; the update of a unit. */
+void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);
+
+#endif

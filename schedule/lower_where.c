@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where things are: what a body reads and where it writes, by what the schedule keeps and holds, and the
+ * copies that fetch it ahead of its use.
+ */
+#include "schedule/lower_parts.h"
+
+bool tdm_low_layer_major(const struct tdm_lowering *l)
+{
+    return l->schedule->order == TDM_LAYER_MAJOR;
+}
+
+bool tdm_low_first_of_group(const struct tdm_lowering *l, uint32_t layer)
+{
+    return layer == 0 || l->layout->group_of[layer] != l->layout->group_of[layer - 1];
+}
+
+bool tdm_low_top_of_group(const struct tdm_lowering *l, uint32_t layer)
+{
+    return layer + 1 == l->model->layers || tdm_low_first_of_group(l, layer + 1);
+}
+
+struct tdm_ref tdm_low_stream_ref(const struct tdm_lowering *l, uint32_t chunk)
+{
+    return (struct tdm_ref){l->layout->stream, l->layout->stream_slots == 1 ? 0 : chunk};
+}
+
+static struct tdm_ref held_input_ref(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
+{
+    return (struct tdm_ref){l->layout->held_input[layer], tdm_low_layer_major(l) ? chunk : 0};
+}
+
+struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    bool first = tdm_low_first_of_group(l, body->layer);
+    if (body->layer == 0)
+        return tdm_nowhere;
+    if (body->pass != TDM_PASS_FIRST)
+        return first ? (struct tdm_ref){l->layout->input[body->group], body->chunk}
+                     : held_input_ref(l, body->layer, body->chunk);
+    if (!first)
+        return tdm_nowhere;
+    struct tdm_ref input = {l->layout->input[body->group], body->chunk};
+    /* in layer-major order the stream still has what was copied to the host */
+    return tdm_low_layer_major(l) && tdm_low_on_host(l, input.buffer) ? tdm_nowhere : input;
+}
+
+struct tdm_ref tdm_low_stored_attention(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    const struct tdm_group *group = &l->schedule->groups[body->group];
+    if (tdm_attention_kept(l->program, layer, chunk))
+        return (struct tdm_ref){l->layout->kept_attention[layer], chunk - group->kept_from_chunk};
+    if (body->pass != TDM_PASS_FIRST && tdm_attention_held(l->program, layer, chunk))
+        return (struct tdm_ref){l->layout->held_attention[layer],
+                                tdm_low_layer_major(l) ? chunk - group->held_from_chunk : 0};
+    return tdm_nowhere;
+}
+
+bool tdm_low_attention_is_there(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    if (body->pass == TDM_PASS_FIRST)
+        return false;
+    if (tdm_attention_kept(l->program, body->layer, body->chunk))
+        return true;
+    return body->kind == TDM_BODY_BACKWARD &&
+           tdm_attention_held(l->program, body->layer, body->chunk);
+}
+
+/* ---- fetches ---- */
+
+static bool has_layer_input(const struct tdm_body *body)
+{
+    return body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
+           body->kind == TDM_BODY_BACKWARD;
+}
+
+void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
+{
+    const struct tdm_body *body = &pending->body;
+    pending->fetched_x = pending->fetched_attention = tdm_nowhere;
+    if (!has_layer_input(body))
+        return;
+
+    struct tdm_ref x = tdm_low_stored_x(l, body);
+    if (tdm_low_on_host(l, x.buffer)) {
+        pending->fetched_x = tdm_low_next_slot(l, l->layout->fetched_x, &l->next_fetched_x);
+        tdm_low_copy(l, body, TDM_LANE_H2D, x, pending->fetched_x,
+                     tdm_low_tag(TDM_X, body->layer, body->chunk));
+    }
+    if (body->kind == TDM_BODY_KV || !tdm_low_attention_is_there(l, body))
+        return;
+    struct tdm_ref attention = tdm_low_stored_attention(l, body);
+    if (tdm_low_on_host(l, attention.buffer)) {
+        pending->fetched_attention =
+            tdm_low_next_slot(l, l->layout->fetched_attention, &l->next_fetched_attention);
+        tdm_low_copy(l, body, TDM_LANE_H2D, attention, pending->fetched_attention,
+                     tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+    }
+}
+
+struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
+                                 struct tdm_ref *home)
+{
+    uint32_t next = body->layer + 1;
+    *home = tdm_nowhere;
+    if (next == l->model->layers)
+        return body->pass == TDM_PASS_FIRST || !tdm_low_layer_major(l)
+                   ? tdm_low_stream_ref(l, body->chunk)
+                   : tdm_nowhere;
+    struct tdm_ref target = tdm_nowhere;
+    if (body->pass == TDM_PASS_RERUN)
+        target = held_input_ref(l, next, body->chunk);
+    else if (tdm_low_top_of_group(l, body->layer))
+        target = (struct tdm_ref){l->layout->input[body->group + 1], body->chunk};
+
+    if (target.buffer == TDM_NONE) /* inside a group, on the way through the forward */
+        return tdm_low_layer_major(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);
+    if (!tdm_low_on_host(l, target.buffer))
+        return target;
+    *home = target;
+    if (body->pass == TDM_PASS_FIRST && tdm_low_layer_major(l))
+        return tdm_low_stream_ref(l, body->chunk); /* the next layer reads it there */
+    return tdm_low_next_slot(l, l->layout->stashed_x, &l->next_stashed_x);
+}
