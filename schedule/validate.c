@@ -204,8 +204,8 @@ enum sum {
     ROWS,     /* is one of the LM-head tiles of its chunk */
 };
 
-/* An operand. Where `before` is another content than `after`, something is turned into something else
- * in its place. Else TDM_ACCUMULATE adds to a sum, and the first contribution is a TDM_WRITE. */
+/* An operand. Where `before` is another content than `after`, something is turned into something
+ * else in its place. Else TDM_ACCUMULATE adds to a sum, and the first contribution is a TDM_WRITE. */
 struct operand_rule {
     enum tdm_mode mode;
     enum tdm_content before;
@@ -832,10 +832,10 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 /* ---- the stream ---- */
 
 /* What a slot of a resident buffer must hold at the end of the step: weights, masters and moments
- * updated once if there is an optimizer; complete gradients if there is none; a loss for every chunk
- * and a norm for every unit; all else as it was. */
+ * updated once if there is an optimizer; complete gradients if there is none; a loss for every
+ * chunk and a norm for every unit; all else as it was. */
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
-                                 const struct record *record, uint32_t slot)
+                                 uint32_t slot)
 {
     struct tdm_tag due = initial_tag(buffer, slot);
     bool updated = buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER;
@@ -848,15 +848,11 @@ static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm
         return buffer->axis == TDM_AXIS_CHUNK
                    ? (struct tdm_tag){TDM_LOSS, TDM_NONE, slot, 0}
                    : (struct tdm_tag){TDM_GRADIENT_NORM, slot, TDM_NONE, TDM_NONE};
-    due = (struct tdm_tag){TDM_UNIT_GRADIENT, TDM_NONE, TDM_NONE, 0};
-    for (uint32_t part = 0; part < record->parts; part++) { /* of the unit that has been there */
-        const struct tdm_tag *found = &record->tags[(size_t)slot * record->parts + part];
-        if (found->content != TDM_EMPTY) {
-            due.content = found->content;
-            due.layer = found->layer;
-        }
-    }
-    return due;
+    return due.layer != TDM_NONE
+               ? (struct tdm_tag){TDM_UNIT_GRADIENT, due.layer, TDM_NONE, 0}
+               : (struct tdm_tag){TDM_TIED_GRADIENT,
+                                  tdm_model_embedding_unit(v->program->schedule->model), TDM_NONE,
+                                  0};
 }
 
 static enum tdm_status check_resident(const struct tdm_validator *v, uint32_t number,
@@ -865,7 +861,7 @@ static enum tdm_status check_resident(const struct tdm_validator *v, uint32_t nu
     const struct tdm_buffer *buffer = &v->program->buffers[number];
     const struct record *record = &v->records[number];
     for (uint32_t slot = 0; slot < buffer->slots; slot++) {
-        struct tdm_tag due = due_at_end(v, buffer, record, slot);
+        struct tdm_tag due = due_at_end(v, buffer, slot);
         for (uint32_t part = 0; part < record->parts; part++) {
             struct tdm_tag found = record->tags[(size_t)slot * record->parts + part];
             if (!has_part(v->program, record, due, part) || same(found, due))
