@@ -45,6 +45,16 @@ tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c test
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
 
+# Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
+cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_schedule_json \
+	tests/validator_mutations
+random_schedule = tests/random_schedule.c tests/random_schedule.h
+recording = tests/recording.c tests/recording.h
+tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
+tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)
+tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
+tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
+
 gpu_tests = \
 	tests/gpu/norm_test
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h

@@ -3,8 +3,8 @@
  * Random schedules for property tests: small models, ragged sequences, any loop nest that
  * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine.
  *
- * The number of a failing case is enough to see it again: tests print the seed of every failure, and
- * TDM_SEED=N runs that one case alone.
+ * The seed of a failing case is enough to see it again: tests print it, and TDM_SEED=N runs that
+ * one case alone.
  */
 #ifndef TDM_TESTS_RANDOM_SCHEDULE_H
 #define TDM_TESTS_RANDOM_SCHEDULE_H

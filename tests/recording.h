@@ -11,8 +11,9 @@ struct tdm_recorded {
     struct tdm_op op;
 };
 
-/* Items of one step. `program` is a copy whose buffers are its own, so that both can be changed; its
- * schedule, chunks and layout are those of the program that was recorded, which must outlive it. */
+/* Items of one step. `program` is a copy whose buffers are its own, so that both can be changed;
+ * its schedule, chunks and layout are those of the program that was recorded, which must outlive
+ * it. */
 struct tdm_recording {
     struct tdm_program program;
     struct tdm_recorded *items;

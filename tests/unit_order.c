@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of what needs no schedule to be judged: the order of ops against waits derived from accesses
- * the slow way, and packing on random live ranges.
+ * Tests of what needs no schedule to be judged: the order of ops against waits derived from
+ * accesses the slow way, and packing on random live ranges.
  */
 #include "schedule/order.h"
 #include "schedule/pack.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of schedules as JSON: they come back identical, and a schedule that was edited into nonsense
- * is refused with one line that names file and field, or can be lowered; never a crash.
+ * Tests of schedules as JSON: they come back identical, and a schedule that was edited into
+ * nonsense is refused with one line that names file and field, or can be lowered; never a crash.
  */
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
