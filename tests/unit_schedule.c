@@ -323,7 +323,7 @@ static void test_flops(void **state)
         struct tdm_schedule *schedule = random_case(n, &options);
         for (uint32_t i = 0; i < schedule->group_count; i++)
             schedule->groups[i].kept = schedule->groups[i].held = TDM_SET_INPUT;
-        if (n % 3 == 0) { /* parallel */
+        if (seed % 3 == 0) { /* parallel */
             uint64_t tokens = schedule->sequence_tokens[0];
             schedule->sequence_count = 1;
             schedule->chunk_tokens = tokens;
