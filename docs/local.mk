@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Pages and pictures that travel with the sources go to EXTRA_DIST.
+EXTRA_DIST += docs/lowering.md
