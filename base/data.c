@@ -5,18 +5,47 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #ifndef TDM_DATA_DIRECTORY
 #define TDM_DATA_DIRECTORY "/usr/local/share/tidemark"
 #endif
 
+static bool is_directory(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* The folder of the running program, if it is the root of a build in the source tree. */
+static const char *source_tree(void)
+{
+    static char path[PATH_MAX];
+    char probe[PATH_MAX + 16];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (length <= 0)
+        return NULL;
+    path[length] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return NULL;
+    *slash = '\0';
+    snprintf(probe, sizeof(probe), "%s/models/configs", path);
+    return is_directory(probe) ? path : NULL;
+}
+
 const char *tdm_data_directory(void)
 {
     const char *chosen = getenv("TIDEMARK_DATA");
-    return chosen != NULL && chosen[0] != '\0' ? chosen : TDM_DATA_DIRECTORY;
+    if (chosen != NULL && chosen[0] != '\0')
+        return chosen;
+    const char *beside = is_directory(TDM_DATA_DIRECTORY) ? NULL : source_tree();
+    return beside != NULL ? beside : TDM_DATA_DIRECTORY;
 }
 
 enum tdm_status tdm_data_path(const char *folder, const char *name, const char *suffix, char *out,

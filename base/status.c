@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const char *format, ...)
 {
@@ -26,6 +27,16 @@ enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
     va_start(args, format);
     vsnprintf(err->hint, sizeof(err->hint), format, args);
     va_end(args);
+    return err->status;
+}
+
+enum tdm_status tdm_about(struct tdm_error *err, const char *subject)
+{
+    char message[sizeof(err->message)];
+    if (err == NULL)
+        return TDM_INTERNAL;
+    snprintf(message, sizeof(message), "%.240s: %.500s", subject, err->message);
+    memcpy(err->message, message, sizeof(message));
     return err->status;
 }
 

@@ -38,6 +38,10 @@ enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const ch
 enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Puts `subject` and a colon before the message of an already filled error: the file that a deeper
+ * layer did not know. Returns its status. */
+enum tdm_status tdm_about(struct tdm_error *err, const char *subject);
+
 /* Process exit code for a status: 0, 1, 2, 3 or 130. */
 int tdm_exit_code(enum tdm_status status);
 

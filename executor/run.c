@@ -38,13 +38,17 @@ static enum tdm_status load_one(const char *path, struct loaded *loaded, struct 
     if (status != TDM_OK)
         return status;
     const struct tdm_schedule *schedule = loaded->schedule;
+    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    uint64_t capacity_bytes[TDM_PLACES]; /* of the arenas: what the runtime leaves */
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t runtime = schedule->machine->runtime_bytes[place];
+        capacity_bytes[place] = limit_bytes[place] > runtime ? limit_bytes[place] - runtime : 0;
+    }
     status = tdm_program_lower(schedule, &loaded->program, err);
+    if (status == TDM_OK)
+        status = tdm_program_validate(loaded->program, capacity_bytes, err);
     if (status != TDM_OK)
-        return status;
-    uint64_t capacity_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    status = tdm_program_validate(loaded->program, capacity_bytes, err);
-    if (status != TDM_OK)
-        return status;
+        return tdm_about(err, path);
     struct tdm_simulation simulation;
     status = tdm_simulate(loaded->program, NULL, NULL, &simulation, err);
     loaded->predicted_seconds = simulation.step_seconds;

@@ -2,6 +2,8 @@
 /* What an op costs: FLOPs and bytes, and the seconds that a machine's rates make of them. */
 #include "schedule/cost.h"
 
+#include "base/size.h"
+
 /* Weight elements of the matrices of a part. */
 static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
 {
@@ -27,7 +29,9 @@ static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
 
 uint64_t tdm_chunk_pairs(const struct tdm_chunk *chunk)
 {
-    return chunk->tokens * chunk->first_token + chunk->tokens * (chunk->tokens + 1) / 2;
+    uint64_t before = tdm_size_mul(chunk->tokens, chunk->first_token);
+    uint64_t twice = tdm_size_mul(chunk->tokens, chunk->tokens + 1);
+    return tdm_size_add(before, twice / 2);
 }
 
 static uint64_t access_bytes(const struct tdm_access *access)
@@ -57,10 +61,10 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->flops = 6 * op->tokens * part_elements(model, TDM_PART_HEAD);
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
-        op->flops = 2 * pair_flops * tdm_chunk_pairs(&program->chunks[op->chunk]);
+        op->flops = tdm_size_mul(2 * pair_flops, tdm_chunk_pairs(&program->chunks[op->chunk]));
         break;
     case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
-        op->flops = 5 * pair_flops * tdm_chunk_pairs(&program->chunks[op->chunk]);
+        op->flops = tdm_size_mul(5 * pair_flops, tdm_chunk_pairs(&program->chunks[op->chunk]));
         break;
     default:
         break;

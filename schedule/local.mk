@@ -14,6 +14,8 @@ libtidemark_a_SOURCES += \
 	schedule/lowering.h \
 	schedule/nest.c \
 	schedule/nest.h \
+	schedule/operands.c \
+	schedule/operands.h \
 	schedule/order.c \
 	schedule/order.h \
 	schedule/pack.c \

@@ -15,6 +15,9 @@
 /* More chunks than this make a step that nobody would wait for. */
 #define MAX_CHUNKS 65536u
 
+/* LM-head tiles of a step. */
+#define MAX_TILES 16777216u
+
 static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -26,6 +29,13 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
         tdm_fail(err, TDM_INPUT, "%llu chunks of %llu tokens in a step; at most %u are supported",
                  (unsigned long long)count, (unsigned long long)schedule->chunk_tokens, MAX_CHUNKS);
         return tdm_hint(err, "use larger chunks (--set chunk=N)");
+    }
+    uint64_t tiles_a_chunk = tdm_size_ceil_div(schedule->chunk_tokens, schedule->head_tile_tokens);
+    if (tdm_size_mul(tiles_a_chunk, count) > MAX_TILES) {
+        tdm_fail(err, TDM_INPUT, "%llu LM-head tiles of %llu tokens a chunk; at most %u in a step",
+                 (unsigned long long)tiles_a_chunk, (unsigned long long)schedule->head_tile_tokens,
+                 MAX_TILES);
+        return tdm_hint(err, "use larger tiles (--set head_tile=N)");
     }
     program->chunks = calloc(count, sizeof(*program->chunks));
     if (program->chunks == NULL)

@@ -239,14 +239,15 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
                                    struct tdm_error *err)
 {
     if (schedule->sequence_count == 0 || schedule->sequence_count > MAX_SEQUENCES)
-        return tdm_fail(err, TDM_INPUT, "%s: %u sequences in a step; 1 to %u are due", file,
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" has %u entries; 1 to %u are due", file,
                         schedule->sequence_count, MAX_SEQUENCES);
     uint64_t tokens = tdm_schedule_tokens(schedule);
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         if (schedule->sequence_tokens[i] == 0)
-            return tdm_fail(err, TDM_INPUT, "%s: sequence %u has no tokens", file, i);
+            return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%u]\" has no tokens", file, i);
     if (tokens > MAX_TOKENS)
-        return tdm_fail(err, TDM_INPUT, "%s: a step of %llu tokens; at most 2^40 are supported",
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"sequences\" have %llu tokens in all; at most 2^40 are supported",
                         file, (unsigned long long)tokens);
     if (schedule->chunk_tokens == 0 || schedule->chunk_tokens > MAX_TOKENS)
         return tdm_fail(err, TDM_INPUT, "%s: \"chunk_tokens\" is %llu; at least 1 is due", file,

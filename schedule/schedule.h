@@ -4,7 +4,7 @@
  *
  * It says for a model, the lengths of the step's sequences and a machine: the loop nest (order, list of
  * groups, chunk size), what is kept or held and where, dtypes, the LM-head tile and the optimizer.
- * lower.h expands it into a program. The file carries the model's config and the machine's
+ * program.h expands it. The file carries the model's config and the machine's
  * description, so that it can be lowered, simulated and plotted by itself.
  */
 #ifndef TDM_SCHEDULE_SCHEDULE_H

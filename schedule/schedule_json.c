@@ -225,7 +225,9 @@ static enum tdm_status read_model(const char *file, const json_t *object, struct
     const json_t *config = tdm_json_object(&reader, "config");
     if (reader.status != TDM_OK)
         return reader.status;
-    enum tdm_status status = tdm_model_from_config(file, name, (json_t *)config, model, err);
+    char where[512]; /* of the config inside the file */
+    snprintf(where, sizeof(where), "%s: model.config", file);
+    enum tdm_status status = tdm_model_from_config(where, name, (json_t *)config, model, err);
     if (status != TDM_OK)
         return status;
     if (strcmp((*model)->digest, digest) != 0) {
@@ -291,7 +293,9 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
     enum tdm_status status = read_model(file, model_json, &model, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_machine_from_json(file, (json_t *)machine_json, &machine, err);
+    char where[512]; /* of the description inside the file */
+    snprintf(where, sizeof(where), "%s: machine", file);
+    status = tdm_machine_from_json(where, (json_t *)machine_json, &machine, err);
     if (status == TDM_OK)
         status = tdm_schedule_new(model, machine, 1, &schedule, err);
     if (status != TDM_OK) {
