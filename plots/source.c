@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plot shows, from a schedule or from a trace. */
+#include "plots/source.h"
+
+#include "base/units.h"
+#include "planner/simulate.h"
+#include "traces/reader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Words. */
+
+__attribute__((format(printf, 3, 4))) static void append(char *out, size_t bytes,
+                                                         const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(out + used, bytes - used, format, list);
+    va_end(list);
+}
+
+/* "28 groups of 1 layer", "groups of 5,5,4,4,3,3,2,2 layers". */
+static void describe_groups(const struct tdm_schedule *schedule, char *out, size_t bytes)
+{
+    uint32_t count = schedule->group_count;
+    uint32_t size = schedule->groups[0].layers;
+    bool equal = true;
+    for (uint32_t i = 1; i < count; i++)
+        equal = equal && schedule->groups[i].layers == size;
+    if (equal) {
+        snprintf(out, bytes, "%" PRIu32 " group%s of %" PRIu32 " layer%s", count,
+                 count == 1 ? "" : "s", size, size == 1 ? "" : "s");
+        return;
+    }
+    snprintf(out, bytes, "groups of ");
+    for (uint32_t i = 0; i < count && i < 16; i++)
+        append(out, bytes, "%s%" PRIu32, i == 0 ? "" : ",", schedule->groups[i].layers);
+    append(out, bytes, "%s layers", count > 16 ? ",..." : "");
+}
+
+static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_plot *plot)
+{
+    char text[TDM_FORMAT_SIZE];
+    char groups[96];
+    uint64_t tokens = schedule->sequence_tokens[0];
+    bool equal = true;
+    for (uint32_t i = 1; i < schedule->sequence_count; i++)
+        equal = equal && schedule->sequence_tokens[i] == tokens;
+    if (schedule->sequence_count == 1)
+        snprintf(plot->title, sizeof(plot->title), "%s, context %s", schedule->model->name,
+                 tdm_format_tokens(tokens, text));
+    else if (equal)
+        snprintf(plot->title, sizeof(plot->title), "%s, %" PRIu32 " sequences, context %s",
+                 schedule->model->name, schedule->sequence_count, tdm_format_tokens(tokens, text));
+    else
+        snprintf(plot->title, sizeof(plot->title), "%s, %" PRIu32 " sequences, %s tokens",
+                 schedule->model->name, schedule->sequence_count,
+                 tdm_format_tokens(tdm_schedule_tokens(schedule), text));
+
+    describe_groups(schedule, groups, sizeof(groups));
+    snprintf(plot->subtitle, sizeof(plot->subtitle), "%s, %s, chunks of %s tokens; planned for %s",
+             tdm_order_name(schedule->order), groups,
+             tdm_format_tokens(schedule->chunk_tokens, text), schedule->machine->title);
+    const uint64_t limits[TDM_PLACES] = {
+        [TDM_DEVICE] = schedule->memory_bytes, [TDM_HOST] = schedule->host_memory_bytes};
+    for (int place = 0; place < TDM_PLACES; place++) {
+        plot->limit_bytes[place] = limits[place];
+        plot->runtime_bytes[place] = schedule->machine->runtime_bytes[place];
+    }
+}
+
+/* "backward swiglu, layer 0, chunk 62" */
+static void describe_op(const struct tdm_schedule *schedule, const struct tdm_timeline_op *op,
+                        char *out, size_t bytes)
+{
+    out[0] = '\0';
+    if (op->phase != TDM_OPTIMIZER_PHASE || op->kind != TDM_OP_OPTIMIZER)
+        append(out, bytes, "%s ", tdm_phase_name(op->phase));
+    append(out, bytes, "%s", tdm_op_kind_name(op->kind));
+    if (op->layer < schedule->model->layers)
+        append(out, bytes, ", layer %" PRIu32, op->layer);
+    else if (op->kind == TDM_OP_OPTIMIZER)
+        append(out, bytes, ", %s",
+               op->layer == tdm_model_head_unit(schedule->model) ? "head" : "embedding");
+    if (op->chunk != TDM_NONE)
+        append(out, bytes, ", chunk %" PRIu32, op->chunk);
+}
+
+/* End and peaks of a panel whose timeline is whole. */
+static void finish_panel(const struct tdm_schedule *schedule, struct tdm_plot_panel *panel)
+{
+    panel->known = true;
+    panel->end_seconds = tdm_timeline_end(&panel->timeline);
+    if (!(panel->end_seconds > 0))
+        panel->end_seconds = 1e-9; /* nothing took any time: the null backend */
+    for (int place = 0; place < TDM_PLACES; place++) {
+        struct tdm_timeline_peak *peak = &panel->peak[place];
+        tdm_timeline_find_peak(&panel->timeline, (enum tdm_place)place, peak);
+        const struct tdm_timeline_op *op = tdm_timeline_op_at(&panel->timeline, peak->seconds);
+        if (peak->known && op != NULL)
+            describe_op(schedule, op, panel->peak_op[place], sizeof(panel->peak_op[place]));
+    }
+}
+
+/* Schedules. */
+
+struct collector {
+    struct tdm_timeline *timeline;
+    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t moment;
+    double clock; /* of the compute lane */
+};
+
+/* Memory changes in program order, so its time is that of the lane on which the step rests: a copy
+ * counts from when the compute lane has come to its place in the program. */
+static enum tdm_status collect(void *self, const struct tdm_op *op, double start_seconds,
+                               double end_seconds,
+                               const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                               struct tdm_error *err)
+{
+    struct collector *collector = self;
+    enum tdm_status status = TDM_OK;
+    if (op->lane == TDM_LANE_COMPUTE)
+        collector->clock = start_seconds;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        for (int category = 0; category < TDM_CATEGORIES && status == TDM_OK; category++) {
+            uint64_t live = live_bytes[place][category];
+            if (live == collector->live[place][category])
+                continue;
+            collector->live[place][category] = live;
+            struct tdm_timeline_change change = {.moment = collector->moment,
+                                                 .live_bytes = live,
+                                                 .seconds = collector->clock,
+                                                 .place = (enum tdm_place)place,
+                                                 .category = (enum tdm_category)category};
+            status = tdm_timeline_add_change(collector->timeline, &change, err);
+        }
+    }
+    collector->moment++;
+    if (op->lane == TDM_LANE_COMPUTE)
+        collector->clock = end_seconds;
+    if (status != TDM_OK)
+        return status;
+    struct tdm_timeline_op seen = {.start = start_seconds,
+                                   .end = end_seconds,
+                                   .kind = op->kind,
+                                   .phase = op->phase,
+                                   .lane = op->lane,
+                                   .layer = op->layer,
+                                   .chunk = op->chunk};
+    return tdm_timeline_add_op(collector->timeline, &seen, err);
+}
+
+static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, struct tdm_error *err)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_program *program = NULL;
+    struct tdm_simulation simulation;
+    struct tdm_plot_panel *panel = &plot->panels[TDM_PREDICTED];
+    struct collector collector = {.timeline = &panel->timeline};
+    enum tdm_status status = tdm_schedule_load(path, &schedule, err);
+    if (status != TDM_OK)
+        return status;
+    describe_schedule(schedule, plot);
+    status = tdm_program_lower(schedule, &program, err);
+    if (status == TDM_OK)
+        status = tdm_simulate(program, collect, &collector, &simulation, err);
+    if (status == TDM_OK) {
+        memcpy(plot->arena_bytes, simulation.arena_bytes, sizeof(plot->arena_bytes));
+        finish_panel(schedule, panel);
+    }
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+    return status;
+}
+
+/* Traces. */
+
+static enum tdm_status add_changes(struct tdm_plot_panel *panel,
+                                   const struct tdm_trace_change *rows, size_t count,
+                                   struct tdm_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct tdm_timeline_change change = {.moment = (uint64_t)rows[i].moment,
+                                             .live_bytes = rows[i].live_bytes,
+                                             .seconds = (double)rows[i].time_ns * 1e-9,
+                                             .place = rows[i].place,
+                                             .category = rows[i].category};
+        enum tdm_status status = tdm_timeline_add_change(&panel->timeline, &change, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    return tdm_timeline_straighten(&panel->timeline, err);
+}
+
+static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_interval *rows,
+                               size_t count, struct tdm_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct tdm_timeline_op op = {.start = (double)rows[i].predicted_start_ns * 1e-9,
+                                     .end = (double)rows[i].predicted_end_ns * 1e-9,
+                                     .kind = rows[i].kind,
+                                     .phase = rows[i].phase,
+                                     .lane = rows[i].lane,
+                                     .layer = rows[i].layer,
+                                     .chunk = rows[i].chunk};
+        enum tdm_status status =
+            tdm_timeline_add_op(&plot->panels[TDM_PREDICTED].timeline, &op, err);
+        if (status == TDM_OK && rows[i].measured) {
+            op.start = (double)rows[i].start_ns * 1e-9;
+            op.end = (double)rows[i].end_ns * 1e-9;
+            status = tdm_timeline_add_op(&plot->panels[TDM_MEASURED].timeline, &op, err);
+        }
+        if (status != TDM_OK)
+            return status;
+    }
+    return TDM_OK;
+}
+
+/* Which step of which program to show: the last one whose ops were timed and whose memory was observed,
+ * which a run does not do in every step; or the last timed one. Without any, the last program. */
+struct choice {
+    int64_t program, step;
+};
+
+static enum tdm_status is_observed(struct tdm_trace_reader *reader,
+                                   const struct tdm_trace_step_row *step, bool *observed,
+                                   struct tdm_error *err)
+{
+    struct tdm_trace_change *rows = NULL;
+    size_t count = 0;
+    enum tdm_status status =
+        tdm_trace_read_observed(reader, step->program, step->step, &rows, &count, err);
+    free(rows);
+    *observed = count > 0;
+    return status;
+}
+
+static enum tdm_status choose_step(const char *path, struct tdm_trace_reader *reader,
+                                   const struct tdm_trace_step_row *steps, size_t count,
+                                   int64_t wanted, struct choice *choice, struct tdm_error *err)
+{
+    bool there = false;
+    const struct tdm_trace_step_row *timed = NULL;
+    for (size_t i = count; i-- > 0;) {
+        bool matches = wanted == TDM_PLOT_LAST_STEP || steps[i].step == wanted;
+        there = there || matches;
+        if (!matches || !steps[i].timed)
+            continue;
+        bool observed;
+        enum tdm_status status = is_observed(reader, &steps[i], &observed, err);
+        if (status != TDM_OK)
+            return status;
+        if (observed || timed == NULL)
+            timed = &steps[i];
+        if (observed)
+            break;
+    }
+    if (timed != NULL) {
+        *choice = (struct choice){timed->program, timed->step};
+        return TDM_OK;
+    }
+    if (wanted == TDM_PLOT_LAST_STEP)
+        return TDM_OK;
+
+    tdm_fail(err, TDM_USAGE, "--step: %s %s step %" PRId64, path,
+             there ? "has no op times of" : "holds no", wanted);
+    for (size_t i = count; i-- > 0;) {
+        if (steps[i].timed)
+            return tdm_hint(err, "the last step whose ops were timed is %" PRId64, steps[i].step);
+    }
+    return TDM_USAGE;
+}
+
+static enum tdm_status choose(const char *path, struct tdm_trace_reader *reader, int64_t wanted,
+                              struct choice *choice, struct tdm_error *err)
+{
+    struct tdm_trace_program_row *programs = NULL;
+    struct tdm_trace_step_row *steps = NULL;
+    size_t program_count = 0;
+    size_t step_count = 0;
+    enum tdm_status status = tdm_trace_read_programs(reader, &programs, &program_count, err);
+    if (status == TDM_OK && program_count == 0) {
+        tdm_fail(err, TDM_INPUT, "%s: holds no program: its run ended before the first step", path);
+        status = tdm_hint(err, "run it again");
+    }
+    if (status == TDM_OK)
+        status = tdm_trace_read_steps(reader, &steps, &step_count, err);
+    if (status == TDM_OK) {
+        *choice = (struct choice){programs[program_count - 1].program, TDM_PLOT_LAST_STEP};
+        status = choose_step(path, reader, steps, step_count, wanted, choice, err);
+    }
+    free(programs);
+    free(steps);
+    return status;
+}
+
+static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const struct choice *choice,
+                                      struct tdm_plot *plot, struct tdm_error *err)
+{
+    int64_t program = choice->program;
+    int64_t step = choice->step;
+    bool measured = step != TDM_PLOT_LAST_STEP;
+    struct tdm_trace_interval *intervals = NULL;
+    struct tdm_trace_change *memory = NULL;
+    struct tdm_trace_change *observed = NULL;
+    size_t count;
+    enum tdm_status status = tdm_trace_read_intervals(
+        reader, program, measured ? step : TDM_TRACE_EVERY_STEP, &intervals, &count, err);
+    if (status == TDM_OK)
+        status = add_ops(plot, intervals, count, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_memory(reader, program, &memory, &count, err);
+    if (status == TDM_OK)
+        status = add_changes(&plot->panels[TDM_PREDICTED], memory, count, err);
+    if (status == TDM_OK && measured)
+        status = tdm_trace_read_observed(reader, program, step, &observed, &count, err);
+    if (status == TDM_OK && measured)
+        status = add_changes(&plot->panels[TDM_MEASURED], observed, count, err);
+    free(intervals);
+    free(memory);
+    free(observed);
+    return status;
+}
+
+static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t program,
+                                   struct tdm_plot *plot, struct tdm_error *err)
+{
+    struct tdm_trace_program_row *programs;
+    size_t count;
+    enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        if (programs[i].program == program)
+            memcpy(plot->arena_bytes, programs[i].arena_bytes, sizeof(plot->arena_bytes));
+    }
+    free(programs);
+    return TDM_OK;
+}
+
+static enum tdm_status parse(const char *path, const char *text, json_t **root,
+                             struct tdm_error *err)
+{
+    json_error_t problem;
+    *root = json_loads(text, JSON_REJECT_DUPLICATES, &problem);
+    if (*root == NULL)
+        return tdm_fail(err, TDM_INPUT, "%s: its schedule is not JSON: %s", path, problem.text);
+    return TDM_OK;
+}
+
+static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_plot *plot,
+                                  struct tdm_error *err)
+{
+    struct tdm_trace_reader *reader;
+    struct tdm_schedule *schedule = NULL;
+    json_t *root = NULL;
+    char *text = NULL;
+    struct choice choice;
+    enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
+    if (status != TDM_OK)
+        return status;
+    status = choose(path, reader, wanted, &choice, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_schedule(reader, choice.program, &text, err);
+    if (status == TDM_OK)
+        status = parse(path, text, &root, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_from_json(path, root, &schedule, err);
+    if (status == TDM_OK)
+        status = read_timelines(reader, &choice, plot, err);
+    if (status == TDM_OK)
+        status = read_arenas(reader, choice.program, plot, err);
+    if (status != TDM_OK)
+        goto close_reader;
+
+    const struct tdm_trace_run_info *run = tdm_trace_reader_run(reader);
+    describe_schedule(schedule, plot);
+    plot->from_trace = true;
+    plot->step = choice.step;
+    finish_panel(schedule, &plot->panels[TDM_PREDICTED]);
+    if (choice.step != TDM_PLOT_LAST_STEP) {
+        append(plot->subtitle, sizeof(plot->subtitle), "; measured on %s, backend %s", run->ran_on,
+               run->backend);
+        finish_panel(schedule, &plot->panels[TDM_MEASURED]);
+    }
+close_reader:
+    tdm_schedule_free(schedule);
+    json_decref(root);
+    free(text);
+    tdm_trace_reader_close(reader);
+    return status;
+}
+
+enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **plot,
+                              struct tdm_error *err)
+{
+    char begin[64] = "";
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL)
+        return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    size_t got = fread(begin, 1, sizeof(begin) - 1, file);
+    bool failed = ferror(file);
+    int reason = errno;
+    fclose(file);
+    if (failed)
+        return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(reason));
+    bool trace = got >= 16 && memcmp(begin, "SQLite format 3", 16) == 0;
+    if (!trace && begin[strspn(begin, " \t\r\n")] != '{') {
+        tdm_fail(err, TDM_INPUT, "%s: is neither a schedule nor a trace", path);
+        return tdm_hint(err, "`tidemark plan -o FILE` writes schedules, `tidemark run --trace "
+                             "FILE` writes traces");
+    }
+    if (!trace && step != TDM_PLOT_LAST_STEP) {
+        tdm_fail(err, TDM_USAGE, "--step: %s is a schedule, which has no measured steps", path);
+        return tdm_hint(err, "give a trace, or leave --step out");
+    }
+
+    struct tdm_plot *read = calloc(1, sizeof(*read));
+    if (read == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a plot");
+    read->step = TDM_PLOT_LAST_STEP;
+    enum tdm_status status =
+        trace ? read_trace(path, step, read, err) : read_schedule(path, read, err);
+    if (status != TDM_OK) {
+        tdm_plot_free(read);
+        return status;
+    }
+    *plot = read;
+    return TDM_OK;
+}
+
+void tdm_plot_free(struct tdm_plot *plot)
+{
+    if (plot == NULL)
+        return;
+    for (int side = 0; side < TDM_PLOT_SIDES; side++)
+        tdm_timeline_free(&plot->panels[side].timeline);
+    free(plot);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a plot shows, from a schedule (predicted: lowered and simulated) or from a trace (predicted and
+ * one measured step, as recorded).
+ */
+#ifndef TDM_PLOTS_SOURCE_H
+#define TDM_PLOTS_SOURCE_H
+
+#include "plots/timeline.h"
+
+/* For `step`: the last step of the trace whose ops were timed and whose memory was observed; without
+ * one, the last whose ops were timed; without any, predicted alone. */
+#define TDM_PLOT_LAST_STEP INT64_C(-1)
+
+enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
+
+struct tdm_plot_panel {
+    bool known;
+    struct tdm_timeline timeline;
+    double end_seconds; /* more than 0 */
+    struct tdm_timeline_peak peak[TDM_PLACES];
+    char peak_op[TDM_PLACES][96]; /* "backward swiglu, layer 0, chunk 62"; empty: not known */
+};
+
+struct tdm_plot {
+    char title[160];    /* model and context */
+    char subtitle[320]; /* nest, machine, host */
+    bool from_trace;
+    int64_t step;                       /* of the measured panel */
+    uint64_t limit_bytes[TDM_PLACES];   /* on used bytes: what it was planned for */
+    uint64_t runtime_bytes[TDM_PLACES]; /* outside the arena, by the machine's description */
+    uint64_t arena_bytes[TDM_PLACES];   /* as packed */
+    struct tdm_plot_panel panels[TDM_PLOT_SIDES];
+};
+
+/* Reads `path`, whichever of both it is. TDM_INPUT if it is neither, TDM_USAGE for a step that it does
+ * not have. The caller owns *plot. */
+enum tdm_status tdm_plot_read(const char *path, int64_t step, struct tdm_plot **plot,
+                              struct tdm_error *err);
+void tdm_plot_free(struct tdm_plot *plot);
+
+#endif
