@@ -1,1 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	plots/gnuplot.c plots/gnuplot.h \
+	plots/plot.c plots/plot.h \
+	plots/source.c plots/source.h \
+	plots/timeline.c plots/timeline.h
+
+nobase_dist_pkgdata_DATA += \
+	plots/colours.gp \
+	plots/timeline.gp
+
+cmocka_tests += tests/unit_plots

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver of the plots: data and settings for plots/timeline.gp, and the run of gnuplot. What the
+ * settings mean is said at the top of that script. */
+#include "plots/plot.h"
+
+#include "base/file.h"
+#include "base/units.h"
+#include "plots/gnuplot.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* From the bottom of the stack: what stays through the step below, what comes and goes above. */
+static const enum tdm_category stack[TDM_CATEGORIES] = {
+    TDM_RUNTIME, TDM_WEIGHTS,       TDM_OPTIMIZER, TDM_GRADIENTS,    TDM_RESIDUALS, TDM_KV,
+    TDM_STAGING, TDM_COMMUNICATION, TDM_ALLOCATOR, TDM_KV_GRADIENTS, TDM_LOGITS,    TDM_WORKSPACE};
+
+/* Above this multiple of the peak the line of a limit is left out: it would press the rest flat. */
+static const double limit_shown[TDM_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 1.5};
+/* Least height of what happens at all on a lane, which is some 30 pixels high. */
+#define LEAST_SHARE 0.06
+#define SHARE_GRAIN 0.02
+/* Panels whose steps differ by more do not share the time axis. */
+#define TIME_SHARED 4.0
+/* Pixels of one panel at a width of 1,600, alone and beside another; see timeline.gp. */
+#define PANEL_ALONE 1430.0
+#define PANEL_BESIDE 672.0
+#define MOST_COLUMNS 2000
+#define MOST_PHASES 64
+
+/* Everything that goes into the files of one picture. */
+struct drawing {
+    const struct tdm_plot *plot;
+    const struct tdm_picture *picture;
+    const char *format; /* "png", "svg" */
+    const char *folder; /* temporary */
+    unsigned panel_count;
+    enum tdm_plot_side sides[TDM_PLOT_SIDES];   /* of the panels */
+    struct tdm_column *columns[TDM_PLOT_SIDES]; /* by panel */
+    size_t column_count;
+    double end_seconds[TDM_PLOT_SIDES]; /* of the time axis, by panel */
+    bool same_time;
+    bool place_used[TDM_PLACES];
+    bool category_used[TDM_PLACES][TDM_CATEGORIES];
+    bool lane_used[TDM_LANES];
+    bool group_used[TDM_OP_GROUPS];
+    uint64_t top_bytes[TDM_PLACES]; /* highest peak, runtime too */
+    uint64_t unit_bytes[TDM_PLACES];
+    const char *unit[TDM_PLACES];
+};
+
+/* Where a picture goes. */
+
+static const char *format_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    if (dot == NULL || dot == path || dot[-1] == '/' || strchr(dot, '/') != NULL)
+        return NULL;
+    if (strcmp(dot, ".png") == 0 || strcmp(dot, ".svg") == 0)
+        return dot + 1;
+    return NULL;
+}
+
+enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err)
+{
+    struct stat info;
+    if (format_of(picture->path) == NULL) {
+        tdm_fail(err, TDM_USAGE, "%s: is not the name of a picture that can be drawn",
+                 picture->path);
+        return tdm_hint(err, "end the name in .png or .svg");
+    }
+    if (!picture->force && stat(picture->path, &info) == 0 && S_ISREG(info.st_mode)) {
+        tdm_fail(err, TDM_USAGE, "%s: exists already", picture->path);
+        return tdm_hint(err, "pass --force to overwrite it");
+    }
+    return TDM_OK;
+}
+
+/* What there is to see. */
+
+static const struct tdm_plot_panel *panel_at(const struct drawing *drawing, unsigned panel)
+{
+    return &drawing->plot->panels[drawing->sides[panel]];
+}
+
+static uint64_t panel_peak(const struct drawing *drawing, unsigned panel, int place)
+{
+    const struct tdm_timeline_peak *peak = &panel_at(drawing, panel)->peak[place];
+    return peak->known ? peak->live_bytes + drawing->plot->runtime_bytes[place] : 0;
+}
+
+static void note_used(struct drawing *drawing, unsigned panel)
+{
+    for (size_t i = 0; i < drawing->column_count; i++) {
+        const struct tdm_column *column = &drawing->columns[panel][i];
+        for (int place = 0; place < TDM_PLACES; place++) {
+            for (int category = 0; category < TDM_CATEGORIES; category++) {
+                if (column->live_bytes[place][category] > 0)
+                    drawing->category_used[place][category] = true;
+            }
+        }
+        for (int lane = 0; lane < TDM_LANES; lane++) {
+            for (int group = 0; group < TDM_OP_GROUPS; group++) {
+                if (column->busy[lane][group] > 0)
+                    drawing->lane_used[lane] = drawing->group_used[group] = true;
+            }
+        }
+    }
+}
+
+static void choose_unit(struct drawing *drawing, int place)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB"};
+    int power = 0;
+    while (power < 2 && drawing->top_bytes[place] >= UINT64_C(1024) << 10 * (power + 1))
+        power++;
+    drawing->unit[place] = units[power];
+    drawing->unit_bytes[place] = UINT64_C(1024) << 10 * power;
+}
+
+static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
+{
+    double pixels =
+        (drawing->panel_count == 1 ? PANEL_ALONE : PANEL_BESIDE) * drawing->picture->width / 1600.0;
+    drawing->column_count = (size_t)fmin(MOST_COLUMNS, fmax(100, pixels));
+
+    double longest = 0;
+    double shortest = INFINITY;
+    for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
+        drawing->end_seconds[panel] = panel_at(drawing, panel)->end_seconds;
+        longest = fmax(longest, drawing->end_seconds[panel]);
+        shortest = fmin(shortest, drawing->end_seconds[panel]);
+    }
+    drawing->same_time = longest <= TIME_SHARED * shortest;
+    for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
+        if (drawing->same_time)
+            drawing->end_seconds[panel] = longest;
+        enum tdm_status status =
+            tdm_timeline_thin(&panel_at(drawing, panel)->timeline, drawing->end_seconds[panel],
+                              drawing->column_count, &drawing->columns[panel], err);
+        if (status != TDM_OK)
+            return status;
+        note_used(drawing, panel);
+    }
+    drawing->place_used[TDM_DEVICE] = true;
+    for (int place = 0; place < TDM_PLACES; place++) {
+        for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
+            uint64_t peak = panel_peak(drawing, panel, place);
+            if (peak > drawing->top_bytes[place])
+                drawing->top_bytes[place] = peak;
+            if (panel_at(drawing, panel)->peak[place].known)
+                drawing->place_used[place] = true;
+        }
+        if (drawing->plot->runtime_bytes[place] > 0)
+            drawing->category_used[place][TDM_RUNTIME] = true;
+        choose_unit(drawing, place);
+    }
+    return TDM_OK;
+}
+
+/* Files for gnuplot. */
+
+/* In gnuplot's single quotes only the quote itself is special. Names of files may be any bytes. */
+static void write_string(FILE *file, const char *name, const char *text)
+{
+    json_t *utf8 = json_string(text);
+    fprintf(file, "%s = '", name);
+    for (const char *byte = text; *byte != '\0'; byte++) {
+        unsigned char value = (unsigned char)*byte;
+        if (value < 0x20 || value == 0x7f || (value >= 0x80 && utf8 == NULL))
+            fputc('?', file);
+        else if (value == '\'')
+            fputs("''", file);
+        else
+            fputc(value, file);
+    }
+    fputs("'\n", file);
+    json_decref(utf8);
+}
+
+__attribute__((format(printf, 3, 4))) static void write_text(FILE *file, const char *name,
+                                                             const char *format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    write_string(file, name, text);
+}
+
+/* A file in the temporary directory; NULL with errno. */
+static FILE *create(const struct drawing *drawing, const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/%s", drawing->folder, name);
+    return fopen(path, "wxe");
+}
+
+static enum tdm_status finish(const struct drawing *drawing, const char *name, FILE *file,
+                              struct tdm_error *err)
+{
+    bool failed = file == NULL || ferror(file);
+    int reason = errno;
+    if (file != NULL && fclose(file) != 0 && !failed) {
+        failed = true;
+        reason = errno;
+    }
+    if (!failed)
+        return TDM_OK;
+    tdm_fail(err, TDM_IO, "%s/%s: cannot be written: %s", drawing->folder, name, strerror(reason));
+    return tdm_hint(err, "free space there, or set TMPDIR to another directory");
+}
+
+/* A running sum over the columns as a step function, which holds from the begin of a column to its end;
+ * equal neighbours make one, and where it is 0 there is nothing to fill. Two empty lines end it: it is
+ * an `index` of gnuplot, which counts it if it has a point. */
+static void write_steps(FILE *file, double column_seconds, const double *value, size_t count)
+{
+    fprintf(file, "0 0\n\n");
+    for (size_t first = 0, next; first < count; first = next) {
+        for (next = first + 1; next < count && value[next] == value[first];)
+            next++;
+        if (value[first] == 0)
+            continue;
+        fprintf(file, "%.9g %.7g\n%.9g %.7g\n", column_seconds * (double)first, value[first],
+                column_seconds * (double)next, value[first]);
+        if (next < count && value[next] == 0)
+            fputc('\n', file);
+    }
+    fputs("\n\n", file);
+}
+
+/* `value` has room for a number a column. */
+static enum tdm_status write_memory(const struct drawing *drawing, int place, unsigned panel,
+                                    double *value, struct tdm_error *err)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), panel + 1);
+    FILE *file = create(drawing, name);
+    double seconds = drawing->end_seconds[panel] / (double)drawing->column_count;
+    /* Beyond the end of a shorter step there is nothing, and what was not observed is not drawn. */
+    const struct tdm_plot_panel *shows = panel_at(drawing, panel);
+    double end = shows->peak[place].known ? shows->end_seconds : 0;
+    memset(value, 0, drawing->column_count * sizeof(*value));
+    for (int level = 0; level < TDM_CATEGORIES && file != NULL; level++) {
+        enum tdm_category category = stack[level];
+        if (!drawing->category_used[place][category])
+            continue;
+        for (size_t i = 0; i < drawing->column_count && seconds * (double)i < end; i++) {
+            uint64_t bytes = drawing->columns[panel][i].live_bytes[place][category];
+            if (category == TDM_RUNTIME)
+                bytes += drawing->plot->runtime_bytes[place];
+            value[i] += (double)bytes / (double)drawing->unit_bytes[place];
+        }
+        write_steps(file, seconds, value, drawing->column_count);
+    }
+    return finish(drawing, name, file, err);
+}
+
+/* The running sum of a lane's shares up to a group, in whole grains. */
+static double lane_height(const struct tdm_column *column, int lane, int group)
+{
+    double below = 0;
+    double share = 0;
+    for (int other = 0; other < TDM_OP_GROUPS; other++) {
+        share += column->busy[lane][other];
+        if (other <= group)
+            below += column->busy[lane][other];
+    }
+    if (share > 0 && share < LEAST_SHARE)
+        below *= LEAST_SHARE / share;
+    return rint(below / SHARE_GRAIN) * SHARE_GRAIN;
+}
+
+static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel, double *value,
+                                   struct tdm_error *err)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "lanes_%u", panel + 1);
+    FILE *file = create(drawing, name);
+    for (int lane = 0; lane < TDM_LANES; lane++) {
+        if (!drawing->lane_used[lane])
+            continue;
+        for (int group = 0; group < TDM_OP_GROUPS && file != NULL; group++) {
+            if (!drawing->group_used[group])
+                continue;
+            for (size_t i = 0; i < drawing->column_count; i++)
+                value[i] = lane_height(&drawing->columns[panel][i], lane, group);
+            write_steps(file, drawing->end_seconds[panel] / (double)drawing->column_count, value,
+                        drawing->column_count);
+        }
+    }
+    return finish(drawing, name, file, err);
+}
+
+/* Settings. */
+
+static void write_place(const struct drawing *drawing, FILE *file, int place)
+{
+    char name[48];
+    char bytes[TDM_FORMAT_SIZE];
+    const char *word = tdm_place_name((enum tdm_place)place);
+    double unit = (double)drawing->unit_bytes[place];
+    double top = (double)drawing->top_bytes[place];
+    uint64_t limit = drawing->plot->limit_bytes[place];
+    bool shown = limit > 0 && (double)limit <= limit_shown[place] * top;
+    if (shown)
+        top = fmax(top, (double)limit);
+
+    fprintf(file, "%s_categories = '", word);
+    for (int level = 0; level < TDM_CATEGORIES; level++) {
+        if (drawing->category_used[place][stack[level]])
+            fprintf(file, " %s", tdm_category_name(stack[level]));
+    }
+    fprintf(file, "'\n%s_unit = '%s'\n%s_highest = %.9g\n", word, drawing->unit[place], word,
+            top > 0 ? top / unit : 1);
+    fprintf(file, "%s_limit = ", word);
+    fprintf(file, shown ? "'%.9g'\n" : "''\n", (double)limit / unit);
+    snprintf(name, sizeof(name), "%s_limit_text", word);
+    write_text(file, name, "limit %s", tdm_format_bytes(limit, bytes));
+
+    for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
+        const struct tdm_plot_panel *shows = panel_at(drawing, panel);
+        const struct tdm_timeline_peak *peak = &shows->peak[place];
+        uint64_t peak_bytes = panel_peak(drawing, panel, place);
+        if (!peak->known) {
+            fprintf(file, "%s_peak_x_%u = ''\n", word, panel + 1);
+            continue;
+        }
+        fprintf(file, "%s_peak_x_%u = '%.9g'\n%s_peak_y_%u = '%.9g'\n", word, panel + 1,
+                peak->seconds, word, panel + 1, (double)peak_bytes / unit);
+        snprintf(name, sizeof(name), "%s_peak_text_%u", word, panel + 1);
+        write_text(file, name, "peak %s%s%s", tdm_format_bytes(peak_bytes, bytes),
+                   shows->peak_op[place][0] == '\0' ? "" : ": ", shows->peak_op[place]);
+    }
+}
+
+static void write_phases(const struct drawing *drawing, FILE *file, unsigned panel)
+{
+    struct tdm_phase_run runs[MOST_PHASES];
+    double seconds = drawing->end_seconds[panel] / (double)drawing->column_count;
+    double end = panel_at(drawing, panel)->end_seconds;
+    size_t columns = (size_t)ceil(end / seconds - 1e-6);
+    if (columns > drawing->column_count)
+        columns = drawing->column_count;
+    size_t count = tdm_phase_runs(drawing->columns[panel], columns, drawing->column_count / 100 + 1,
+                                  runs, MOST_PHASES);
+    fprintf(file, "phases_%u = '", panel + 1);
+    for (size_t i = 0; i < count; i++)
+        fprintf(file, " %s %.9g %.9g", tdm_phase_name(runs[i].phase),
+                seconds * (double)runs[i].first,
+                i + 1 == count ? end : seconds * (double)(runs[i].last + 1));
+    fprintf(file, "'\n");
+}
+
+static void write_panel(const struct drawing *drawing, FILE *file, unsigned panel)
+{
+    const struct tdm_plot_panel *shows = panel_at(drawing, panel);
+    char name[32];
+    char text[TDM_FORMAT_SIZE];
+    char facts[256];
+    snprintf(name, sizeof(name), "heading_%u", panel + 1);
+    if (drawing->sides[panel] == TDM_PREDICTED)
+        write_text(file, name, "predicted");
+    else
+        write_text(file, name, "measured, step %" PRId64, drawing->plot->step);
+
+    snprintf(facts, sizeof(facts), "step %s%s", tdm_format_seconds(shows->end_seconds, text),
+             shows->timeline.change_count > 0 ? "" : "; memory not observed");
+    for (int place = 0; place < TDM_PLACES; place++) {
+        size_t used = strlen(facts);
+        uint64_t limit = drawing->plot->limit_bytes[place];
+        if (!drawing->place_used[place] || !shows->peak[place].known)
+            continue;
+        snprintf(facts + used, sizeof(facts) - used, "; %s %s",
+                 tdm_place_name((enum tdm_place)place),
+                 tdm_format_bytes(panel_peak(drawing, panel, place), text));
+        used = strlen(facts);
+        if (limit > 0 && panel == 0) /* said once */
+            snprintf(facts + used, sizeof(facts) - used, " of %s", tdm_format_bytes(limit, text));
+    }
+    snprintf(name, sizeof(name), "facts_%u", panel + 1);
+    write_string(file, name, facts);
+    fprintf(file, "end_%u = %.9g\nobserved_%u = %d\n", panel + 1, drawing->end_seconds[panel],
+            panel + 1, shows->timeline.change_count > 0);
+    write_phases(drawing, file, panel);
+
+    double busy[TDM_LANES] = {0};
+    for (size_t i = 0; i < shows->timeline.op_count; i++)
+        busy[shows->timeline.ops[i].lane] +=
+            shows->timeline.ops[i].end - shows->timeline.ops[i].start;
+    fprintf(file, "busy_%u = '", panel + 1);
+    for (int lane = 0; lane < TDM_LANES; lane++) {
+        double percent = 100 * fmin(1, busy[lane] / shows->end_seconds);
+        if (drawing->lane_used[lane])
+            fprintf(file, percent > 0 && percent < 1 ? " <1%%" : " %.0f%%", percent);
+    }
+    fprintf(file, "'\n");
+}
+
+static enum tdm_status write_settings(const struct drawing *drawing, const char *picture,
+                                      struct tdm_error *err)
+{
+    FILE *file = create(drawing, "settings.gp");
+    if (file == NULL)
+        return finish(drawing, "settings.gp", file, err);
+    write_string(file, "format", drawing->format);
+    write_string(file, "output", picture);
+    write_string(file, "folder", drawing->folder);
+    fprintf(file, "width = %" PRIu32 "\nheight = %" PRIu32 "\n", drawing->picture->width,
+            drawing->picture->height);
+    write_string(file, "title", drawing->plot->title);
+    write_string(file, "subtitle", drawing->plot->subtitle);
+    fprintf(file, "panels = %u\nsame_time = %d\n", drawing->panel_count, drawing->same_time);
+    for (unsigned panel = 0; panel < drawing->panel_count; panel++)
+        write_panel(drawing, file, panel);
+
+    fprintf(file, "places = '");
+    for (int place = 0; place < TDM_PLACES; place++) {
+        if (drawing->place_used[place])
+            fprintf(file, " %s", tdm_place_name((enum tdm_place)place));
+    }
+    fprintf(file, "'\nlanes = '");
+    for (int lane = 0; lane < TDM_LANES; lane++) {
+        if (drawing->lane_used[lane])
+            fprintf(file, " %s", tdm_lane_name((enum tdm_lane)lane));
+    }
+    fprintf(file, "'\ngroups = '");
+    for (int group = 0; group < TDM_OP_GROUPS; group++) {
+        if (drawing->group_used[group])
+            fprintf(file, " %s", tdm_op_group_name((enum tdm_op_group)group));
+    }
+    fprintf(file, "'\n");
+    for (int place = 0; place < TDM_PLACES; place++) {
+        if (drawing->place_used[place])
+            write_place(drawing, file, place);
+    }
+    return finish(drawing, "settings.gp", file, err);
+}
+
+static enum tdm_status write_files(const struct drawing *drawing, const char *picture,
+                                   struct tdm_error *err)
+{
+    double *value = calloc(drawing->column_count, sizeof(*value));
+    if (value == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu columns of a picture",
+                        drawing->column_count);
+    enum tdm_status status = write_settings(drawing, picture, err);
+    for (unsigned panel = 0; panel < drawing->panel_count && status == TDM_OK; panel++) {
+        for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+            if (drawing->place_used[place])
+                status = write_memory(drawing, place, panel, value, err);
+        }
+        if (status == TDM_OK)
+            status = write_lanes(drawing, panel, value, err);
+    }
+    free(value);
+    return status;
+}
+
+static enum tdm_status draw_in(struct drawing *drawing, struct tdm_error *err)
+{
+    char settings[4096];
+    char colours[4096];
+    char script[4096];
+    char picture[4096];
+    char *data = NULL;
+    uint64_t bytes;
+    snprintf(settings, sizeof(settings), "%s/settings.gp", drawing->folder);
+    snprintf(picture, sizeof(picture), "%s/picture", drawing->folder);
+    enum tdm_status status =
+        tdm_data_path("plots", "colours", ".gp", colours, sizeof(colours), err);
+    if (status == TDM_OK)
+        status = tdm_data_path("plots", "timeline", ".gp", script, sizeof(script), err);
+    if (status == TDM_OK)
+        status = write_files(drawing, picture, err);
+    if (status == TDM_OK) {
+        const char *const files[] = {settings, colours, script, NULL};
+        status = tdm_gnuplot_run(files, drawing->folder, err);
+    }
+    if (status == TDM_OK)
+        status = tdm_file_read(picture, UINT64_C(1) << 30, &data, &bytes, err);
+    if (status == TDM_OK)
+        status = tdm_file_write(drawing->picture->path, data, bytes, drawing->picture->force, err);
+    free(data);
+    return status;
+}
+
+enum tdm_status tdm_plot_draw(const struct tdm_plot *plot, const struct tdm_picture *picture,
+                              struct tdm_error *err)
+{
+    struct drawing drawing = {.plot = plot, .picture = picture, .format = format_of(picture->path)};
+    struct tdm_scratch scratch = {.path = ""};
+    for (int side = 0; side < TDM_PLOT_SIDES; side++) {
+        if (plot->panels[side].known)
+            drawing.sides[drawing.panel_count++] = (enum tdm_plot_side)side;
+    }
+    enum tdm_status status = tdm_picture_check(picture, err);
+    if (status == TDM_OK)
+        status = look(&drawing, err);
+    if (status == TDM_OK)
+        status = tdm_scratch_open(&scratch, err);
+    if (status == TDM_OK) {
+        drawing.folder = scratch.path;
+        status = draw_in(&drawing, err);
+        tdm_scratch_close(&scratch);
+    }
+    for (int panel = 0; panel < TDM_PLOT_SIDES; panel++)
+        free(drawing.columns[panel]);
+    return status;
+}
