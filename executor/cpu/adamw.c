@@ -59,10 +59,7 @@ static double update(const struct adamw *x, uint64_t first, uint64_t count, floa
     tdm_load_row(m->data, m->dtype, first, count, moment1);
     tdm_load_row(v->data, v->dtype, first, count, moment2);
 
-    double squares = 0;
-    for (uint64_t i = 0; i < count; i++)
-        squares += (double)gradient[i] * (double)gradient[i];
-#pragma omp simd
+    double squares = tdm_sum_squares(gradient, count);
     for (uint64_t i = 0; i < count; i++) {
         float d = gradient[i];
         moment1[i] = x->beta1 * moment1[i] + x->rest1 * d;

@@ -96,7 +96,7 @@ static float soften(float *row, uint64_t padded, float *maximum, float *sum)
     for (uint64_t i = TDM_LANES_OF_ROW; i < padded; i += TDM_LANES_OF_ROW) {
 #pragma omp simd
         for (int j = 0; j < TDM_LANES_OF_ROW; j++)
-            lane[j] = row[i + j] > lane[j] ? row[i + j] : lane[j];
+            lane[j] = tdm_choose(row[i + j] > lane[j], row[i + j], lane[j]);
     }
     for (int j = 0; j < TDM_LANES_OF_ROW; j++)
         most = lane[j] > most ? lane[j] : most;

@@ -64,3 +64,20 @@ void tdm_add_row(void *base, enum tdm_dtype dtype, uint64_t first, uint64_t coun
     if (dtype != TDM_DTYPE_FP32)
         tdm_store_row(base, dtype, first, count, scratch);
 }
+
+double tdm_sum_squares(const float *row, uint64_t count)
+{
+    enum { LANES = 8 };
+    double lane[LANES] = {0}, sum = 0;
+    uint64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+#pragma omp simd
+        for (int j = 0; j < LANES; j++)
+            lane[j] += (double)row[i + j] * (double)row[i + j];
+    }
+    for (; i < count; i++)
+        sum += (double)row[i] * (double)row[i];
+    for (int j = 0; j < LANES; j++)
+        sum += lane[j];
+    return sum;
+}

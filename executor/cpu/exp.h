@@ -3,20 +3,34 @@
 #ifndef TDM_EXECUTOR_CPU_EXP_H
 #define TDM_EXECUTOR_CPU_EXP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 /* Below this the result is exactly 0: no denormals, which are slow, come out of a softmax. */
 #define TDM_EXP_LEAST (-80.0f)
 
-/* exp(x) to 1.2e-7 relative; 0 below TDM_EXP_LEAST (also for -infinity), exp(88) above 88; NaN stays
- * NaN. x = n ln 2 + r with |r| <= ln 2 / 2, and Cephes' minimax polynomial of exp(r) (expf.c,
- * S. Moshier). Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits. */
+/* `yes` where the condition holds, else `no`: bits are masked, because a choice between floats would be
+ * taken for a branch and keep the loop around it scalar. */
+static inline float tdm_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = -(uint32_t)condition, yes_bits, no_bits;
+    memcpy(&yes_bits, &yes, sizeof(yes_bits));
+    memcpy(&no_bits, &no, sizeof(no_bits));
+    yes_bits = (yes_bits & mask) | (no_bits & ~mask);
+    memcpy(&yes, &yes_bits, sizeof(yes));
+    return yes;
+}
+
+/* exp(x) to 1e-7 relative; 0 below TDM_EXP_LEAST (also for -infinity), exp(88) above 88; a NaN
+ * without payload stays one. x = n ln 2 + r with |r| <= ln 2 / 2, and Cephes' minimax polynomial of
+ * exp(r) (expf.c, S. Moshier). Adding 1.5 * 2^23 rounds to an integer, which then stands in the low
+ * bits. */
 static inline float tdm_exp(float x)
 {
     const float shift = 12582912.0f;
-    float clamped = x < TDM_EXP_LEAST ? TDM_EXP_LEAST : x;
-    clamped = clamped > 88.0f ? 88.0f : clamped;
+    float clamped = tdm_choose(x < TDM_EXP_LEAST, TDM_EXP_LEAST, x);
+    clamped = tdm_choose(clamped > 88.0f, 88.0f, clamped);
     float shifted = clamped * 1.44269504088896341f + shift;
     float n = shifted - shift;
     float r = clamped - n * 0.693359375f;
@@ -32,9 +46,8 @@ static inline float tdm_exp(float x)
     memcpy(&bits, &p, sizeof(bits));
     memcpy(&shifted_bits, &shifted, sizeof(shifted_bits));
     bits += shifted_bits << 23;
-    float result;
-    memcpy(&result, &bits, sizeof(result));
-    return x < TDM_EXP_LEAST ? 0.0f : result;
+    memcpy(&p, &bits, sizeof(p));
+    return tdm_choose(x < TDM_EXP_LEAST, 0.0f, p);
 }
 
 #endif

@@ -24,8 +24,19 @@ struct head {
 
 static float largest(const float *x, uint64_t count, float most)
 {
-    for (uint64_t i = 0; i < count; i++)
+    float lane[LANES];
+    uint64_t i = 0;
+    for (int j = 0; j < LANES; j++)
+        lane[j] = most;
+    for (; i + LANES <= count; i += LANES) {
+#pragma omp simd
+        for (int j = 0; j < LANES; j++)
+            lane[j] = tdm_choose(x[i + j] > lane[j], x[i + j], lane[j]);
+    }
+    for (; i < count; i++)
         most = x[i] > most ? x[i] : most;
+    for (int j = 0; j < LANES; j++)
+        most = lane[j] > most ? lane[j] : most;
     return most;
 }
 

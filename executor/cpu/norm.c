@@ -46,21 +46,7 @@ static uint64_t blocks_of(uint64_t count, uint64_t block)
     return (count + block - 1) / block;
 }
 
-/* Sums over a row in eight lanes, so that they are vectorised and still have one order. */
-static double sum_squares(const float *x, uint64_t count)
-{
-    double lane[8] = {0}, sum = 0;
-    uint64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        for (int j = 0; j < 8; j++)
-            lane[j] += (double)x[i + j] * (double)x[i + j];
-    for (; i < count; i++)
-        sum += (double)x[i] * (double)x[i];
-    for (int j = 0; j < 8; j++)
-        sum += lane[j];
-    return sum;
-}
-
+/* Sum of x y z, in lanes like tdm_sum_squares(). */
 static double sum_products(const float *x, const float *y, const float *z, uint64_t count)
 {
     double lane[8] = {0}, sum = 0;
@@ -77,7 +63,7 @@ static double sum_products(const float *x, const float *y, const float *z, uint6
 
 static double scale_of(const struct norm *norm, const float *x)
 {
-    return 1.0 / sqrt(sum_squares(x, norm->columns) / (double)norm->columns + norm->epsilon);
+    return 1.0 / sqrt(tdm_sum_squares(x, norm->columns) / (double)norm->columns + norm->epsilon);
 }
 
 static void norm_task(void *context, void *thread_scratch, uint64_t index)
