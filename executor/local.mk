@@ -46,3 +46,11 @@ tidemark_executor_SOURCES += \
 	executor/main.c \
 	executor/progress.c \
 	executor/progress.h
+
+# Single ops of the cpu backend against double.
+cmocka_tests += tests/unit_adamw tests/unit_cpu tests/unit_cpu_parts
+tests_unit_adamw_SOURCES = tests/unit_adamw.c tests/cpu_fixture.c tests/cpu_fixture.h
+tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_fixture.c \
+	tests/cpu_fixture.h
+tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+tests_unit_cpu_parts_SOURCES = tests/unit_cpu_parts.c tests/cpu_fixture.c tests/cpu_fixture.h

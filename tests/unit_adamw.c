@@ -188,7 +188,7 @@ static void test_remainder_steps(void **unused)
     bench_close(&bench);
 }
 
-/* Every tenth-thousandth bit pattern and those around every tie come back from their halves. */
+/* Patterns over all of fp32, and those at and below ties, come back from their halves. */
 static void test_remainder_bits(void **unused)
 {
     (void)unused;

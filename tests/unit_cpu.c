@@ -215,14 +215,16 @@ static void check_norm(struct bench *bench)
             }
         }
 
-        bench_op(bench, TDM_OP_NORM, part, unit, chunk, tokens);
+        /* the final norm's op is of "layer" `layers`: its input is X of that number */
+        uint32_t layer = part == TDM_PART_FINAL_NORM ? bench->model->layers : unit;
+        bench_op(bench, TDM_OP_NORM, part, layer, chunk, tokens);
         bench_operand(bench, 0, &x, TDM_READ);
         bench_operand(bench, 1, &w, TDM_READ);
         bench_operand(bench, 2, &y, TDM_WRITE);
         bench_run(bench);
         bench_compare(bench, "norm", &y, 0, tokens * columns, want, 1e-6);
 
-        bench_op(bench, TDM_OP_NORM_GRAD, part, unit, chunk, tokens);
+        bench_op(bench, TDM_OP_NORM_GRAD, part, layer, chunk, tokens);
         bench_operand(bench, 0, &x, TDM_READ);
         bench_operand(bench, 1, &w, TDM_READ);
         bench_operand(bench, 2, &dy, TDM_READ);
@@ -382,7 +384,7 @@ static void check_embed(struct bench *bench)
             want[t * columns + j] = vw[id * columns + j];
             vdw[id * columns + j] += vdx[t * columns + j];
         }
-    bench_op(bench, TDM_OP_EMBED, TDM_PART_EMBEDDING, unit, chunk, tokens);
+    bench_op(bench, TDM_OP_EMBED, TDM_PART_EMBEDDING, 0, chunk, tokens);
     bench_operand(bench, 0, &ids, TDM_READ);
     bench_operand(bench, 1, &w, TDM_READ);
     bench_operand(bench, 2, &x, TDM_WRITE);
@@ -456,7 +458,7 @@ static void check_head(struct bench *bench)
     multiply(vocabulary, hidden, rows, tile, 1, vocabulary, vx + first * hidden, hidden, 1,
              vdw + tensor->offset, hidden);
 
-    bench_op(bench, TDM_OP_HEAD, TDM_PART_HEAD, unit, chunk, rows);
+    bench_op(bench, TDM_OP_HEAD, TDM_PART_HEAD, model->layers, chunk, rows);
     bench->op.first_row = first;
     bench_operand(bench, 0, &x, TDM_ACCUMULATE);
     bench_operand(bench, 1, &ids, TDM_READ);
@@ -468,7 +470,9 @@ static void check_head(struct bench *bench)
     double coarse = dtypes->logits == TDM_DTYPE_BF16   ? 0x1p-5
                     : dtypes->logits == TDM_DTYPE_FP16 ? 0x1p-8
                                                        : 0;
+    bench->least_scale = 1; /* what was there may nearly cancel it */
     bench_compare(bench, "loss", &loss, 0, 1, &total, fmax(coarse, 1e-6));
+    bench->least_scale = 0;
     bench_compare(bench, "logits' gradient", &logits, 0, rows * vocabulary, tile,
                   fmax(coarse, 1e-5));
     bench_compare(bench, "head's input gradient", &x, first * hidden, rows * hidden,
@@ -554,21 +558,21 @@ static void test_random_shapes(void **unused)
 }
 
 /* Shapes with several blocks of tasks in every dimension, and more query heads than a tile has rows. */
-static struct shape large_shape(enum tdm_dtype dtype)
+static struct shape large_shape(enum tdm_dtype dtype, uint32_t intermediate)
 {
     return (struct shape){
-        .hidden = 300,
-        .intermediate = 2100,
+        .hidden = 140,
+        .intermediate = intermediate,
         .query_heads = 129,
         .kv_heads = 1,
         .head_dim = 4,
-        .vocabulary = 1100,
+        .vocabulary = 520,
         .bias = true,
         .page_tokens = 128,
         .chunk_tokens = 270,
         .tile_tokens = 100,
         .sequences = 1,
-        .sequence_tokens = {400},
+        .sequence_tokens = {330},
         .dtypes = {.weights = dtype,
                    .activations = dtype,
                    .kv = dtype,
@@ -583,9 +587,9 @@ static void test_large_shapes(void **unused)
 {
     (void)unused;
     double worst = 0;
-    struct shape shape = large_shape(TDM_DTYPE_FP32);
+    struct shape shape = large_shape(TDM_DTYPE_FP32, 2100);
     run_checks(&shape, 1, &worst);
-    shape = large_shape(TDM_DTYPE_BF16);
+    shape = large_shape(TDM_DTYPE_BF16, 2100);
     run_checks(&shape, 2, &worst);
 }
 
@@ -599,13 +603,13 @@ static void test_threads(void **unused)
     int threads = omp_get_max_threads();
     double worst = 0;
     struct bench source = {.random = bench_seed()};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 4; i++) {
         struct shape shape = bench_shape(&source);
         if (i == 0)
-            shape = large_shape(TDM_DTYPE_BF16);
+            shape = large_shape(TDM_DTYPE_BF16, 300);
         uint64_t seed = bench_next(&source), digest = 0;
-        static const int counts[] = {1, 2, 3, 7, 2};
-        for (int k = 0; k < 5; k++) {
+        static const int counts[] = {1, 3, 2};
+        for (int k = 0; k < 3; k++) {
             omp_set_num_threads(counts[k]);
             uint64_t found = run_checks(&shape, seed, &worst);
             digest = k == 0 ? found : digest;
