@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The first planner: enumerates schedules and returns the fastest that fits.
+ *
+ * It tries loop orders, lists of groups, chunk sizes, places of stored inputs and of what groups hold,
+ * and attention outputs not stored, held, or kept from the earliest chunk that fits. Every combination
+ * gets an estimate (estimate.h): those that cannot fit are dropped, the others are lowered and
+ * simulated by rising estimated time, until no estimate is below the best simulated time. What comes
+ * out was lowered, packed, simulated and validated within the limits. Nothing is random.
+ */
+#ifndef TDM_PLANNER_CANDIDATES_H
+#define TDM_PLANNER_CANDIDATES_H
+
+#include "planner/simulate.h"
+#include "schedule/schedule.h"
+
+#include <stdbool.h>
+
+/* What becomes of attention outputs. */
+enum tdm_attention_store {
+    TDM_ATTENTION_NONE, /* recomputed whenever they are needed */
+    TDM_ATTENTION_HELD, /* held by the group that runs forward again */
+    TDM_ATTENTION_KEPT, /* kept by the forward from some chunk on; before it held or recomputed */
+    TDM_ATTENTION_STORES
+};
+
+enum tdm_split_unit { TDM_SPLIT_FREE, TDM_SPLIT_CHUNK, TDM_SPLIT_PERCENT };
+
+/* Knobs that the caller fixes; all zero: every knob is free. */
+struct tdm_pins {
+    bool has_order, has_attention, has_input_place, has_kept_place, has_held_place;
+    enum tdm_order order;
+    enum tdm_attention_store attention;
+    enum tdm_place input_place, kept_place, held_place;
+    uint32_t group_count;      /* 0: free; 1: the size repeats */
+    uint32_t *groups;          /* owned by whoever owns the pins */
+    uint64_t chunk_tokens;     /* 0: free */
+    uint64_t head_tile_tokens; /* 0: free */
+    enum tdm_split_unit kept_from_unit;
+    uint32_t
+        kept_from; /* first chunk of which the attention output is kept, or percent of chunks */
+};
+
+/* How a search went. */
+struct tdm_search_counts {
+    uint64_t examined;  /* combinations that got an estimate */
+    uint64_t too_large; /* of these: cannot fit, by the estimate */
+    uint64_t too_slow;  /* of these: cannot be faster than the best, by the estimate */
+    uint64_t lowered;   /* lowered and packed; some more than once, with another split */
+    uint64_t simulated; /* of these: fit, and were simulated */
+    bool complete;      /* false: the effort of a search was spent before all were decided */
+};
+
+struct tdm_search {
+    struct tdm_search_counts counts;
+    struct tdm_simulation simulation; /* of the schedule found */
+};
+
+/* Looks for the fastest schedule whose used bytes are within schedule->memory_bytes on the device and
+ * schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page size and
+ * prefetch are taken from `schedule`; its nest is overwritten with the one found. `search` is filled
+ * as far as the search went, also on failure. TDM_INFEASIBLE: nothing fits (shortage.h says why).
+ * TDM_USAGE: pins that contradict the model. */
+enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      struct tdm_search *search, struct tdm_error *err);
+
+/* The least used bytes of `place` with which some schedule fits, the limit on the other place kept.
+ * Exact: such a schedule was lowered and packed. TDM_INFEASIBLE: the other place's limit is too small
+ * for any. The nest of `schedule` is overwritten. */
+enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
+
+const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none", "held", "kept" */
+
+void tdm_pins_free(struct tdm_pins *pins); /* what the pins own, not the struct */
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Estimates: counts of bodies times their costs, and sums of what is live together. */
+#include "planner/estimate_parts.h"
+
+/* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
+ * none), and held of chunks [held, kept). */
+struct span {
+    uint32_t first, top; /* layers */
+    uint32_t kept, held;
+    bool last;
+    const struct tdm_group *group;
+};
+
+static struct span span_of(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           uint32_t number, uint32_t first)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    struct span span = {.first = first,
+                        .top = first + group->layers - 1,
+                        .kept = e->chunks,
+                        .held = e->chunks,
+                        .last = number + 1 == schedule->group_count,
+                        .group = group};
+    if (group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < e->chunks)
+        span.kept = group->kept_from_chunk;
+    span.held = span.kept;
+    if (group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < span.kept)
+        span.held = group->held_from_chunk;
+    return span;
+}
+
+/* The splits of one layer of a group. In chunk-major order the first forward of the last layer makes
+ * its K and V alone, so that there is nothing to keep; it runs again, and can be held. */
+static struct span span_of_layer(const struct tdm_estimator *e, const struct span *group,
+                                 enum tdm_order order, uint32_t layer)
+{
+    struct span span = *group;
+    if (order == TDM_CHUNK_MAJOR && span.last && layer == span.top) {
+        span.kept = span.held = e->chunks;
+        if (span.group->held >= TDM_SET_ATTENTION_OUTPUT && span.group->held_from_chunk < e->chunks)
+            span.held = span.group->held_from_chunk;
+    }
+    return span;
+}
+
+/* Is a layer run forward again in the backward? */
+static bool runs_again(const struct span *span, enum tdm_order order, uint32_t layer)
+{
+    return layer < span->top || (order == TDM_CHUNK_MAJOR && span->last);
+}
+
+/* Costs of a layer summed over chunks [from, to). */
+static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
+                                   uint32_t to)
+{
+    struct layer_cost sum = {0};
+    for (uint32_t c = 0; c < e->classes; c++) {
+        const struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + c];
+        double n = tdm_estimator_count(e, c, from, to);
+        sum.embed += n * cost->embed;
+        sum.norm += n * cost->norm;
+        sum.q += n * cost->q;
+        sum.kv += n * cost->kv;
+        sum.rest += n * cost->rest;
+        sum.backward += n * cost->backward;
+    }
+    return sum;
+}
+
+static double sum_attention(const struct tdm_estimator *e, uint32_t from, uint32_t to)
+{
+    return e->attention_before[to] - e->attention_before[from];
+}
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Seconds that a link needs for `chunks` copies of `bytes`, less those that fit into staging before
+ * the sweep begins, and less the last chunks of sequences, which may be short. */
+static double link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t chunks,
+                           uint64_t bytes)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    uint64_t ahead = larger(e->base->prefetch + 1, 2) + e->base->sequence_count;
+    if (chunks <= ahead)
+        return 0;
+    return (double)(chunks - ahead) * (machine->copy_seconds + (double)bytes / machine->rate[rate]);
+}
+
+static bool on_host(enum tdm_place place)
+{
+    return place == TDM_HOST;
+}
+
+/* Is the stored input of a layer on the host, where its backward reads it? */
+static bool input_on_host(const struct span *span, uint32_t layer)
+{
+    if (layer == 0)
+        return false;
+    return on_host(layer == span->first ? span->group->input_place : span->group->held_place);
+}
+
+/* Seconds to fetch what a sweep over a layer reads from the host: its input, and attention outputs
+ * that were kept and (in the backward) held. */
+static double fetch_seconds(const struct tdm_estimator *e, const struct span *span, uint32_t layer,
+                            bool with_kept, bool with_held)
+{
+    const struct tdm_group *group = span->group;
+    double seconds = 0;
+    if (input_on_host(span, layer))
+        seconds += link_seconds(e, TDM_RATE_H2D, e->chunks, e->x);
+    if (with_kept && on_host(group->kept_place))
+        seconds += link_seconds(e, TDM_RATE_H2D, e->chunks - span->kept, e->attention);
+    if (with_held && on_host(group->held_place))
+        seconds += link_seconds(e, TDM_RATE_H2D, span->kept - span->held, e->attention);
+    return seconds;
+}
+
+/* Layer-major: sweeps follow each other, and staging holds a few chunks only, so that each takes as
+ * long as its computing or its copies, whichever is longer. */
+static double layer_major_seconds(const struct tdm_estimator *e, const struct span *span)
+{
+    const struct tdm_group *group = span->group;
+    uint32_t n = e->chunks;
+    double seconds = 0;
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        struct layer_cost all = sum_costs(e, layer, 0, n);
+        struct layer_cost kept = sum_costs(e, layer, span->kept, n);
+        double forward = all.embed + all.norm + all.q + all.kv + all.rest;
+        double compute = forward + sum_attention(e, 0, n);
+        double store = on_host(group->kept_place)
+                           ? link_seconds(e, TDM_RATE_D2H, n - span->kept, e->attention)
+                           : 0;
+        seconds += later(compute, store);
+
+        bool again = layer < span->top;
+        if (again) {
+            compute = forward - kept.norm - kept.q - kept.kv + sum_attention(e, 0, span->kept);
+            store = 0;
+            if (on_host(group->held_place))
+                store = link_seconds(e, TDM_RATE_D2H, n, e->x) +
+                        link_seconds(e, TDM_RATE_D2H, span->kept - span->held, e->attention);
+            double fetch = fetch_seconds(e, span, layer, true, false);
+            seconds += later(compute, later(store, fetch));
+        }
+        seconds +=
+            later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
+        uint32_t there = again ? span->held : span->kept;
+        compute = all.backward + e->attention_grad_seconds + sum_attention(e, 0, there);
+        seconds += later(compute, fetch_seconds(e, span, layer, true, again));
+    }
+    return seconds;
+}
+
+/* Chunk-major: the copies of a group against its computing. */
+static double chunk_major_seconds(const struct tdm_estimator *e, const struct span *group)
+{
+    uint32_t n = e->chunks;
+    double forward = 0, backward = 0, fetch = 0;
+    for (uint32_t layer = group->first; layer <= group->top; layer++) {
+        struct span span = span_of_layer(e, group, TDM_CHUNK_MAJOR, layer);
+        struct layer_cost all = sum_costs(e, layer, 0, n);
+        struct layer_cost kept = sum_costs(e, layer, span.kept, n);
+        bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer);
+        forward += all.embed + all.norm + all.kv;
+        if (!(span.last && layer == span.top))
+            forward += all.q + all.rest + sum_attention(e, 0, n);
+        if (again)
+            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q +
+                        sum_attention(e, 0, span.kept);
+        backward += all.backward + e->attention_grad_seconds;
+        backward += sum_attention(e, 0, again ? span.held : span.kept);
+        double reads = again ? 2 : 1;
+        if (layer == span.first && input_on_host(&span, layer))
+            fetch += reads * link_seconds(e, TDM_RATE_H2D, n, e->x);
+        if (on_host(span.group->kept_place))
+            fetch += reads * link_seconds(e, TDM_RATE_H2D, n - span.kept, e->attention);
+    }
+    return forward + later(backward, fetch);
+}
+
+/* Does some backward of a layer run its attention again, into workspace? */
+static bool needs_work_attention(const struct tdm_estimator *e, const struct span *group,
+                                 enum tdm_order order, uint32_t layer)
+{
+    struct span span = span_of_layer(e, group, order, layer);
+    return (runs_again(&span, order, layer) ? span.held : span.kept) > 0;
+}
+
+/* Workspace of a layer's backward. */
+static uint64_t backward_work(const struct tdm_estimator *e, const struct span *span,
+                              enum tdm_order order, uint32_t layer)
+{
+    uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
+    return needs_work_attention(e, span, order, layer) ? work : work - e->attention;
+}
+
+/* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
+struct stored {
+    uint64_t kept[TDM_PLACES], inputs[TDM_PLACES];
+};
+
+/* Which staging rings a schedule needs, and what they take in the forward and in the backward. */
+static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                      uint64_t *forward, uint64_t *backward)
+{
+    bool inputs = false, kept = false, held = false, inner = false;
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        const struct tdm_group *group = span.group;
+        inputs |= g > 0 && on_host(group->input_place);
+        bool keeps = schedule->order == TDM_LAYER_MAJOR || !span.last || group->layers > 1;
+        kept |= keeps && span.kept < e->chunks && on_host(group->kept_place);
+        inner |= group->layers > 1 && on_host(group->held_place);
+        held |= group->layers > 1 && span.held < span.kept && on_host(group->held_place);
+        first += group->layers;
+    }
+    uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
+    uint64_t stash_slots = e->chunks < 2 ? 1 : 2;
+    bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
+    *forward = *backward = 0;
+    if (inputs || inner)
+        *backward += fetch_slots * e->x;
+    if (inner)
+        *backward += stash_slots * e->x;
+    if (kept || held)
+        *backward += fetch_slots * e->attention;
+    if (held)
+        *backward += stash_slots * e->attention;
+    if (inputs && by_chunk)
+        *forward += (fetch_slots + stash_slots) * e->x;
+    if (kept)
+        *forward += stash_slots * e->attention;
+}
+
+static void raise_to(uint64_t *most, uint64_t bytes)
+{
+    *most = larger(*most, bytes);
+}
+
+/* Moments of a group in layer-major order: the first backward chunk of its top layer, and layer 0. */
+static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
+                                const struct stored *stored, uint64_t rings,
+                                struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks, layers = span->top - span->first + 1;
+    uint64_t held[TDM_PLACES] = {0};
+    held[span->group->held_place] =
+        (layers - 1) * (n * e->x + (uint64_t)(span->kept - span->held) * e->attention);
+    uint64_t sweep = e->resident_bytes + rings + e->tied_gradient + e->layer_gradient +
+                     n * (e->x + e->kv + e->dkv);
+    uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, span->top) +
+                    (span->top == 0 ? e->embedding_gradient : 0);
+    raise_to(&estimate->body_bytes, sweep + work + stored->kept[TDM_DEVICE] +
+                                        stored->inputs[TDM_DEVICE] + held[TDM_DEVICE]);
+    raise_to(&estimate->bytes[TDM_HOST],
+             stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] + held[TDM_HOST]);
+    if (span->first == 0 && layers > 1) {
+        uint64_t kept = on_host(span->group->kept_place) ? 0 : (n - span->kept) * e->attention;
+        uint64_t outputs =
+            on_host(span->group->held_place) ? 0 : (span->kept - span->held) * e->attention;
+        raise_to(&estimate->body_bytes, sweep + backward_work(e, span, TDM_LAYER_MAJOR, 0) +
+                                            e->embedding_gradient + kept + outputs);
+    }
+}
+
+/* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
+ * of its own. */
+static void chunk_major_moments(const struct tdm_estimator *e, const struct span *span,
+                                const struct stored *stored, uint64_t rings, bool one_group,
+                                struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks, layers = span->top - span->first + 1;
+    uint64_t held = (layers - 1) * e->x;
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        struct span own = span_of_layer(e, span, TDM_CHUNK_MAJOR, layer);
+        if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
+            held += e->attention;
+    }
+    uint64_t group = e->resident_bytes + rings + e->tied_gradient + (one_group ? 1 : n) * e->x +
+                     (span->last ? e->head_gradient : 0) + n * e->kv * (span->top + 1) +
+                     layers * (n * e->dkv + e->layer_gradient) + held + stored->kept[TDM_DEVICE] +
+                     stored->inputs[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
+    if (span->first == 0)
+        raise_to(&estimate->body_bytes,
+                 group + backward_work(e, span, TDM_CHUNK_MAJOR, 0) + e->embedding_gradient);
+    if (span->last)
+        raise_to(&estimate->head_bytes, group + e->work_head);
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST]);
+}
+
+/* The end of the forward, and in layer-major order the head after it. */
+static void forward_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                            const struct stored *stored, uint64_t forward_rings,
+                            uint64_t backward_rings, struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks;
+    uint64_t all = e->resident_bytes + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    if (schedule->order == TDM_CHUNK_MAJOR) {
+        /* the last layer makes its K and V only, which takes little workspace */
+        raise_to(&estimate->body_bytes, all + forward_rings + n * e->kv * e->layers);
+        return;
+    }
+    /* where the last layer keeps all, attention writes to where it is kept */
+    const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
+    bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
+    uint64_t work = e->work_forward - (keeps ? e->attention : 0);
+    raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + e->kv) + work);
+    raise_to(&estimate->head_bytes,
+             all + backward_rings + n * e->x + e->tied_gradient + e->head_gradient + e->work_head);
+}
+
+void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                  struct tdm_estimate *out)
+{
+    struct tdm_estimate estimate = {.seconds = e->head_seconds + e->optimizer_seconds};
+    struct stored stored = {0};
+    uint64_t forward_rings, backward_rings;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    add_rings(e, schedule, &forward_rings, &backward_rings);
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        const struct tdm_group *group = span.group;
+        uint64_t keeping = span.last && !by_layer ? group->layers - 1 : group->layers;
+        stored.kept[group->kept_place] += keeping * (e->chunks - span.kept) * e->attention;
+        if (g > 0)
+            stored.inputs[group->input_place] += e->chunks * e->x;
+        if (by_layer) {
+            estimate.seconds += layer_major_seconds(e, &span);
+            layer_major_moments(e, &span, &stored, backward_rings, &estimate);
+        } else {
+            estimate.seconds += chunk_major_seconds(e, &span);
+            chunk_major_moments(e, &span, &stored, backward_rings, schedule->group_count == 1,
+                                &estimate);
+        }
+        first += group->layers;
+    }
+    forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
+
+    const struct tdm_machine *machine = schedule->machine;
+    for (int place = 0; place < TDM_PLACES; place++)
+        estimate.bytes[place] += machine->runtime_bytes[place];
+    estimate.body_bytes += machine->runtime_bytes[TDM_DEVICE];
+    estimate.head_bytes += machine->runtime_bytes[TDM_DEVICE];
+    estimate.bytes[TDM_DEVICE] =
+        larger(estimate.body_bytes,
+               estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
+    *out = estimate;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Estimates: lower bounds of a schedule's seconds and bytes, in closed form.
+ *
+ * A planner asks for them tens of thousands of times, so nothing is lowered for one. An estimator is
+ * made once for a chunk size: it lowers and simulates a step of one sequence for every length of
+ * chunk, and takes from it what each part of a layer costs and how much workspace it needs. Then a
+ * schedule's seconds are counts of bodies times these costs, and its bytes are those that are live
+ * together at the few moments where the peak can be. Both agree with the simulator to a fraction of a
+ * percent, unless copies make the compute lane wait.
+ */
+#ifndef TDM_PLANNER_ESTIMATE_H
+#define TDM_PLANNER_ESTIMATE_H
+
+#include "schedule/schedule.h"
+
+struct tdm_estimator;
+
+struct tdm_estimate {
+    double seconds;             /* no schedule with this nest is faster */
+    uint64_t bytes[TDM_PLACES]; /* used, runtime included; no arena is smaller */
+    uint64_t body_bytes;        /* device bytes while no LM-head tile is live */
+    uint64_t head_bytes;        /* device bytes beside the LM head's tile of logits */
+};
+
+/* For the model, machine, sequences, dtypes and optimizer of `base`, at base->chunk_tokens. `base`
+ * must outlive the estimator; its nest does not matter. The caller owns *estimator. */
+enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **estimator,
+                                  struct tdm_error *err);
+void tdm_estimator_free(struct tdm_estimator *estimator);
+
+/* Chunks of the step. */
+uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
+
+/* Estimates a schedule that differs from the estimator's in its nest only: order, groups and what
+ * they keep and hold where, LM-head tile. */
+void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
+                  struct tdm_estimate *estimate);
+
+/* Bytes of a tile of logits. */
+uint64_t tdm_estimate_logits(const struct tdm_estimator *estimator, uint64_t tile_tokens);
+
+#endif

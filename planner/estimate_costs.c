@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What estimates are made of: costs and sizes, taken from a small step that is lowered and simulated. */
+#include "planner/estimate_parts.h"
+
+#include "base/size.h"
+#include "planner/simulate.h"
+#include "schedule/cost.h"
+
+#include <stdlib.h>
+
+/* ---- the small step ---- */
+
+struct profile {
+    struct tdm_estimator *estimator;
+    const struct tdm_program *program;
+    double *head; /* [classes] */
+    uint64_t resident_work;
+};
+
+static enum tdm_status note_op(void *self, const struct tdm_op *op, double start, double end,
+                               const uint64_t live[TDM_PLACES][TDM_CATEGORIES],
+                               struct tdm_error *err)
+{
+    struct profile *profile = self;
+    struct tdm_estimator *e = profile->estimator;
+    double seconds = end - start;
+    uint64_t work = live[TDM_DEVICE][TDM_WORKSPACE] - profile->resident_work;
+    (void)err;
+
+    if (op->phase == TDM_OPTIMIZER_PHASE) {
+        e->optimizer_seconds += seconds;
+        return TDM_OK;
+    }
+    if (op->kind == TDM_OP_HEAD || op->part == TDM_PART_FINAL_NORM) {
+        e->work_head = larger(e->work_head, work);
+        profile->head[op->chunk] += seconds;
+        return TDM_OK;
+    }
+    /* what works on the embedding belongs to layer 0 */
+    uint32_t layer = op->layer < e->layers ? op->layer : 0;
+    struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + op->chunk];
+    bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    if (op->phase == TDM_BACKWARD) {
+        uint64_t *most = layer == 0 ? &e->work_backward_first : &e->work_backward;
+        *most = larger(*most, work);
+        if (!is_attention)
+            cost->backward += seconds; /* and the K, V sweep's share, taken off later */
+        return TDM_OK;
+    }
+    e->work_forward = larger(e->work_forward, work);
+    if (is_attention)
+        return TDM_OK;
+    if (op->kind == TDM_OP_EMBED)
+        cost->embed += seconds;
+    else if (op->part == TDM_PART_ATTENTION_NORM)
+        cost->norm += seconds;
+    else if (op->part == TDM_PART_Q)
+        cost->q += seconds;
+    else if (op->part == TDM_PART_KV)
+        cost->kv += seconds;
+    else
+        cost->rest += seconds;
+    return TDM_OK;
+}
+
+/* What outlives the step: unlike the small step the real one has tokens and losses of all chunks. */
+static void note_residents(struct profile *profile)
+{
+    struct tdm_estimator *e = profile->estimator;
+    for (uint32_t i = 0; i < profile->program->buffer_count; i++) {
+        const struct tdm_buffer *buffer = &profile->program->buffers[i];
+        if (!buffer->resident)
+            continue;
+        bool by_chunk = buffer->axis == TDM_AXIS_CHUNK;
+        e->resident_bytes =
+            tdm_size_add(e->resident_bytes,
+                         by_chunk ? tdm_size_mul(buffer->slot_bytes, e->chunks) : buffer->bytes);
+        if (buffer->category == TDM_WORKSPACE)
+            profile->resident_work += buffer->bytes;
+    }
+}
+
+uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to)
+{
+    const uint32_t *before = &e->class_before[(size_t)c * ((size_t)e->chunks + 1)];
+    return before[to] - before[from];
+}
+
+/* A schedule of groups of one, all on the device, one short sequence a class of chunks. */
+static void small_schedule(const struct tdm_schedule *base, uint64_t *sequences, uint32_t count,
+                           struct tdm_group *groups, struct tdm_schedule *small)
+{
+    *small = *base;
+    small->sequence_tokens = sequences;
+    small->sequence_count = count;
+    small->order = TDM_LAYER_MAJOR;
+    small->groups = groups;
+    small->group_count = base->model->layers;
+    for (uint32_t i = 0; i < small->group_count; i++)
+        groups[i] = (struct tdm_group){.layers = 1};
+}
+
+static void note_sizes(struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    const struct tdm_model *model = base->model;
+    uint64_t tokens = 0;
+    for (uint32_t s = 0; s < base->sequence_count; s++)
+        tokens = larger(tokens, smaller(base->sequence_tokens[s], base->chunk_tokens));
+    e->x = tdm_content_bytes(base, TDM_X, 0, tokens);
+    e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
+    e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
+    e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
+    if (base->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return;
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        e->layer_gradient =
+            larger(e->layer_gradient, tdm_content_bytes(base, TDM_UNIT_GRADIENT, layer, 0));
+    /* born after the first backward of layer 0: beside a second one, if there is one */
+    if (e->chunks > 1)
+        e->embedding_gradient =
+            tdm_content_bytes(base, TDM_UNIT_GRADIENT, tdm_model_embedding_unit(model), 0);
+    e->head_gradient = tdm_content_bytes(base, TDM_UNIT_GRADIENT, tdm_model_head_unit(model), 0);
+    if (model->tied)
+        e->tied_gradient = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
+}
+
+static enum tdm_status run_small_step(struct tdm_estimator *e, uint64_t *lengths,
+                                      struct tdm_error *err)
+{
+    struct tdm_schedule small;
+    struct tdm_program *program = NULL;
+    struct tdm_simulation simulation;
+    struct profile profile = {.estimator = e};
+    enum tdm_status status = TDM_OK;
+    struct tdm_group *groups = calloc((size_t)e->layers + 1, sizeof(*groups));
+    profile.head = calloc((size_t)e->classes + 1, sizeof(*profile.head));
+    if (groups == NULL || profile.head == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
+        goto free_lists;
+    }
+    small_schedule(e->base, lengths, e->classes, groups, &small);
+    status = tdm_program_lower(&small, &program, err);
+    if (status != TDM_OK)
+        goto free_lists;
+    profile.program = program;
+    note_residents(&profile);
+    status = tdm_simulate(program, note_op, &profile, &simulation, err);
+    tdm_program_free(program);
+    for (uint32_t i = 0; i < e->layers * e->classes; i++) {
+        struct layer_cost *cost = &e->costs[i];
+        cost->backward -= cost->embed + cost->norm + cost->kv;
+    }
+    for (uint32_t c = 0; c < e->classes; c++)
+        e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);
+
+free_lists:
+    free(groups);
+    free(profile.head);
+    return status;
+}
+
+/* ---- chunks ---- */
+
+/* Attention of one chunk alone on its lane; the ops are built as lowering builds them. */
+static double attention_seconds(const struct tdm_program *chunks, uint32_t number, bool gradient)
+{
+    const struct tdm_schedule *schedule = chunks->schedule;
+    const struct tdm_chunk *chunk = &chunks->chunks[number];
+    uint64_t before = chunk->first_token / schedule->chunk_tokens;
+    uint64_t tokens = chunk->tokens;
+    const enum tdm_content contents[] = {TDM_Q,          TDM_KVPAGES, TDM_ATTENTION_OUT,
+                                         TDM_DATTENTION, TDM_DQ,      TDM_DKVPAGES};
+    struct tdm_op op = {.kind = gradient ? TDM_OP_ATTENTION_GRAD : TDM_OP_ATTENTION,
+                        .chunk = number,
+                        .tokens = tokens,
+                        .access_count = gradient ? 6 : 3};
+    for (uint32_t i = 0; i < op.access_count; i++) {
+        struct tdm_access *access = &op.access[i];
+        access->bytes = tdm_content_bytes(schedule, contents[i], 0, tokens);
+        if (contents[i] == TDM_KVPAGES || contents[i] == TDM_DKVPAGES)
+            access->bytes +=
+                before * tdm_content_bytes(schedule, contents[i], 0, schedule->chunk_tokens);
+        if (contents[i] == TDM_DKVPAGES && number != chunk->last_chunk)
+            access->mode = TDM_ACCUMULATE;
+    }
+    tdm_op_cost(chunks, &op);
+    return tdm_op_seconds(schedule->machine, &op, false);
+}
+
+/* The class of a length, made if it is new. */
+static uint32_t class_of(uint64_t *lengths, uint32_t *classes, uint64_t tokens)
+{
+    uint32_t c = 0;
+    while (c < *classes && lengths[c] != tokens)
+        c++;
+    if (c == *classes)
+        lengths[(*classes)++] = tokens;
+    return c;
+}
+
+static uint64_t chunks_of(const struct tdm_schedule *schedule, uint32_t sequence)
+{
+    return tdm_size_ceil_div(schedule->sequence_tokens[sequence], schedule->chunk_tokens);
+}
+
+/* Classes of all chunks and the seconds of their attention. `lengths` has room for two classes a
+ * sequence and one more; *class_list is [chunks], the caller frees it. */
+static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
+                                   uint32_t **class_list, struct tdm_error *err)
+{
+    const struct tdm_schedule *base = e->base;
+    struct tdm_chunk chunk = {0};
+    struct tdm_program program = {.schedule = base, .chunks = NULL, .chunk_count = e->chunks};
+    uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
+    struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
+    e->attention_before = calloc((size_t)e->chunks + 1, sizeof(*e->attention_before));
+    if (list == NULL || chunks == NULL || e->attention_before == NULL) {
+        free(list);
+        free(chunks);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    }
+
+    program.chunks = chunks;
+    uint32_t number = 0;
+    for (uint32_t s = 0; s < base->sequence_count; s++) {
+        uint64_t left = base->sequence_tokens[s];
+        chunk.sequence = s;
+        chunk.first_chunk = number;
+        chunk.last_chunk = number + (uint32_t)chunks_of(base, s) - 1;
+        for (chunk.first_token = 0; left > 0; number++) {
+            chunk.tokens = smaller(left, base->chunk_tokens);
+            left -= chunk.tokens;
+            chunks[number] = chunk;
+            list[number] = class_of(lengths, &e->classes, chunk.tokens);
+            e->attention_before[number + 1] =
+                e->attention_before[number] + attention_seconds(&program, number, false);
+            e->attention_grad_seconds += attention_seconds(&program, number, true);
+            chunk.first_token += chunk.tokens;
+        }
+    }
+    free(chunks);
+    lengths[e->classes] = lengths[list[e->chunks - 1]];
+    list[e->chunks - 1] = e->classes++;
+    *class_list = list;
+    return TDM_OK;
+}
+
+static enum tdm_status count_classes(struct tdm_estimator *e, const uint32_t *class_list,
+                                     struct tdm_error *err)
+{
+    size_t row = (size_t)e->chunks + 1;
+    e->class_before = calloc(e->classes * row, sizeof(*e->class_before));
+    e->costs = calloc((size_t)e->layers * e->classes, sizeof(*e->costs));
+    if (e->class_before == NULL || e->costs == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    for (uint32_t c = 0; c < e->classes; c++)
+        for (uint32_t i = 0; i < e->chunks; i++)
+            e->class_before[c * row + i + 1] =
+                e->class_before[c * row + i] + (class_list[i] == c ? 1 : 0);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **out,
+                                  struct tdm_error *err)
+{
+    uint64_t chunks = 0;
+    for (uint32_t s = 0; s < base->sequence_count; s++)
+        chunks = tdm_size_add(chunks, chunks_of(base, s));
+    if (chunks > UINT32_MAX / 2)
+        return tdm_fail(err, TDM_INPUT, "%llu chunks in a step", (unsigned long long)chunks);
+    enum tdm_status status = TDM_OK;
+    uint32_t *class_list = NULL;
+    uint64_t *lengths = calloc((size_t)base->sequence_count * 2 + 2, sizeof(*lengths));
+    struct tdm_estimator *e = calloc(1, sizeof(*e));
+    if (lengths == NULL || e == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
+        goto done;
+    }
+    e->base = base;
+    e->layers = base->model->layers;
+    e->chunks = (uint32_t)chunks;
+    note_sizes(e);
+    status = walk_chunks(e, lengths, &class_list, err);
+    if (status == TDM_OK)
+        status = count_classes(e, class_list, err);
+    if (status == TDM_OK)
+        status = run_small_step(e, lengths, err);
+
+done:
+    free(class_list);
+    free(lengths);
+    if (status == TDM_OK)
+        *out = e;
+    else
+        tdm_estimator_free(e);
+    return status;
+}
+
+void tdm_estimator_free(struct tdm_estimator *e)
+{
+    if (e == NULL)
+        return;
+    free(e->class_before);
+    free(e->costs);
+    free(e->attention_before);
+    free(e);
+}
+
+uint32_t tdm_estimator_chunks(const struct tdm_estimator *e)
+{
+    return e->chunks;
+}
+
+uint64_t tdm_estimate_logits(const struct tdm_estimator *e, uint64_t tile_tokens)
+{
+    return tdm_content_bytes(e->base, TDM_LOGIT_TILE, 0,
+                             smaller(tile_tokens, e->base->chunk_tokens));
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the estimates: what an estimator knows. estimate_costs.c finds it out, estimate.c uses it. */
+#ifndef TDM_PLANNER_ESTIMATE_PARTS_H
+#define TDM_PLANNER_ESTIMATE_PARTS_H
+
+#include "planner/estimate.h"
+
+/* Seconds of the parts of a layer for one chunk, attention itself left out. */
+struct layer_cost {
+    double embed; /* layer 0: its input is made from the tokens whenever it is needed */
+    double norm, q, kv;
+    double rest;     /* from the attention output to the layer's output */
+    double backward; /* recompute and backward */
+};
+
+struct tdm_estimator {
+    const struct tdm_schedule *base;
+    uint32_t layers, chunks;
+
+    /* Chunks are of a few classes: by length, and the last one, which begins every sum of gradients,
+     * in a class of its own. */
+    uint32_t classes;
+    uint32_t *class_before;   /* [classes][chunks + 1] chunks of a class before a chunk */
+    struct layer_cost *costs; /* [layers][classes] */
+    double *attention_before; /* [chunks + 1] seconds of attention of the chunks before */
+    double attention_grad_seconds;
+    double head_seconds, optimizer_seconds; /* of the whole step */
+
+    uint64_t
+        resident_bytes; /* weights, optimizer states, tokens; without optimizer gradients too */
+    uint64_t work_forward, work_backward, work_backward_first, work_head;
+    uint64_t x, attention, kv, dkv; /* bytes of a chunk's slot */
+    uint64_t layer_gradient, head_gradient, embedding_gradient, tied_gradient; /* not resident */
+};
+
+/* How many of the chunks [from, to) are of a class. */
+uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
+
+static inline uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif

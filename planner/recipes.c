@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recipes: enumeration of knobs, and the best split of each by its estimate. */
+#include "planner/recipes.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_CHUNK 1024u
+#define LARGEST_CHUNK 16384u
+#define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
+#define LARGEST_TILE 4096u /* of the LM head; its products gain nothing from more rows */
+#define LEAST_TILE 1024u   /* below, weights and gradients of the head are moved too often */
+#define SPLIT_STEPS 8u     /* splits tried beside the earliest one */
+
+/* ---- kitchen ---- */
+
+static uint64_t chunks_at(const struct tdm_schedule *schedule, uint64_t chunk_tokens)
+{
+    uint64_t chunks = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        chunks =
+            tdm_size_add(chunks, tdm_size_ceil_div(schedule->sequence_tokens[s], chunk_tokens));
+    return chunks;
+}
+
+/* Chunk sizes to try: powers of two, the whole context where it is small, and where the context is
+ * very long the least that makes few enough chunks. */
+static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                            uint64_t sizes[TDM_CHUNK_SIZES])
+{
+    uint64_t longest = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        if (schedule->sequence_tokens[s] > longest)
+            longest = schedule->sequence_tokens[s];
+    if (pins->chunk_tokens != 0) {
+        sizes[0] = pins->chunk_tokens < longest ? pins->chunk_tokens : longest;
+        return 1;
+    }
+    uint64_t most = schedule->sequence_count > MOST_CHUNKS ? schedule->sequence_count : MOST_CHUNKS;
+    uint32_t count = 0;
+    uint64_t size = LEAST_CHUNK;
+    for (; size <= LARGEST_CHUNK && size < longest; size *= 2)
+        if (chunks_at(schedule, size) <= most)
+            sizes[count++] = size;
+    if (longest <= LARGEST_CHUNK)
+        sizes[count++] = longest;
+    while (count == 0) {
+        if (size >= longest || chunks_at(schedule, size) <= most)
+            sizes[count++] = size < longest ? size : longest;
+        size *= 2;
+    }
+    return count;
+}
+
+enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                 bool least, struct tdm_kitchen *kitchen, struct tdm_error *err)
+{
+    uint32_t layers = schedule->model->layers;
+    uint64_t sizes[TDM_CHUNK_SIZES];
+    *kitchen = (struct tdm_kitchen){.schedule = schedule, .pins = pins, .least = least};
+    enum tdm_status status =
+        pins->group_count > 0
+            ? tdm_group_lists_fixed(layers, pins->groups, pins->group_count, &kitchen->lists, err)
+            : tdm_group_lists_make(layers, &kitchen->lists, err);
+    if (status != TDM_OK)
+        return status;
+
+    /* room for the longest list, so that writing a recipe allocates nothing */
+    struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
+    if (groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u groups", layers);
+    free(schedule->groups);
+    schedule->groups = groups;
+    schedule->group_count = 0;
+
+    uint32_t count = chunk_sizes(schedule, pins, sizes);
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
+        struct tdm_schedule *base = &kitchen->bases[i];
+        *base = *schedule;
+        base->chunk_tokens = sizes[i];
+        base->head_tile_tokens = sizes[i] < LARGEST_TILE ? sizes[i] : LARGEST_TILE;
+        if (pins->head_tile_tokens != 0)
+            base->head_tile_tokens = pins->head_tile_tokens;
+        status = tdm_estimator_new(base, &kitchen->estimators[i], err);
+        kitchen->size_count += status == TDM_OK;
+    }
+    return status;
+}
+
+void tdm_kitchen_close(struct tdm_kitchen *kitchen)
+{
+    tdm_group_lists_free(&kitchen->lists);
+    for (uint32_t i = 0; i < kitchen->size_count; i++)
+        tdm_estimator_free(kitchen->estimators[i]);
+    kitchen->size_count = 0;
+}
+
+/* ---- enumeration ---- */
+
+struct enumeration {
+    const struct tdm_kitchen *kitchen;
+    tdm_recipe_visitor visit;
+    void *self;
+    struct tdm_recipe recipe;
+    bool go_on;
+};
+
+static void offer(struct enumeration *e)
+{
+    if (!e->go_on)
+        return;
+    e->go_on = e->visit(e->self, &e->recipe);
+    e->recipe.number++;
+}
+
+static bool has_inner_layers(const struct tdm_group_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->sizes[i] > 1)
+            return true;
+    return false;
+}
+
+/* Attention outputs not kept, kept on the device, kept on the host. */
+static void vary_kept(struct enumeration *e)
+{
+    const struct tdm_pins *pins = e->kitchen->pins;
+    e->recipe.kept_from_chunk = 0;
+    if (!pins->has_attention || pins->attention != TDM_ATTENTION_KEPT) {
+        e->recipe.kept = false;
+        e->recipe.kept_place = TDM_DEVICE;
+        offer(e);
+    }
+    bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_KEPT;
+    if (!asked && (pins->has_attention || e->kitchen->least))
+        return;
+    for (int place = 0; place < TDM_PLACES; place++) {
+        if (pins->has_kept_place && (int)pins->kept_place != place)
+            continue;
+        e->recipe.kept = true;
+        e->recipe.kept_place = (enum tdm_place)place;
+        offer(e);
+    }
+}
+
+/* Whether groups hold attention outputs, and where they hold what they hold. */
+static void vary_held(struct enumeration *e)
+{
+    const struct tdm_pins *pins = e->kitchen->pins;
+    bool by_layer = e->recipe.order == TDM_LAYER_MAJOR;
+    bool inner = has_inner_layers(&e->kitchen->lists.lists[e->recipe.list]);
+    bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_HELD;
+    bool refused = pins->has_attention && pins->attention == TDM_ATTENTION_NONE;
+    for (int held = 0; held < 2; held++) {
+        bool makes_sense = held ? (inner || !by_layer || asked) && !refused : !asked;
+        if (!makes_sense)
+            continue;
+        for (int place = 0; place < TDM_PLACES; place++) {
+            bool pinned = pins->has_held_place && by_layer;
+            if (pinned ? (int)pins->held_place != place
+                       : place != TDM_DEVICE && !(by_layer && inner))
+                continue;
+            e->recipe.held = held;
+            e->recipe.held_place = (enum tdm_place)place;
+            vary_kept(e);
+        }
+    }
+}
+
+static void vary_input_place(struct enumeration *e)
+{
+    const struct tdm_pins *pins = e->kitchen->pins;
+    bool one_group = e->kitchen->lists.lists[e->recipe.list].count == 1;
+    for (int place = 0; place < TDM_PLACES; place++) {
+        if (pins->has_input_place ? (int)pins->input_place != place
+                                  : one_group && place != TDM_DEVICE)
+            continue;
+        e->recipe.input_place = (enum tdm_place)place;
+        vary_held(e);
+    }
+}
+
+void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self)
+{
+    const struct tdm_pins *pins = kitchen->pins;
+    struct enumeration e = {.kitchen = kitchen, .visit = visit, .self = self, .go_on = true};
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        if (pins->has_order && (int)pins->order != order)
+            continue;
+        e.recipe.order = (enum tdm_order)order;
+        for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++)
+            for (e.recipe.list = 0; e.recipe.list < kitchen->lists.count; e.recipe.list++)
+                vary_input_place(&e);
+    }
+}
+
+/* ---- a recipe as a nest ---- */
+
+void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe)
+{
+    struct tdm_schedule *schedule = kitchen->schedule;
+    const struct tdm_group_list *list = &kitchen->lists.lists[recipe->list];
+    schedule->order = recipe->order;
+    schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
+    schedule->head_tile_tokens = recipe->head_tile_tokens;
+    schedule->group_count = list->count;
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct tdm_group *group = &schedule->groups[i];
+        *group = (struct tdm_group){.layers = list->sizes[i],
+                                    .input_place = recipe->input_place,
+                                    .held_place = recipe->held_place};
+        if (recipe->held)
+            group->held = TDM_SET_ATTENTION_OUTPUT;
+        if (recipe->kept) {
+            group->kept = TDM_SET_ATTENTION_OUTPUT;
+            group->kept_from_chunk = recipe->kept_from_chunk;
+            group->kept_place = recipe->kept_place;
+        }
+    }
+}
+
+/* ---- estimates ---- */
+
+/* Estimates a recipe as it stands, with the largest LM-head tile that does not raise the peak. */
+static void estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
+{
+    const struct tdm_estimator *estimator = kitchen->estimators[recipe->size];
+    uint64_t tile = kitchen->bases[recipe->size].head_tile_tokens;
+    struct tdm_estimate estimate;
+    recipe->head_tile_tokens = tile;
+    tdm_recipe_write(kitchen, recipe);
+    tdm_estimate(estimator, kitchen->schedule, &estimate);
+    if (kitchen->pins->head_tile_tokens == 0) {
+        while (tile >= 2 * LEAST_TILE &&
+               estimate.head_bytes + tdm_estimate_logits(estimator, tile) > estimate.body_bytes)
+            tile = tdm_size_ceil_div(tile, 2);
+        uint64_t head = estimate.head_bytes + tdm_estimate_logits(estimator, tile);
+        estimate.bytes[TDM_DEVICE] = head > estimate.body_bytes ? head : estimate.body_bytes;
+    }
+    recipe->head_tile_tokens = tile;
+    recipe->seconds = estimate.seconds;
+    memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
+}
+
+static bool fits_at(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_PLACES],
+                    int place)
+{
+    return tdm_size_add(recipe->bytes[place], recipe->reserve[place]) <= limit_bytes[place];
+}
+
+static bool fits(const struct tdm_recipe *recipe, const uint64_t limit_bytes[TDM_PLACES])
+{
+    for (int place = 0; place < TDM_PLACES; place++)
+        if (!fits_at(recipe, limit_bytes, place))
+            return false;
+    return true;
+}
+
+static void estimate_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                           uint32_t kept_from_chunk)
+{
+    recipe->kept_from_chunk = kept_from_chunk;
+    estimate_point(kitchen, recipe);
+}
+
+/* The earliest split that fits the place where outputs are kept, then the fastest from it on: where a
+ * link is slow, fewer kept outputs can be faster. */
+static bool estimate_best_split(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                                const uint64_t limit_bytes[TDM_PLACES])
+{
+    uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
+    uint32_t low = 0, high = chunks - 1;
+    estimate_split(kitchen, recipe, high);
+    if (!fits_at(recipe, limit_bytes, recipe->kept_place) || kitchen->least)
+        return fits(recipe, limit_bytes);
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        estimate_split(kitchen, recipe, middle);
+        if (fits_at(recipe, limit_bytes, recipe->kept_place))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+
+    estimate_split(kitchen, recipe, low);
+    struct tdm_recipe best = *recipe;
+    bool any = fits(recipe, limit_bytes);
+    for (uint32_t step = 1; step < SPLIT_STEPS; step++) {
+        uint32_t split = low + (uint32_t)((uint64_t)(chunks - 1 - low) * step / SPLIT_STEPS);
+        estimate_split(kitchen, recipe, split);
+        if (fits(recipe, limit_bytes) && (!any || recipe->seconds < best.seconds)) {
+            best = *recipe;
+            any = true;
+        }
+    }
+    *recipe = best;
+    return any;
+}
+
+bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                         const uint64_t limit_bytes[TDM_PLACES])
+{
+    const struct tdm_pins *pins = kitchen->pins;
+    if (recipe->kept && pins->kept_from_unit == TDM_SPLIT_FREE)
+        return estimate_best_split(kitchen, recipe, limit_bytes);
+    if (recipe->kept) {
+        uint64_t chunks = tdm_estimator_chunks(kitchen->estimators[recipe->size]);
+        recipe->kept_from_chunk = pins->kept_from_unit == TDM_SPLIT_CHUNK
+                                      ? pins->kept_from
+                                      : (uint32_t)((chunks * pins->kept_from + 50) / 100);
+    }
+    estimate_point(kitchen, recipe);
+    return fits(recipe, limit_bytes);
+}

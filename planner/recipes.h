@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recipes: the nests that the first planner enumerates, each a few bytes, with estimates.
+ *
+ * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A kitchen
+ * holds what all recipes of a search share: the lists of groups and an estimator for each chunk size.
+ */
+#ifndef TDM_PLANNER_RECIPES_H
+#define TDM_PLANNER_RECIPES_H
+
+#include "planner/candidates.h"
+#include "planner/estimate.h"
+#include "planner/group_lists.h"
+
+/* One combination of knobs. */
+struct tdm_recipe {
+    uint32_t number; /* in order of enumeration */
+    uint32_t list;   /* of groups */
+    uint32_t size;   /* of chunks */
+    enum tdm_order order;
+    enum tdm_place input_place, kept_place, held_place;
+    bool kept, held;
+    uint32_t kept_from_chunk;
+    uint64_t head_tile_tokens;
+    double seconds;               /* as estimated */
+    uint64_t bytes[TDM_PLACES];   /* as estimated */
+    uint64_t reserve[TDM_PLACES]; /* by which packing exceeded the estimate so far */
+};
+
+#define TDM_CHUNK_SIZES 8u
+
+struct tdm_kitchen {
+    struct tdm_schedule *schedule; /* borrowed; recipes are written into it */
+    const struct tdm_pins *pins;   /* borrowed */
+    bool least; /* only what may need the least memory; keeps as little as can be */
+    struct tdm_group_lists lists;
+    uint32_t size_count;
+    struct tdm_schedule bases[TDM_CHUNK_SIZES]; /* shallow copies at each chunk size */
+    struct tdm_estimator *estimators[TDM_CHUNK_SIZES];
+};
+
+/* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on failure. */
+enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                 bool least, struct tdm_kitchen *kitchen, struct tdm_error *err);
+void tdm_kitchen_close(struct tdm_kitchen *kitchen);
+
+/* Takes a recipe; false ends the enumeration. */
+typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
+
+/* Calls `visit` for every combination that the pins allow; estimates are not filled. */
+void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self);
+
+/* Writes a recipe into the kitchen's schedule. */
+void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
+
+/* Fills the estimates, for the LM-head tile and (unless pinned) the split that serve best within
+ * `limit_bytes` less the recipe's reserve. False if it cannot fit; then the estimates are those of
+ * the recipe that comes nearest. */
+bool tdm_recipe_estimate(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe,
+                         const uint64_t limit_bytes[TDM_PLACES]);
+
+#endif

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is short when no schedule fits: the least of each place, the longest context, no optimizer. */
+#include "planner/shortage.h"
+
+#include "base/size.h"
+#include "base/units.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *tdm_binding_name(enum tdm_binding binding)
+{
+    static const char *const names[] = {"device", "host", "either", "both"};
+    return names[binding];
+}
+
+/* The least bytes of a place, 0 if the other place's limit rules out every schedule. */
+static enum tdm_status least_bytes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                   enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_candidates_least(schedule, pins, place, bytes, err);
+    if (status != TDM_INFEASIBLE)
+        return status;
+    *bytes = 0;
+    return TDM_OK;
+}
+
+static void set_context(struct tdm_schedule *schedule, uint64_t context)
+{
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        schedule->sequence_tokens[s] = context;
+}
+
+static enum tdm_status context_fits(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    uint64_t context, bool *fits, struct tdm_error *err)
+{
+    uint64_t bytes;
+    set_context(schedule, context);
+    enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
+    *fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
+    return status;
+}
+
+/* Bisection between a context that fits and one that does not, to about a thousandth. */
+static enum tdm_status longest_context(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                       uint64_t *longest, struct tdm_error *err)
+{
+    uint64_t context = schedule->sequence_tokens[0];
+    uint64_t step = context > 8192 ? 1024 : 1;
+    uint64_t low = 0, high = tdm_size_ceil_div(context, step); /* in steps */
+    enum tdm_status status = TDM_OK;
+    *longest = 0;
+    while (status == TDM_OK && high - low > 1 + low / 1024) {
+        uint64_t middle = low + (high - low) / 2;
+        bool fits;
+        status = context_fits(schedule, pins, middle * step, &fits, err);
+        if (fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    set_context(schedule, context);
+    if (status == TDM_OK)
+        *longest = low * step;
+    return status;
+}
+
+static enum tdm_binding binding_of(const uint64_t needed_bytes[TDM_PLACES])
+{
+    if (needed_bytes[TDM_DEVICE] == 0)
+        return needed_bytes[TDM_HOST] == 0 ? TDM_BINDING_BOTH : TDM_BINDING_HOST;
+    return needed_bytes[TDM_HOST] == 0 ? TDM_BINDING_DEVICE : TDM_BINDING_EITHER;
+}
+
+enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                  struct tdm_shortage *out, struct tdm_error *err)
+{
+    struct tdm_shortage shortage = {
+        .limit_bytes = {schedule->memory_bytes, schedule->host_memory_bytes},
+        .has_optimizer = schedule->optimizer.kind != TDM_OPTIMIZER_NONE};
+    uint64_t *needed = shortage.needed_bytes;
+    bool alike = true;
+    for (uint32_t s = 1; s < schedule->sequence_count; s++)
+        alike &= schedule->sequence_tokens[s] == schedule->sequence_tokens[0];
+
+    enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+    if (status == TDM_OK)
+        status = least_bytes(schedule, pins, TDM_HOST, &needed[TDM_HOST], err);
+    if (status == TDM_OK && alike)
+        status = longest_context(schedule, pins, &shortage.longest_context, err);
+    if (status == TDM_OK && shortage.has_optimizer) {
+        struct tdm_optimizer_settings settings = schedule->optimizer;
+        schedule->optimizer.kind = TDM_OPTIMIZER_NONE;
+        status = least_bytes(schedule, pins, TDM_DEVICE, &shortage.without_optimizer_bytes, err);
+        schedule->optimizer = settings;
+    }
+    shortage.binding = binding_of(needed);
+    if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
+        schedule->memory_bytes = schedule->host_memory_bytes = TDM_SIZE_MAX;
+        status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+        if (status == TDM_OK)
+            status = least_bytes(schedule, pins, TDM_HOST, &needed[TDM_HOST], err);
+    }
+    schedule->memory_bytes = shortage.limit_bytes[TDM_DEVICE];
+    schedule->host_memory_bytes = shortage.limit_bytes[TDM_HOST];
+    if (status == TDM_OK)
+        *out = shortage;
+    return status;
+}
+
+/* A size to type that is no less than `bytes`: hundredths of GiB, or whole MiB where it is small. */
+static const char *size_to_type(uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    if (bytes < (UINT64_C(1) << 30)) {
+        snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 "M", tdm_size_ceil_div(bytes, 1 << 20));
+        return out;
+    }
+    uint64_t whole = bytes >> 30, rest = bytes & ((UINT64_C(1) << 30) - 1);
+    uint64_t hundredths = tdm_size_ceil_div(rest * 100, UINT64_C(1) << 30);
+    /* what is typed is read rounded down to a byte */
+    if (hundredths * (UINT64_C(1) << 30) / 100 < rest)
+        hundredths++;
+    snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 ".%02" PRIu64 "G", whole + hundredths / 100,
+             hundredths % 100);
+    return out;
+}
+
+static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place place)
+{
+    uint64_t needed = shortage->needed_bytes[place], limit = shortage->limit_bytes[place];
+    return needed > limit ? needed - limit : 0;
+}
+
+/* "12 GiB of device memory are 3 GiB too little" */
+static void say_short(const struct tdm_shortage *shortage, enum tdm_place place, char *out,
+                      size_t out_bytes)
+{
+    char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
+    snprintf(out, out_bytes,
+             "the least that any needs is %s of %s memory, %s more than the %s given",
+             tdm_format_bytes(shortage->needed_bytes[place], needed), tdm_place_name(place),
+             tdm_format_bytes(missing(shortage, place), gap),
+             tdm_format_bytes(shortage->limit_bytes[place], limit));
+}
+
+static void say_what_is_short(const struct tdm_shortage *shortage, struct tdm_error *err)
+{
+    char device[256], host[256], limit[TDM_FORMAT_SIZE], other[TDM_FORMAT_SIZE];
+    say_short(shortage, TDM_DEVICE, device, sizeof(device));
+    say_short(shortage, TDM_HOST, host, sizeof(host));
+    tdm_format_bytes(shortage->limit_bytes[TDM_DEVICE], limit);
+    tdm_format_bytes(shortage->limit_bytes[TDM_HOST], other);
+    switch (shortage->binding) {
+    case TDM_BINDING_DEVICE:
+        tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: device memory binds: %s", device);
+        break;
+    case TDM_BINDING_HOST:
+        tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: host memory binds: %s", host);
+        break;
+    case TDM_BINDING_EITHER:
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "no schedule fits: with %s of host memory, %s; with %s of device memory, %s",
+                 other, device, limit, host);
+        break;
+    case TDM_BINDING_BOTH:
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "no schedule fits: both memories are short: without a limit on the other, %s; %s",
+                 device, host);
+        break;
+    }
+}
+
+static void add_change(char *text, size_t bytes, const char *change)
+{
+    size_t used = strlen(text);
+    if (used + strlen(change) + 4 < bytes)
+        snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : "; ", change);
+}
+
+static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
+                           struct tdm_error *err)
+{
+    char text[448] = "", change[128], size[TDM_FORMAT_SIZE];
+    const struct tdm_machine *machine = schedule->machine;
+    uint64_t device = shortage->needed_bytes[TDM_DEVICE];
+    bool both = shortage->binding == TDM_BINDING_BOTH;
+    if (device > machine->capacity_bytes[TDM_DEVICE]) {
+        snprintf(change, sizeof(change), "a machine with %s of device memory (%s has %.2f GiB)",
+                 size_to_type(device, size), machine->name,
+                 (double)machine->capacity_bytes[TDM_DEVICE] / (1 << 30));
+        add_change(text, sizeof(text), change);
+    } else if (device != 0 && !both) {
+        snprintf(change, sizeof(change), "--memory %s", size_to_type(device, size));
+        add_change(text, sizeof(text), change);
+    }
+    if (shortage->needed_bytes[TDM_HOST] != 0 && !both) {
+        snprintf(change, sizeof(change), "--host-memory %s",
+                 size_to_type(shortage->needed_bytes[TDM_HOST], size));
+        add_change(text, sizeof(text), change);
+    }
+    if (shortage->longest_context != 0) {
+        snprintf(change, sizeof(change), "--context %s",
+                 tdm_format_tokens(shortage->longest_context, size));
+        add_change(text, sizeof(text), change);
+    }
+    uint64_t without = shortage->without_optimizer_bytes;
+    if (without != 0 && without <= shortage->limit_bytes[TDM_DEVICE])
+        add_change(text, sizeof(text), "--optimizer none");
+    else if (without != 0 && without < device && without <= machine->capacity_bytes[TDM_DEVICE]) {
+        snprintf(change, sizeof(change), "--optimizer none with --memory %s",
+                 size_to_type(without, size));
+        add_change(text, sizeof(text), change);
+    }
+    if (text[0] != '\0')
+        tdm_hint(err, "any one of these is enough: %s", text);
+}
+
+enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
+                                  const struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    say_what_is_short(shortage, err);
+    say_what_helps(shortage, schedule, err);
+    return TDM_INFEASIBLE;
+}

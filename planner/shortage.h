@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is short when no schedule fits, and what would help, each with the number that is enough.
+ *
+ * Every number is proved by a schedule that was lowered and packed within it.
+ */
+#ifndef TDM_PLANNER_SHORTAGE_H
+#define TDM_PLANNER_SHORTAGE_H
+
+#include "planner/candidates.h"
+
+enum tdm_binding {
+    TDM_BINDING_DEVICE, /* no amount of host memory helps */
+    TDM_BINDING_HOST,   /* no amount of device memory helps */
+    TDM_BINDING_EITHER, /* more of one of them is enough */
+    TDM_BINDING_BOTH,   /* more of both is needed */
+};
+
+struct tdm_shortage {
+    enum tdm_binding binding;
+    uint64_t limit_bytes[TDM_PLACES];
+    /* Used bytes with which it fits, the other place's limit kept (binding both: the other place
+     * without limit); 0: no amount is enough. */
+    uint64_t needed_bytes[TDM_PLACES];
+    uint64_t longest_context; /* tokens of each sequence that fit; 0: none, or not asked */
+    bool has_optimizer;       /* so that going without can help */
+    uint64_t
+        without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: none enough */
+};
+
+const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */
+
+/* For a schedule and pins with which tdm_candidates_search found nothing. The schedule is left as it
+ * was but for its nest. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
+enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                  struct tdm_shortage *shortage, struct tdm_error *err);
+
+/* Fills err with TDM_INFEASIBLE: what binds and by how much the best misses; the hint says what would
+ * help. Returns TDM_INFEASIBLE. */
+enum tdm_status tdm_shortage_fail(const struct tdm_shortage *shortage,
+                                  const struct tdm_schedule *schedule, struct tdm_error *err);
+
+#endif
