@@ -1,4 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+# What plans and predicts is in the library, for tests too; what prints is in the program.
 libtidemark_a_SOURCES += \
-	planner/simulate.c \
-	planner/simulate.h
+	planner/candidates.c planner/candidates.h \
+	planner/estimate.c planner/estimate.h \
+	planner/estimate_costs.c planner/estimate_parts.h \
+	planner/group_lists.c planner/group_lists.h \
+	planner/prediction.c planner/prediction.h \
+	planner/recipes.c planner/recipes.h \
+	planner/set_keys.c planner/set_keys.h \
+	planner/shortage.c planner/shortage.h \
+	planner/simulate.c planner/simulate.h
+
+tidemark_SOURCES += \
+	planner/cmd.c planner/cmd.h \
+	planner/cmd_doctor.c \
+	planner/cmd_machines.c \
+	planner/cmd_models.c \
+	planner/cmd_plan.c \
+	planner/cmd_plot.c \
+	planner/cmd_report.c \
+	planner/cmd_run.c \
+	planner/executor_path.c planner/executor_path.h \
+	planner/main.c \
+	planner/print.c planner/print.h \
+	planner/schedule_table.c planner/schedule_table.h
+tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'

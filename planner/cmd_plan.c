@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark plan`: the fastest schedule that fits, as a table, as JSON, as a file. */
+#include "planner/cmd.h"
+
+#include "base/file.h"
+#include "base/units.h"
+#include "planner/candidates.h"
+#include "planner/prediction.h"
+#include "planner/print.h"
+#include "planner/schedule_table.h"
+#include "planner/set_keys.h"
+#include "planner/shortage.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
+#define MOST_SEQUENCES 4096u
+#define MOST_HOST_BYTES (UINT64_C(1) << 60)
+#define MOST_PAIRS 64u
+
+struct arguments {
+    const char *model, *machine, *output;
+    const char *pairs[MOST_PAIRS]; /* of --set */
+    size_t pair_count;
+    uint64_t context, memory_bytes, host_memory_bytes, sequences;
+    bool has_memory, has_host_memory, force, json, done;
+    enum tdm_optimizer optimizer;
+};
+
+static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
+{
+    enum tdm_status status;
+    switch (option) {
+    case 'c':
+        status = tdm_parse_tokens(optarg, "--context", &a->context, err);
+        if (status == TDM_OK && a->context > LONGEST_CONTEXT)
+            return tdm_fail(err, TDM_USAGE, "--context: \"%s\" is more than 256M tokens", optarg);
+        return status;
+    case 'M':
+        a->machine = optarg;
+        return TDM_OK;
+    case 'm':
+        a->has_memory = true;
+        return tdm_parse_bytes(optarg, "--memory", &a->memory_bytes, err);
+    case 'H':
+        a->has_host_memory = true;
+        status = tdm_parse_bytes(optarg, "--host-memory", &a->host_memory_bytes, err);
+        if (status == TDM_OK && a->host_memory_bytes > MOST_HOST_BYTES)
+            return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", optarg);
+        return status;
+    case 'n':
+        return tdm_parse_count(optarg, "--sequences", 1, MOST_SEQUENCES, &a->sequences, err);
+    case 'O':
+        if (tdm_optimizer_parse(optarg, &a->optimizer))
+            return TDM_OK;
+        return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; adamw or none is due",
+                        optarg);
+    case 's':
+        if (a->pair_count == MOST_PAIRS)
+            return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
+        a->pairs[a->pair_count++] = optarg;
+        return TDM_OK;
+    case 'o':
+        a->output = optarg;
+        return TDM_OK;
+    case 'f':
+        a->force = true;
+        return TDM_OK;
+    case 'j':
+        a->json = true;
+        return TDM_OK;
+    default:
+        return TDM_INTERNAL;
+    }
+}
+
+static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a,
+                                      struct tdm_error *err)
+{
+    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
+                                            {"machine", required_argument, NULL, 'M'},
+                                            {"memory", required_argument, NULL, 'm'},
+                                            {"host-memory", required_argument, NULL, 'H'},
+                                            {"sequences", required_argument, NULL, 'n'},
+                                            {"optimizer", required_argument, NULL, 'O'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    opterr = 0;
+    optind = 0;
+    for (int option; (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;) {
+        if (option == 'h') {
+            tdm_cmd_print_help(&tdm_cmd_plan);
+            a->done = true;
+            return TDM_OK;
+        }
+        if (option == '?' || option == ':')
+            return tdm_cmd_bad_option(&tdm_cmd_plan, argc, argv, option, err);
+        enum tdm_status status = read_option(option, a, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    if (argc - optind != 1) {
+        tdm_fail(err, TDM_USAGE,
+                 optind == argc ? "plan: no model is named" : "plan: takes one model only");
+        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plan.usage);
+    }
+    if (a->context == 0) {
+        tdm_fail(err, TDM_USAGE, "plan: --context is missing");
+        return tdm_hint(err, "for example --context 256K");
+    }
+    if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
+        return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
+    a->model = argv[optind];
+    return TDM_OK;
+}
+
+static enum tdm_status set_limits(const struct arguments *a, struct tdm_schedule *schedule,
+                                  struct tdm_error *err)
+{
+    const struct tdm_machine *machine = schedule->machine;
+    uint64_t capacity = machine->capacity_bytes[TDM_DEVICE];
+    char asked[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
+    if (a->has_memory && a->memory_bytes > capacity) {
+        tdm_fail(err, TDM_USAGE, "--memory: %s is more than the %s that %s has",
+                 tdm_format_bytes(a->memory_bytes, asked), tdm_format_bytes(capacity, has),
+                 machine->name);
+        return tdm_hint(err, "without --memory the whole device is used");
+    }
+    if (a->has_memory)
+        schedule->memory_bytes = a->memory_bytes;
+    if (a->has_host_memory)
+        schedule->host_memory_bytes = a->host_memory_bytes;
+    return TDM_OK;
+}
+
+static enum tdm_status set_sequences(const struct arguments *a, struct tdm_schedule *schedule,
+                                     struct tdm_error *err)
+{
+    uint64_t *tokens = malloc((size_t)a->sequences * sizeof(*tokens));
+    if (tokens == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for sequences");
+    for (uint64_t i = 0; i < a->sequences; i++)
+        tokens[i] = a->context;
+    free(schedule->sequence_tokens);
+    schedule->sequence_tokens = tokens;
+    schedule->sequence_count = (uint32_t)a->sequences;
+    return TDM_OK;
+}
+
+/* Model, machine, limits and pins, ready for the search. */
+static enum tdm_status make_request(const struct arguments *a, struct tdm_schedule **out,
+                                    struct tdm_pins *pins, struct tdm_error *err)
+{
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    struct tdm_schedule *schedule = NULL;
+    enum tdm_status status = tdm_model_load(a->model, &model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load(a->machine, &machine, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_new(model, machine, a->context, &schedule, err);
+    if (status != TDM_OK) {
+        tdm_machine_free(machine);
+        tdm_model_free(model);
+        return status;
+    }
+    schedule->optimizer.kind = a->optimizer;
+    status = set_limits(a, schedule, err);
+    if (status == TDM_OK)
+        status = set_sequences(a, schedule, err);
+    if (status == TDM_OK)
+        status = tdm_set_keys_apply(a->pairs, a->pair_count, schedule, pins, err);
+    if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
+        status = err->status = TDM_USAGE; /* it came from the command line */
+    if (status != TDM_OK) {
+        tdm_schedule_free(schedule);
+        return status;
+    }
+    *out = schedule;
+    return TDM_OK;
+}
+
+/* Takes away the reference to `predicted`. */
+static enum tdm_status write_schedule(const struct arguments *a,
+                                      const struct tdm_schedule *schedule, json_t *predicted,
+                                      struct tdm_error *err)
+{
+    json_t *root;
+    enum tdm_status status = tdm_schedule_to_json(schedule, predicted, &root, err);
+    json_decref(predicted);
+    if (status != TDM_OK)
+        return status;
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    json_decref(root);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
+    size_t length = strlen(text);
+    text[length] = '\n'; /* in place of the zero */
+    status = tdm_file_write(a->output, text, length + 1, a->force, err);
+    free(text);
+    return status;
+}
+
+static enum tdm_status print_json(const struct tdm_schedule *schedule,
+                                  const struct tdm_search *search, struct tdm_error *err)
+{
+    json_t *schedule_json;
+    enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &schedule_json, err);
+    if (status != TDM_OK)
+        return status;
+    json_t *root = tdm_prediction_json(schedule, &search->simulation);
+    if (root == NULL) {
+        json_decref(schedule_json);
+        return tdm_print_json(NULL, err);
+    }
+    json_object_set_new(root, "fits", json_true());
+    json_object_set_new(root, "memory_bytes", json_integer((json_int_t)schedule->memory_bytes));
+    json_object_set_new(root, "host_memory_bytes",
+                        json_integer((json_int_t)schedule->host_memory_bytes));
+    json_object_set_new(root, "search", tdm_search_counts_json(&search->counts));
+    json_object_set_new(root, "schedule", schedule_json);
+    return tdm_print_json(root, err);
+}
+
+static json_t *count_or_null(uint64_t count)
+{
+    return count == 0 ? json_null() : json_integer((json_int_t)count);
+}
+
+static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
+                                           const struct tdm_search *search,
+                                           const struct tdm_error *reason, struct tdm_error *err)
+{
+    uint64_t needed = shortage->needed_bytes[TDM_DEVICE];
+    uint64_t host_needed = shortage->needed_bytes[TDM_HOST];
+    uint64_t limit = shortage->limit_bytes[TDM_DEVICE];
+    uint64_t host_limit = shortage->limit_bytes[TDM_HOST];
+    return tdm_print_json(
+        json_pack("{s:b, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 0,
+                  "message", reason->message, "hint", reason->hint, "binding",
+                  tdm_binding_name(shortage->binding), "memory_bytes",
+                  json_integer((json_int_t)limit), "host_memory_bytes",
+                  json_integer((json_int_t)host_limit), "needed_memory_bytes",
+                  count_or_null(needed), "missing_bytes",
+                  count_or_null(needed > limit ? needed - limit : 0), "needed_host_memory_bytes",
+                  count_or_null(host_needed), "missing_host_bytes",
+                  count_or_null(host_needed > host_limit ? host_needed - host_limit : 0),
+                  "longest_context", count_or_null(shortage->longest_context),
+                  "needed_memory_without_optimizer_bytes",
+                  count_or_null(shortage->without_optimizer_bytes), "search",
+                  tdm_search_counts_json(&search->counts)),
+        err);
+}
+
+/* Says what is short; the status is TDM_INFEASIBLE unless something else went wrong. */
+static enum tdm_status explain_shortage(const struct arguments *a, struct tdm_schedule *schedule,
+                                        const struct tdm_pins *pins,
+                                        const struct tdm_search *search, struct tdm_error *err)
+{
+    struct tdm_shortage shortage;
+    struct tdm_error reason = {0};
+    enum tdm_status status = tdm_shortage_find(schedule, pins, &shortage, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_shortage_fail(&shortage, schedule, &reason);
+    if (a->json)
+        status = print_shortage_json(&shortage, search, &reason, err);
+    if (status != TDM_OK)
+        return status;
+    *err = reason;
+    return TDM_INFEASIBLE;
+}
+
+static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins = {0};
+    struct tdm_search search = {0};
+    enum tdm_status status = make_request(a, &schedule, &pins, err);
+    if (status != TDM_OK) {
+        tdm_pins_free(&pins);
+        return status;
+    }
+    status = tdm_candidates_search(schedule, &pins, &search, err);
+    if (status == TDM_INFEASIBLE)
+        status = explain_shortage(a, schedule, &pins, &search, err);
+    if (status != TDM_OK)
+        goto free_request;
+
+    if (a->output != NULL) {
+        json_t *predicted = tdm_prediction_json(schedule, &search.simulation);
+        status = write_schedule(a, schedule, predicted, err);
+    }
+    if (status == TDM_OK && a->json)
+        status = print_json(schedule, &search, err);
+    else if (status == TDM_OK) {
+        /* with the schedule itself on stdout the table is for the eyes only */
+        FILE *out = a->output != NULL && strcmp(a->output, "-") == 0 ? stderr : stdout;
+        tdm_schedule_table(out, schedule, &search.simulation);
+        tdm_search_line(out, &search.counts);
+    }
+
+free_request:
+    tdm_pins_free(&pins);
+    tdm_schedule_free(schedule);
+    return status;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    struct arguments arguments = {
+        .machine = "h200", .sequences = 1, .optimizer = TDM_OPTIMIZER_ADAMW};
+    enum tdm_status status = read_arguments(argc, argv, &arguments, err);
+    return status == TDM_OK && !arguments.done ? plan(&arguments, err) : status;
+}
+
+const struct tdm_command tdm_cmd_plan = {
+    .name = "plan",
+    .usage = "plan MODEL --context N [options]",
+    .summary = "find the fastest schedule of a training step that fits the memory",
+    .help =
+        "  --context N         tokens of each sequence: 4096, 256K, 1M\n"
+        "  --machine MACHINE   a shipped name, a file, or local (default h200)\n"
+        "  --memory SIZE       device memory that may be used, driver and libraries included\n"
+        "                      (default: all that the machine has)\n"
+        "  --host-memory SIZE  host memory that may be used (default: the machine's to plan on)\n"
+        "  --sequences N       sequences in a step (default 1)\n"
+        "  --optimizer KIND    adamw (default); none: gradients only\n"
+        "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
+        "  -o FILE             write the schedule as JSON; - is stdout\n"
+        "  --force             overwrite FILE\n"
+        "  --json              one JSON object on stdout, also when nothing fits\n"
+        "  --help              this text\n"
+        "\n"
+        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one.\n"
+        "Sizes are 1024-based: 80G and 80GiB are the same; so are tokens: 256K is 262,144.\n"
+        "When nothing fits, the exit status is 3, and what would help is said with numbers.\n"
+        "\n"
+        "Keys of --set:\n"
+        "  order=layer-major|chunk-major   the loop order\n"
+        "  groups=N|N,N,...    layers in each group: one size that repeats, or a list that adds up\n"
+        "                      to the model's layers, from layer 0 up\n"
+        "  chunk=N             tokens in a chunk\n"
+        "  inputs=PLACE        where groups' inputs are kept: device or host\n"
+        "  attention=none|held|kept        attention outputs: recomputed, held by a group that runs\n"
+        "                      forward again, or kept by the forward\n"
+        "  kept_place=PLACE    where kept attention outputs are\n"
+        "  kept_from=N|N%      chunk, or percent of the chunks, from which on they are kept\n"
+        "  held_place=PLACE    where groups hold what they hold\n"
+        "  head_tile=N         tokens in a tile of the LM head\n"
+        "  page=N              tokens in a page of K and V (default 128)\n"
+        "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default 2)\n"
+        "  dtypes.NAME=bf16|fp32           NAME: weights, activations, kv, kv_gradients, gradients,\n"
+        "                      moments, logits; dtypes.master=fp32|remainder16|none\n"
+        "  optimizer.NAME=X    NAME: learning_rate, beta1, beta2, epsilon, weight_decay,\n"
+        "                      warmup_steps\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark plan qwen2.5-7b --context 256K\n"
+        "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o plan.json\n"
+        "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set groups=2\n",
+    .run = run,
+};

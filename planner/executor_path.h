@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the programs are that tidemark starts. */
+#ifndef TDM_PLANNER_EXECUTOR_PATH_H
+#define TDM_PLANNER_EXECUTOR_PATH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The path of tidemark-executor: beside the running program, else where it was to be installed, else
+ * on PATH. False if it is in none of these. */
+bool tdm_executor_find(char *out, size_t out_bytes);
+
+/* The path of a program on PATH; false if there is none. */
+bool tdm_program_on_path(const char *name, char *out, size_t out_bytes);
+
+#endif

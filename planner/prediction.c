@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a simulation predicts of a schedule, as JSON. */
+#include "planner/prediction.h"
+
+#include "schedule/cost.h"
+
+static json_t *count(uint64_t number)
+{
+    return json_integer((json_int_t)number);
+}
+
+double tdm_prediction_mfu(const struct tdm_schedule *schedule,
+                          const struct tdm_simulation *simulation)
+{
+    return tdm_model_flops(schedule) / (simulation->step_seconds * schedule->machine->peak_flops);
+}
+
+double tdm_prediction_overhead(const struct tdm_simulation *simulation)
+{
+    double live = (double)simulation->live_peak_bytes[TDM_DEVICE];
+    double arena = (double)simulation->arena_bytes[TDM_DEVICE];
+    return live > 0 ? arena / live - 1 : 0;
+}
+
+/* Bytes by category at the peak of a place; what packing adds belongs to no category. */
+static json_t *categories_json(const struct tdm_simulation *simulation, enum tdm_place place)
+{
+    json_t *object = json_object();
+    for (int c = 0; c < TDM_CATEGORIES; c++)
+        if (simulation->peak_categories[place][c] > 0)
+            json_object_set_new(object, tdm_category_name((enum tdm_category)c),
+                                count(simulation->peak_categories[place][c]));
+    return object;
+}
+
+static json_t *phases_json(const struct tdm_simulation *simulation)
+{
+    json_t *object = json_object();
+    for (int p = 0; p < TDM_PHASES; p++)
+        json_object_set_new(object, tdm_phase_name((enum tdm_phase)p),
+                            json_real(simulation->phase_seconds[p]));
+    return object;
+}
+
+static json_t *lanes_json(const struct tdm_simulation *simulation)
+{
+    json_t *object = json_object();
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        json_object_set_new(object, tdm_lane_name((enum tdm_lane)lane),
+                            json_pack("{s:f, s:o}", "busy_seconds", simulation->busy_seconds[lane],
+                                      "copied_bytes", count(simulation->copied_bytes[lane])));
+    return object;
+}
+
+json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
+                            const struct tdm_simulation *simulation)
+{
+    const struct tdm_simulation *s = simulation;
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:f, s:f, s:f, s:f, s:o, s:o, s:o,"
+        " s:o}",
+        "peak_bytes", count(s->used_peak_bytes[TDM_DEVICE]), "peak_allocated_bytes",
+        count(s->live_peak_bytes[TDM_DEVICE]), "peak_reserved_bytes",
+        count(s->arena_bytes[TDM_DEVICE]), "host_peak_bytes", count(s->used_peak_bytes[TDM_HOST]),
+        "host_peak_allocated_bytes", count(s->live_peak_bytes[TDM_HOST]),
+        "host_peak_reserved_bytes", count(s->arena_bytes[TDM_HOST]), "step_seconds",
+        s->step_seconds, "phase_seconds", phases_json(s), "stall_seconds", s->stall_seconds,
+        "tokens_per_second", (double)tdm_schedule_tokens(schedule) / s->step_seconds, "mfu",
+        tdm_prediction_mfu(schedule, s), "packing_overhead", tdm_prediction_overhead(s), "lanes",
+        lanes_json(s), "categories", categories_json(s, TDM_DEVICE), "host_categories",
+        categories_json(s, TDM_HOST), "ops", count(s->op_count));
+}
+
+json_t *tdm_search_counts_json(const struct tdm_search_counts *counts)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "examined", count(counts->examined),
+                     "pruned_by_memory", count(counts->too_large), "pruned_by_time",
+                     count(counts->too_slow), "lowered", count(counts->lowered), "simulated",
+                     count(counts->simulated), "complete", counts->complete);
+}

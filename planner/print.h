@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small helpers of the commands that print. */
+#ifndef TDM_PLANNER_PRINT_H
+#define TDM_PLANNER_PRINT_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+#define TDM_DIGITS_SIZE 32
+
+/* "7,615,616,512". Returns `out`. */
+const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE]);
+
+/* Prints an object on stdout, indented, keys sorted, and takes the reference away. NULL: memory ran
+ * out while it was built. */
+enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err);
+
+#endif

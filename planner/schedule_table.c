@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule and what is predicted of it, as a table for people. */
+#include "planner/schedule_table.h"
+
+#include "base/size.h"
+#include "base/units.h"
+#include "planner/prediction.h"
+#include "planner/print.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define ROW "  %-20s "
+
+/* Does one size repeat, the last group being smaller at most? */
+static bool one_size_repeats(const struct tdm_schedule *schedule)
+{
+    uint32_t last = schedule->group_count - 1, size = schedule->groups[0].layers;
+    for (uint32_t i = 1; i < last; i++)
+        if (schedule->groups[i].layers != size)
+            return false;
+    return schedule->groups[last].layers <= size;
+}
+
+const char *tdm_groups_text(const struct tdm_schedule *schedule, char *out, size_t out_bytes)
+{
+    if (one_size_repeats(schedule)) {
+        snprintf(out, out_bytes, "%u", schedule->groups[0].layers);
+        return out;
+    }
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        if (used + 16 > out_bytes) {
+            snprintf(out + used, out_bytes - used, "...");
+            break;
+        }
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%u", i == 0 ? "" : ",",
+                                 schedule->groups[i].layers);
+    }
+    return out;
+}
+
+static void print_step(FILE *out, const struct tdm_schedule *schedule)
+{
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_machine *machine = schedule->machine;
+    char digits[TDM_DIGITS_SIZE], tokens[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
+    fprintf(out, "model      %s: %s parameters, %u layers\n", model->name,
+            tdm_format_digits(model->parameters, digits), model->layers);
+    fprintf(out, "step       %u sequence%s of %s tokens (%s)\n", schedule->sequence_count,
+            schedule->sequence_count == 1 ? "" : "s",
+            tdm_format_tokens(schedule->sequence_tokens[0], tokens),
+            tdm_format_digits(schedule->sequence_tokens[0], digits));
+    fprintf(out, "machine    %s: %s\n", machine->name, machine->title);
+    fprintf(out, "limits     %s of device memory used,",
+            tdm_format_bytes(schedule->memory_bytes, text));
+    fprintf(out, " %s of host memory\n", tdm_format_bytes(schedule->host_memory_bytes, text));
+}
+
+static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
+{
+    char text[TDM_FORMAT_SIZE], last[TDM_FORMAT_SIZE];
+    uint64_t context = schedule->sequence_tokens[0], size = schedule->chunk_tokens;
+    uint64_t count = tdm_size_ceil_div(context, size);
+    fprintf(out, ROW "%" PRIu64 " of %s tokens", "chunks", count * schedule->sequence_count,
+            tdm_format_tokens(size < context ? size : context, text));
+    if (size < context && context % size != 0)
+        fprintf(out, ", the last of %s", tdm_format_tokens(context % size, last));
+    fputc('\n', out);
+}
+
+static uint32_t chunk_count(const struct tdm_schedule *schedule)
+{
+    uint64_t count = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        count += tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->chunk_tokens);
+    return (uint32_t)count;
+}
+
+/* All groups have the same settings here; the first speaks for them. */
+static void print_stores(FILE *out, const struct tdm_schedule *schedule)
+{
+    const struct tdm_group *group = &schedule->groups[0];
+    uint32_t chunks = chunk_count(schedule);
+    uint32_t from = group->kept_from_chunk;
+    bool kept = group->kept >= TDM_SET_ATTENTION_OUTPUT && from < chunks;
+    bool held = group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < chunks;
+    bool inner = false;
+    for (uint32_t i = 0; i < schedule->group_count; i++)
+        inner |= schedule->groups[i].layers > 1;
+    if (schedule->order == TDM_LAYER_MAJOR && !inner)
+        held = false;
+
+    if (schedule->group_count > 1)
+        fprintf(out, ROW "kept on the %s\n", "group inputs", tdm_place_name(group->input_place));
+    if (inner && schedule->order == TDM_LAYER_MAJOR)
+        fprintf(out, ROW "held on the %s\n", "inner inputs", tdm_place_name(group->held_place));
+    fprintf(out, ROW, "attention outputs");
+    if (kept && from == 0)
+        fprintf(out, "kept on the %s", tdm_place_name(group->kept_place));
+    else if (kept)
+        fprintf(out, "kept from chunk %u of %u on the %s, before it ", from, chunks,
+                tdm_place_name(group->kept_place));
+    if (!kept || from > 0)
+        fprintf(out, held ? "held on the %s" : "recomputed", tdm_place_name(group->held_place));
+    fputc('\n', out);
+}
+
+static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
+{
+    const struct tdm_dtypes *d = &schedule->dtypes;
+    const struct tdm_optimizer_settings *o = &schedule->optimizer;
+    char text[256];
+    bool repeats = one_size_repeats(schedule);
+    fprintf(out, "\nschedule\n");
+    fprintf(out, ROW "%s\n", "order", tdm_order_name(schedule->order));
+    fprintf(out, ROW "%u%s%s\n", "groups", schedule->group_count, repeats ? " of " : ": ",
+            tdm_groups_text(schedule, text, sizeof(text)));
+    print_chunks(out, schedule);
+    print_stores(out, schedule);
+    fprintf(out, ROW "%s tokens\n", "LM-head tile",
+            tdm_format_tokens(schedule->head_tile_tokens < schedule->chunk_tokens
+                                  ? schedule->head_tile_tokens
+                                  : schedule->chunk_tokens,
+                              text));
+    fprintf(
+        out, ROW "weights %s, activations %s, kv %s, kv_gradients %s, gradients %s, logits %s\n",
+        "dtypes", tdm_dtype_name(d->weights), tdm_dtype_name(d->activations), tdm_dtype_name(d->kv),
+        tdm_dtype_name(d->kv_gradients), tdm_dtype_name(d->gradients), tdm_dtype_name(d->logits));
+    if (o->kind == TDM_OPTIMIZER_NONE)
+        fprintf(out, ROW "none: all gradients stay on the device\n", "optimizer");
+    else
+        fprintf(out, ROW "%s in the backward, master %s, moments %s, learning rate %g\n",
+                "optimizer", tdm_optimizer_name(o->kind), tdm_dtype_name(d->master),
+                tdm_dtype_name(d->moments), o->learning_rate);
+}
+
+static void print_time(FILE *out, const struct tdm_schedule *schedule,
+                       const struct tdm_simulation *s)
+{
+    char text[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
+    double rate = (double)tdm_schedule_tokens(schedule) / s->step_seconds;
+    fprintf(
+        out, ROW "%s: %s tokens/s, MFU %.1f%%\n", "step", tdm_format_seconds(s->step_seconds, text),
+        tdm_format_digits((uint64_t)(rate + 0.5), digits), 100 * tdm_prediction_mfu(schedule, s));
+    for (int phase = 0; phase < TDM_PHASES; phase++)
+        if (s->phase_seconds[phase] > 0)
+            fprintf(out, "    %-18s %s\n", tdm_phase_name((enum tdm_phase)phase),
+                    tdm_format_seconds(s->phase_seconds[phase], text));
+    fprintf(out, "    %-18s %s\n", "stalls", tdm_format_seconds(s->stall_seconds, text));
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        if (s->copied_bytes[lane] > 0) {
+            fprintf(out, ROW "%s", lane == TDM_LANE_H2D ? "copied to device" : "copied to host",
+                    tdm_format_bytes(s->copied_bytes[lane], text));
+            fprintf(out, " in %s\n", tdm_format_seconds(s->busy_seconds[lane], text));
+        }
+}
+
+static void print_peak(FILE *out, const struct tdm_schedule *schedule,
+                       const struct tdm_simulation *s, enum tdm_place place)
+{
+    char used[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE], title[32];
+    uint64_t limit_bytes =
+        place == TDM_DEVICE ? schedule->memory_bytes : schedule->host_memory_bytes;
+    if (s->used_peak_bytes[place] == 0)
+        return;
+    snprintf(title, sizeof(title), "%s peak", tdm_place_name(place));
+    fprintf(out, ROW "%s of %s\n", title, tdm_format_bytes(s->used_peak_bytes[place], used),
+            tdm_format_bytes(limit_bytes, limit));
+    for (int c = 0; c < TDM_CATEGORIES; c++)
+        if (s->peak_categories[place][c] > 0)
+            fprintf(out, "    %-18s %s\n", tdm_category_name((enum tdm_category)c),
+                    tdm_format_bytes(s->peak_categories[place][c], used));
+    uint64_t live = s->live_peak_bytes[place], arena = s->arena_bytes[place];
+    if (arena > live)
+        fprintf(out, "    %-18s %s (%.2f%% over the live peak)\n", "packing",
+                tdm_format_bytes(arena - live, used), 100 * ((double)arena / (double)live - 1));
+}
+
+void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
+                        const struct tdm_simulation *simulation)
+{
+    print_step(out, schedule);
+    print_schedule(out, schedule);
+    fprintf(out, "\npredicted\n");
+    print_time(out, schedule, simulation);
+    print_peak(out, schedule, simulation, TDM_DEVICE);
+    print_peak(out, schedule, simulation, TDM_HOST);
+}
+
+void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
+{
+    char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE];
+    fprintf(out,
+            "\nexamined %s schedules: %s cannot fit, %s cannot be faster, %" PRIu64
+            " simulated%s\n",
+            tdm_format_digits(counts->examined, examined),
+            tdm_format_digits(counts->too_large, large), tdm_format_digits(counts->too_slow, slow),
+            counts->simulated, counts->complete ? "" : "; the search was cut short");
+}

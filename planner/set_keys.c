@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --set KEY=VALUE: a table of keys, each with what it reads. */
+#include "planner/set_keys.h"
+
+#include "base/units.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_GROUPS 4096u
+
+struct reading {
+    const char *key; /* as given */
+    const char *value;
+    struct tdm_schedule *schedule;
+    struct tdm_pins *pins;
+    struct tdm_error *err;
+    char what[64]; /* "--set KEY", for messages */
+};
+
+/* Where a key's number or dtype goes: an offset into the schedule. */
+struct key {
+    const char *name;
+    enum tdm_status (*read)(struct reading *reading, size_t field);
+    size_t field;
+};
+
+static enum tdm_status bad(struct reading *r, const char *due)
+{
+    return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not known; %s is due", r->what, r->value,
+                    due);
+}
+
+static enum tdm_status read_order(struct reading *r, size_t field)
+{
+    (void)field;
+    r->pins->has_order = true;
+    return tdm_order_parse(r->value, &r->pins->order) ? TDM_OK
+                                                      : bad(r, "layer-major or chunk-major");
+}
+
+/* "4", or "13,8,4,2,1". */
+static enum tdm_status read_groups(struct reading *r, size_t field)
+{
+    (void)field;
+    char *copy = strdup(r->value);
+    size_t room = 1;
+    for (const char *c = r->value; *c != '\0'; c++)
+        room += *c == ',';
+    enum tdm_status status = TDM_OK;
+    uint32_t *sizes = room <= MAX_GROUPS ? calloc(room, sizeof(*sizes)) : NULL;
+    if (copy == NULL || (sizes == NULL && room <= MAX_GROUPS))
+        status = tdm_fail(r->err, TDM_NO_MEMORY, "out of memory for groups");
+    else if (sizes == NULL)
+        status = tdm_fail(r->err, TDM_USAGE, "%s: more than %u groups", r->what, MAX_GROUPS);
+    uint32_t count = 0;
+    for (char *rest = copy; status == TDM_OK && rest != NULL;) {
+        uint64_t size;
+        char *item = strsep(&rest, ",");
+        status = tdm_parse_count(item, r->what, 1, UINT32_MAX / 2, &size, r->err);
+        if (status == TDM_OK)
+            sizes[count++] = (uint32_t)size;
+    }
+    uint32_t layers = r->schedule->model->layers;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += sizes[i];
+    if (status == TDM_OK && (count == 1 ? sum > layers : sum != layers)) {
+        tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" adds up to %llu layers, %s has %u", r->what,
+                 r->value, (unsigned long long)sum, r->schedule->model->name, layers);
+        status = tdm_hint(r->err, "give sizes that add up to %u, or one size that repeats", layers);
+    }
+    free(copy);
+    if (status != TDM_OK) {
+        free(sizes);
+        return status;
+    }
+    r->pins->groups = sizes;
+    r->pins->group_count = count;
+    return TDM_OK;
+}
+
+static enum tdm_status read_chunk(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
+}
+
+static enum tdm_status read_head_tile(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_parse_tokens(r->value, r->what, &r->pins->head_tile_tokens, r->err);
+}
+
+static enum tdm_status read_page(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t tokens;
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &tokens, r->err);
+    if (status == TDM_OK && tokens > 65536)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than 64K tokens", r->what, r->value);
+    if (status == TDM_OK)
+        r->schedule->page_tokens = tokens;
+    return status;
+}
+
+static enum tdm_status read_prefetch(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t bodies;
+    enum tdm_status status = tdm_parse_count(r->value, r->what, 0, 16, &bodies, r->err);
+    if (status == TDM_OK)
+        r->schedule->prefetch = (uint32_t)bodies;
+    return status;
+}
+
+static enum tdm_status read_place(struct reading *r, bool *has, enum tdm_place *place)
+{
+    *has = true;
+    return tdm_place_parse(r->value, place) ? TDM_OK : bad(r, "device or host");
+}
+
+static enum tdm_status read_inputs(struct reading *r, size_t field)
+{
+    (void)field;
+    return read_place(r, &r->pins->has_input_place, &r->pins->input_place);
+}
+
+static enum tdm_status read_kept_place(struct reading *r, size_t field)
+{
+    (void)field;
+    return read_place(r, &r->pins->has_kept_place, &r->pins->kept_place);
+}
+
+static enum tdm_status read_held_place(struct reading *r, size_t field)
+{
+    (void)field;
+    return read_place(r, &r->pins->has_held_place, &r->pins->held_place);
+}
+
+static enum tdm_status read_attention(struct reading *r, size_t field)
+{
+    (void)field;
+    for (int i = 0; i < TDM_ATTENTION_STORES; i++)
+        if (strcmp(r->value, tdm_attention_store_name((enum tdm_attention_store)i)) == 0) {
+            r->pins->has_attention = true;
+            r->pins->attention = (enum tdm_attention_store)i;
+            return TDM_OK;
+        }
+    return bad(r, "none, held or kept");
+}
+
+/* "25%" of the chunks, or a chunk's number. */
+static enum tdm_status read_kept_from(struct reading *r, size_t field)
+{
+    (void)field;
+    char digits[24];
+    size_t length = strlen(r->value);
+    bool percent = length > 0 && r->value[length - 1] == '%';
+    uint64_t number;
+    if (length >= sizeof(digits))
+        return bad(r, "a chunk's number or a percentage");
+    memcpy(digits, r->value, length + 1);
+    if (percent)
+        digits[length - 1] = '\0';
+    enum tdm_status status =
+        tdm_parse_count(digits, r->what, 0, percent ? 100 : UINT32_MAX - 1, &number, r->err);
+    if (status != TDM_OK)
+        return status;
+    r->pins->kept_from_unit = percent ? TDM_SPLIT_PERCENT : TDM_SPLIT_CHUNK;
+    r->pins->kept_from = (uint32_t)number;
+    return TDM_OK;
+}
+
+static enum tdm_status read_dtype(struct reading *r, size_t field)
+{
+    enum tdm_dtype *dtype = (enum tdm_dtype *)(void *)((char *)r->schedule + field);
+    return tdm_dtype_parse(r->value, dtype) ? TDM_OK : bad(r, "bf16 or fp32");
+}
+
+static enum tdm_status read_number(struct reading *r, size_t field)
+{
+    char *end;
+    errno = 0;
+    double number = strtod(r->value, &end);
+    if (end == r->value || *end != '\0' || !isfinite(number) || errno == ERANGE ||
+        strpbrk(r->value, "xX ") != NULL)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not a number", r->what, r->value);
+    *(double *)(void *)((char *)r->schedule + field) = number;
+    return TDM_OK;
+}
+
+static enum tdm_status read_warmup(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_parse_count(r->value, r->what, 0, (uint64_t)1 << 48,
+                           &r->schedule->optimizer.warmup_steps, r->err);
+}
+
+#define FIELD(member) offsetof(struct tdm_schedule, member)
+
+static const struct key keys[] = {
+    {"order", read_order, 0},
+    {"groups", read_groups, 0},
+    {"chunk", read_chunk, 0},
+    {"page", read_page, 0},
+    {"head_tile", read_head_tile, 0},
+    {"prefetch", read_prefetch, 0},
+    {"inputs", read_inputs, 0},
+    {"attention", read_attention, 0},
+    {"kept_place", read_kept_place, 0},
+    {"kept_from", read_kept_from, 0},
+    {"held_place", read_held_place, 0},
+    {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
+    {"dtypes.master", read_dtype, FIELD(dtypes.master)},
+    {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},
+    {"dtypes.kv", read_dtype, FIELD(dtypes.kv)},
+    {"dtypes.kv_gradients", read_dtype, FIELD(dtypes.kv_gradients)},
+    {"dtypes.gradients", read_dtype, FIELD(dtypes.gradients)},
+    {"dtypes.moments", read_dtype, FIELD(dtypes.moments)},
+    {"dtypes.logits", read_dtype, FIELD(dtypes.logits)},
+    {"optimizer.learning_rate", read_number, FIELD(optimizer.learning_rate)},
+    {"optimizer.beta1", read_number, FIELD(optimizer.beta1)},
+    {"optimizer.beta2", read_number, FIELD(optimizer.beta2)},
+    {"optimizer.epsilon", read_number, FIELD(optimizer.epsilon)},
+    {"optimizer.weight_decay", read_number, FIELD(optimizer.weight_decay)},
+    {"optimizer.warmup_steps", read_warmup, 0},
+};
+
+#define KEYS (sizeof(keys) / sizeof(keys[0]))
+
+const char *tdm_set_key_name(size_t i)
+{
+    return i < KEYS ? keys[i].name : NULL;
+}
+
+static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
+{
+    char list[448] = "";
+    size_t used = 0;
+    tdm_fail(err, TDM_USAGE, "--set: unknown key \"%.*s\"", (int)(length < 64 ? length : 64), key);
+    for (size_t i = 0; i < KEYS; i++) {
+        size_t name = strlen(keys[i].name);
+        if (used + name + 3 > sizeof(list))
+            break;
+        if (used > 0) {
+            memcpy(list + used, ", ", 2);
+            used += 2;
+        }
+        memcpy(list + used, keys[i].name, name + 1);
+        used += name;
+    }
+    tdm_hint(err, "keys: %s", list);
+    return TDM_USAGE;
+}
+
+static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct reading *r)
+{
+    const char *equals = strchr(pair, '=');
+    if (equals == NULL || equals == pair) {
+        tdm_fail(r->err, TDM_USAGE, "--set: \"%s\" is not KEY=VALUE", pair);
+        return tdm_hint(r->err, "for example --set chunk=4K");
+    }
+    size_t length = (size_t)(equals - pair);
+    for (size_t i = 0; i < KEYS; i++) {
+        if (strlen(keys[i].name) != length || memcmp(keys[i].name, pair, length) != 0)
+            continue;
+        if (seen[i])
+            return tdm_fail(r->err, TDM_USAGE, "--set: \"%s\" is given twice", keys[i].name);
+        seen[i] = true;
+        r->key = keys[i].name;
+        r->value = equals + 1;
+        memcpy(r->what, "--set ", 6);
+        memcpy(r->what + 6, keys[i].name, length + 1);
+        return keys[i].read(r, keys[i].field);
+    }
+    return unknown_key(pair, length, r->err);
+}
+
+/* Keys that say something about each other. */
+static enum tdm_status check_together(struct tdm_pins *pins, struct tdm_error *err)
+{
+    bool about_kept = pins->has_kept_place || pins->kept_from_unit != TDM_SPLIT_FREE;
+    if (about_kept && pins->has_attention && pins->attention != TDM_ATTENTION_KEPT)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set: kept_place and kept_from need attention=kept, which is %s",
+                        tdm_attention_store_name(pins->attention));
+    if (about_kept) {
+        pins->has_attention = true;
+        pins->attention = TDM_ATTENTION_KEPT;
+    }
+    if (pins->has_held_place && pins->held_place == TDM_HOST) {
+        if (pins->has_order && pins->order == TDM_CHUNK_MAJOR)
+            return tdm_fail(err, TDM_USAGE,
+                            "--set: held_place=host needs order=layer-major: in chunk-major order "
+                            "what is held lives for one chunk");
+        pins->has_order = true;
+        pins->order = TDM_LAYER_MAJOR;
+    }
+    return TDM_OK;
+}
+
+enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
+                                   struct tdm_schedule *schedule, struct tdm_pins *pins,
+                                   struct tdm_error *err)
+{
+    bool seen[KEYS] = {false};
+    struct reading reading = {.schedule = schedule, .pins = pins, .err = err};
+    enum tdm_dtype master = schedule->dtypes.master;
+    for (size_t i = 0; i < count; i++) {
+        enum tdm_status status = apply_pair(pairs[i], seen, &reading);
+        if (status != TDM_OK)
+            return status;
+    }
+    /* fp32 weights are their own master */
+    if (schedule->dtypes.weights == TDM_DTYPE_FP32 && schedule->dtypes.master == master)
+        schedule->dtypes.master = TDM_DTYPE_NONE;
+    return check_together(pins, err);
+}
