@@ -40,6 +40,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/norm.c \
 	executor/cpu/products.c \
 	executor/cpu/rope.c \
+	executor/cpu/simd.h \
 	executor/cpu/swiglu.c
 
 tidemark_executor_SOURCES += \

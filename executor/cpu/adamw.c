@@ -43,7 +43,7 @@ static double update(const struct adamw *x, uint64_t first, uint64_t count, floa
     if (split) {
         const uint16_t *high = (const uint16_t *)w->data + first;
         const uint16_t *low = (const uint16_t *)master->data + first;
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t i = 0; i < count; i++)
             weight[i] = tdm_master_join(high[i], low[i]);
     } else {

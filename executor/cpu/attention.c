@@ -5,7 +5,7 @@
  * As FlashAttention-2 (arXiv 2307.08691, algorithm 1): a task is a tile of queries and a KV head; it walks
  * over the pages, keeps for every row the maximum and the sum of exponentials so far, and rescales
  * what it has when the maximum rises. Scores of a tile live in scratch only. 4 * head_dim FLOPs a
- * (query head, key) pair. The sum of log-sum-exp goes out with the output, for the backward.
+ * (query head, key) pair. The log-sum-exp of every row goes out with the output, for the backward.
  */
 #include "executor/cpu/attention.h"
 
@@ -94,7 +94,7 @@ static float soften(float *row, uint64_t padded, float *maximum, float *sum)
     for (int j = 0; j < TDM_LANES_OF_ROW; j++)
         lane[j] = row[j];
     for (uint64_t i = TDM_LANES_OF_ROW; i < padded; i += TDM_LANES_OF_ROW) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < TDM_LANES_OF_ROW; j++)
             lane[j] = tdm_choose(row[i + j] > lane[j], row[i + j], lane[j]);
     }
@@ -102,7 +102,7 @@ static float soften(float *row, uint64_t padded, float *maximum, float *sum)
         most = lane[j] > most ? lane[j] : most;
     memset(lane, 0, sizeof(lane));
     for (uint64_t i = 0; i < padded; i += TDM_LANES_OF_ROW) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < TDM_LANES_OF_ROW; j++) {
             float e = tdm_exp(row[i + j] - most);
             row[i + j] = e;

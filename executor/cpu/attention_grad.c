@@ -101,7 +101,7 @@ static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t 
 static void soften_back(float *p, float *dp, uint64_t padded, float lse, float d)
 {
     for (uint64_t i = 0; i < padded; i += TDM_LANES_OF_ROW) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < TDM_LANES_OF_ROW; j++) {
             float e = tdm_exp(p[i + j] - lse);
             p[i + j] = e;
@@ -202,7 +202,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
             const float *restrict from = x->dq + g * x->rows * a->head_dim + t * line;
             memcpy(sum, from, line * sizeof(float));
             for (uint64_t s = 1; s < x->splits; s++) {
-#pragma omp simd
+                TDM_SIMD
                 for (uint64_t i = 0; i < line; i++)
                     sum[i] += from[s * part + i];
             }

@@ -2,11 +2,13 @@
 /* Rows of any stored dtype to and from fp32, in which the cpu backend computes. */
 #include "executor/cpu/convert.h"
 
+#include "executor/cpu/simd.h"
+
 #include <string.h>
 
 static void load_bf16(const uint16_t *restrict in, uint64_t count, float *restrict out)
 {
-#pragma omp simd
+    TDM_SIMD
     for (uint64_t i = 0; i < count; i++)
         out[i] = tdm_bf16_to_float(in[i]);
 }
@@ -14,7 +16,7 @@ static void load_bf16(const uint16_t *restrict in, uint64_t count, float *restri
 /* tdm_float_to_bf16, with selections in place of branches, so that the loop is vectorised. */
 static void store_bf16(uint16_t *restrict out, uint64_t count, const float *restrict row)
 {
-#pragma omp simd
+    TDM_SIMD
     for (uint64_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof(bits));
@@ -58,7 +60,7 @@ void tdm_add_row(void *base, enum tdm_dtype dtype, uint64_t first, uint64_t coun
     float *sum = dtype == TDM_DTYPE_FP32 ? (float *)base + first : scratch;
     if (dtype != TDM_DTYPE_FP32)
         tdm_load_row(base, dtype, first, count, scratch);
-#pragma omp simd
+    TDM_SIMD
     for (uint64_t i = 0; i < count; i++)
         sum[i] += row[i];
     if (dtype != TDM_DTYPE_FP32)
@@ -71,7 +73,7 @@ double tdm_sum_squares(const float *row, uint64_t count)
     double lane[LANES] = {0}, sum = 0;
     uint64_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < LANES; j++)
             lane[j] += (double)row[i + j] * (double)row[i + j];
     }

@@ -10,6 +10,7 @@
 #define TDM_EXECUTOR_CPU_CPU_H
 
 #include "executor/backend.h"
+#include "executor/cpu/simd.h"
 
 /* The largest ops that a backend was opened for; scratch is sized by it. */
 struct tdm_cpu_shape {

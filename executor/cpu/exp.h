@@ -3,24 +3,10 @@
 #ifndef TDM_EXECUTOR_CPU_EXP_H
 #define TDM_EXECUTOR_CPU_EXP_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
+#include "executor/cpu/simd.h"
 
 /* Below this the result is exactly 0: no denormals, which are slow, come out of a softmax. */
 #define TDM_EXP_LEAST (-80.0f)
-
-/* `yes` where the condition holds, else `no`: bits are masked, because a choice between floats would be
- * taken for a branch and keep the loop around it scalar. */
-static inline float tdm_choose(bool condition, float yes, float no)
-{
-    uint32_t mask = -(uint32_t)condition, yes_bits, no_bits;
-    memcpy(&yes_bits, &yes, sizeof(yes_bits));
-    memcpy(&no_bits, &no, sizeof(no_bits));
-    yes_bits = (yes_bits & mask) | (no_bits & ~mask);
-    memcpy(&yes, &yes_bits, sizeof(yes));
-    return yes;
-}
 
 /* exp(x) to 1e-7 relative; 0 below TDM_EXP_LEAST (also for -infinity), exp(88) above 88; a NaN
  * without payload stays one. x = n ln 2 + r with |r| <= ln 2 / 2, and Cephes' minimax polynomial of

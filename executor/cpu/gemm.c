@@ -12,6 +12,8 @@
 
 #include "executor/cpu/gemm.h"
 
+#include "executor/cpu/simd.h"
+
 #include <string.h>
 #ifdef HAVE_OPENBLAS
 #include <cblas.h>
@@ -62,7 +64,7 @@ static void multiply_tile(uint64_t k, const float *restrict a, const float *rest
     float sum[TILE_M][TILE_N] = {{0}};
     for (uint64_t p = 0; p < k; p++) {
         for (int i = 0; i < TILE_M; i++) {
-#pragma omp simd
+            TDM_SIMD
             for (int j = 0; j < TILE_N; j++)
                 sum[i][j] += a[i] * b[j];
         }

@@ -29,7 +29,7 @@ static float largest(const float *x, uint64_t count, float most)
     for (int j = 0; j < LANES; j++)
         lane[j] = most;
     for (; i + LANES <= count; i += LANES) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < LANES; j++)
             lane[j] = tdm_choose(x[i + j] > lane[j], x[i + j], lane[j]);
     }
@@ -46,7 +46,7 @@ static double sum_exp(const float *x, uint64_t count, float most)
     double lane[LANES] = {0}, sum = 0;
     uint64_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-#pragma omp simd
+        TDM_SIMD
         for (int j = 0; j < LANES; j++)
             lane[j] += (double)tdm_exp(x[i + j] - most);
     }
@@ -103,7 +103,7 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
         for (uint64_t c = 0; c < x->vocabulary; c += BLOCK) {
             uint64_t count = tdm_least(BLOCK, x->vocabulary - c);
             tdm_load_row(logits->data, logits->dtype, row + c, count, block);
-#pragma omp simd
+            TDM_SIMD
             for (uint64_t j = 0; j < count; j++)
                 block[j] = tdm_exp(block[j] - most) * scale;
             tdm_store_row(logits->data, logits->dtype, row + c, count, block);

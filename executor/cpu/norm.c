@@ -81,7 +81,7 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
         const float *x = tdm_view_row(in->data, in->dtype, t * columns, columns, x_row);
         float scale = (float)scale_of(norm, x);
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t j = 0; j < columns; j++)
             y[j] = x[j] * scale * weight[j];
         tdm_store_row(out->data, out->dtype, t * columns, columns, y);
@@ -136,7 +136,7 @@ static void weight_task(void *context, void *thread_scratch, uint64_t index)
         const float *x = tdm_view_row(in->data, in->dtype, at, count, x_row);
         const float *dy = tdm_view_row(gradient->data, gradient->dtype, at, count, dy_row);
         double s = norm->scale[t];
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t j = 0; j < count; j++)
             sum[j] += (double)(dy[j] * x[j]) * s;
     }
@@ -167,7 +167,7 @@ static void input_task(void *context, void *thread_scratch, uint64_t index)
         const float *x = tdm_view_row(in->data, in->dtype, at, columns, x_row);
         const float *dy = tdm_view_row(gradient->data, gradient->dtype, at, columns, dy_row);
         float scale = (float)norm->scale[t], slope = (float)norm->slope[t];
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t j = 0; j < columns; j++)
             dx_row[j] = scale * (weight[j] * dy[j]) - slope * x[j];
         if (dx->mode == TDM_ACCUMULATE)

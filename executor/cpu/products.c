@@ -150,7 +150,7 @@ static void column_sums_task(void *context, void *scratch, uint64_t index)
     for (uint64_t t = 0; t < sums->launch->op->tokens; t++) {
         const float *line =
             tdm_view_row(dy->data, dy->dtype, t * part->outputs + column + first, columns, row);
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t j = 0; j < columns; j++)
             sum[j] += (double)line[j];
     }

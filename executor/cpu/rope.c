@@ -89,7 +89,7 @@ static void turn(const struct rope *rope, const struct angles *angles, float *ro
     const float *restrict c = angles->cos, *restrict s = angles->sin;
     for (uint64_t h = 0; h < rope->heads; h++) {
         float *restrict x = row + h * rope->head_dim, *restrict y = x + half;
-#pragma omp simd
+        TDM_SIMD
         for (uint64_t i = 0; i < half; i++) {
             float a = x[i], b = y[i];
             x[i] = a * c[i] - b * s[i];

@@ -27,7 +27,7 @@ static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
             uint64_t count = tdm_least(BLOCK, x->columns - c), at = t * 2 * x->columns + c;
             const float *gate = tdm_view_row(in->data, in->dtype, at, count, gate_row);
             const float *up = tdm_view_row(in->data, in->dtype, at + x->columns, count, up_row);
-#pragma omp simd
+            TDM_SIMD
             for (uint64_t j = 0; j < count; j++)
                 activated[j] = gate[j] / (1.0f + tdm_exp(-gate[j])) * up[j];
             tdm_store_row(out->data, out->dtype, t * x->columns + c, count, activated);
@@ -49,7 +49,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
             tdm_load_row(in->data, in->dtype, at + x->columns, count, up);
             const float *d =
                 tdm_view_row(gradient->data, gradient->dtype, t * x->columns + c, count, d_row);
-#pragma omp simd
+            TDM_SIMD
             for (uint64_t j = 0; j < count; j++) {
                 float g = gate[j], u = up[j], s = 1.0f / (1.0f + tdm_exp(-g));
                 gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
