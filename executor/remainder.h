@@ -5,9 +5,9 @@
  *
  * The weight is the master rounded to the nearest bf16, and the remainder what the rounding took, a
  * signed 16-bit difference of bit patterns. Exactly between two bf16 values the weight is the one
- * further from zero: rounding such ties to even would send 65,537 masters to an even weight, one more
- * than 16 bits tell apart. A weight beside a plain fp32 master is rounded by the same function, so that
- * both ways of storing a master train to the same bits.
+ * further from zero: rounding such ties to even would send 65,537 masters to an even weight, one
+ * more than 16 bits tell apart. A weight beside a plain fp32 master is rounded by the same
+ * function, so that both ways of storing a master train to the same bits.
  */
 #ifndef TDM_EXECUTOR_REMAINDER_H
 #define TDM_EXECUTOR_REMAINDER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of the cpu backend against softmax(Q K^T / sqrt(d)) V in double, forward and backward, over
- * several chunks of several sequences. */
+/* Attention of the cpu backend against softmax(Q K^T / sqrt(d)) V in double, forward and backward,
+ * over several chunks of several sequences. */
 #include "tests/cpu_fixture.h"
 
 #include "schedule/layout.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bench for single ops of the cpu backend: a small model, chunks made by hand, stored tensors of any
- * dtype filled at random, and comparison with a computation in double.
+ * A bench for single ops of the cpu backend: a small model, chunks made by hand, stored tensors of
+ * any dtype filled at random, and comparison with a computation in double.
  */
 #ifndef TDM_TESTS_CPU_FIXTURE_H
 #define TDM_TESTS_CPU_FIXTURE_H
@@ -71,8 +71,8 @@ void bench_slots(struct bench *bench, uint32_t index, uint32_t first_chunk, uint
 void bench_run(struct bench *bench);
 
 /* Compares values [first, first + count) of a cell with the wanted ones: the largest difference,
- * relative to the largest wanted value (or to least_scale), is at most `bound` and the rounding of the
- * dtype. */
+ * relative to the largest wanted value (or to least_scale), is at most `bound` and the rounding of
+ * the dtype. */
 void bench_compare(struct bench *bench, const char *what, const struct cell *cell, uint64_t first,
                    uint64_t count, const double *want, double bound);
 

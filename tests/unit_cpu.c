@@ -2,7 +2,8 @@
 /*
  * Tests of the cpu backend: every op against a plain computation in double, at random shapes with
  * ragged chunks and pages, over all dtypes and both modes of sums; one result for any number of
- * threads. Attention is in cpu_attention.c, AdamW in unit_adamw.c, GEMM and arenas in unit_cpu_parts.c.
+ * threads. Attention is in cpu_attention.c, AdamW in unit_adamw.c, GEMM and arenas in
+ * unit_cpu_parts.c.
  */
 #include "tests/cpu_fixture.h"
 
@@ -557,7 +558,8 @@ static void test_random_shapes(void **unused)
     print_message("# %d shapes, largest error of an fp32 result %.2g\n", cases(), worst);
 }
 
-/* Shapes with several blocks of tasks in every dimension, and more query heads than a tile has rows. */
+/* Shapes with several blocks of tasks in every dimension, and more query heads than a tile has
+ * rows. */
 static struct shape large_shape(enum tdm_dtype dtype, uint32_t intermediate)
 {
     return (struct shape){

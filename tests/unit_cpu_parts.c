@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what the cpu backend is built from: GEMM, conversion of rows, exp, arenas with their pattern,
- * timings, and the table of backends. */
+/* Tests of what the cpu backend is built from: GEMM, conversion of rows, exp, arenas with their
+ * pattern, timings, and the table of backends. */
 #include "tests/cpu_fixture.h"
 
 #include "executor/backends.h"

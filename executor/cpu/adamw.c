@@ -5,9 +5,9 @@
  *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *     w = w - rate (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + epsilon) + decay w)
  *
- * decay only for tensors with more than one row. The fp32 master is the weight itself, a tensor of its
- * own, or the bf16 weight and a remainder (remainder.h); a weight beside a master is that master
- * rounded. The sum of squares of the gradient goes out.
+ * decay only for tensors with more than one row. The fp32 master is the weight itself, a tensor of
+ * its own, or the bf16 weight and a remainder (remainder.h); a weight beside a master is that
+ * master rounded. The sum of squares of the gradient goes out.
  */
 #include "executor/cpu/cpu.h"
 

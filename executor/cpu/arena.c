@@ -2,8 +2,8 @@
 /*
  * Arenas: all memory of a step, one a place, and the pattern that shows what of it was touched.
  *
- * A word of the pattern is its index, mixed (the finaliser of SplitMix64, S. Vigna): no two words are
- * equal, and data does not look like them by chance.
+ * A word of the pattern is its index, mixed (the finaliser of SplitMix64, S. Vigna): no two words
+ * are equal, and data does not look like them by chance.
  */
 #include "executor/cpu/cpu.h"
 

@@ -2,10 +2,11 @@
 /*
  * Causal attention of a chunk's queries over the KV pages of its sequence, forward.
  *
- * As FlashAttention-2 (arXiv 2307.08691, algorithm 1): a task is a tile of queries and a KV head; it walks
- * over the pages, keeps for every row the maximum and the sum of exponentials so far, and rescales
- * what it has when the maximum rises. Scores of a tile live in scratch only. 4 * head_dim FLOPs a
- * (query head, key) pair. The log-sum-exp of every row goes out with the output, for the backward.
+ * As FlashAttention-2 (arXiv 2307.08691, algorithm 1): a task is a tile of queries and a KV head;
+ * it walks over the pages, keeps for every row the maximum and the sum of exponentials so far, and
+ * rescales what it has when the maximum rises. Scores of a tile live in scratch only. 4 * head_dim
+ * FLOPs a (query head, key) pair. The log-sum-exp of every row goes out with the output, for the
+ * backward.
  */
 #include "executor/cpu/attention.h"
 

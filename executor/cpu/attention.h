@@ -2,8 +2,9 @@
 /*
  * What attention forward and backward share: tiles of query rows and keys.
  *
- * The query heads that read one KV head go together: a row of a tile is a token and one of these heads,
- * tokens slowest, so that a token's rows lie in a row. Keys come in blocks of one page or a part of it.
+ * The query heads that read one KV head go together: a row of a tile is a token and one of these
+ * heads, tokens slowest, so that a token's rows lie in a row. Keys come in blocks of one page or a
+ * part of it.
  */
 #ifndef TDM_EXECUTOR_CPU_ATTENTION_H
 #define TDM_EXECUTOR_CPU_ATTENTION_H

@@ -2,8 +2,8 @@
 /*
  * The cpu backend: computes in fp32, loads and stores any dtype of the schedule.
  *
- * One lane does everything: an op has ended when its run() returns, so waiting is nothing. Scratch for the
- * largest op is taken at open; nothing is allocated after it and the arenas.
+ * One lane does everything: an op has ended when its run() returns, so waiting is nothing. Scratch
+ * for the largest op is taken at open; nothing is allocated after it and the arenas.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"

@@ -2,9 +2,9 @@
 /*
  * Inside the cpu backend: its state, how an op is cut into tasks, and the ops.
  *
- * An op is a fixed set of tasks, cut by its shape alone; every task writes memory of its own, and a sum
- * over tasks is added up in the order of their numbers. So a result depends neither on the number
- * of threads nor on which of them ran what.
+ * An op is a fixed set of tasks, cut by its shape alone; every task writes memory of its own, and a
+ * sum over tasks is added up in the order of their numbers. So a result depends neither on the
+ * number of threads nor on which of them ran what.
  */
 #ifndef TDM_EXECUTOR_CPU_CPU_H
 #define TDM_EXECUTOR_CPU_CPU_H

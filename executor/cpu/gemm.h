@@ -14,8 +14,8 @@ struct tdm_factor {
     bool transposed;
 };
 
-/* C = A B, or C += A B with `add`. A is m x k, B is k x n, C row-major with `stride`. Dimensions and
- * strides are below 2^31. C overlaps neither. */
+/* C = A B, or C += A B with `add`. A is m x k, B is k x n, C row-major with `stride`. Dimensions
+ * and strides are below 2^31. C overlaps neither. */
 void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct tdm_factor b,
               bool add, float *c, uint64_t stride);
 

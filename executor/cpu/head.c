@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and the
- * gradients of the weights and of the normed rows, which these replace. No more of the logits exists
- * than a tile. The loss is the mean over all tokens of the step, so every gradient is divided by
- * their number.
+ * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
+ * the gradients of the weights and of the normed rows, which these replace. No more of the logits
+ * exists than a tile. The loss is the mean over all tokens of the step, so every gradient is
+ * divided by their number.
  */
 #include "executor/cpu/multiply.h"
 

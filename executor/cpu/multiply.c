@@ -3,9 +3,9 @@
  * Products of stored matrices, of any dtypes and shapes, cut into tasks.
  *
  * A task is a block of C: it goes down the whole depth k in panels, converts those of its factors
- * that are not fp32, and multiplies them by single-threaded GEMM into C, or into an fp32 block where C is
- * not fp32. Converting a factor again for every block costs 1 / 64 of the product or less, and saves
- * converted copies of whole weights.
+ * that are not fp32, and multiplies them by single-threaded GEMM into C, or into an fp32 block
+ * where C is not fp32. Converting a factor again for every block is little beside
+ * multiplying it, and saves converted copies of whole weights.
  */
 #include "executor/cpu/multiply.h"
 

@@ -2,8 +2,8 @@
 /*
  * Products with weights: y = x W^T (+ bias, + addend), and the gradients of x, W and bias.
  *
- * A part is one or two matrices of a unit: with K and V, and with gate and up, a row of y is what the
- * first gives, then what the second gives.
+ * A part is one or two matrices of a unit: with K and V, and with gate and up, a row of y is what
+ * the first gives, then what the second gives.
  */
 #include "executor/cpu/multiply.h"
 

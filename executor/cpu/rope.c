@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: in every head dimensions (i,
- * i + head_dim / 2) of the token at position p turn by p * frequency[i]; and the way of K and V into
+ * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: in every head of the token at
+ * position p dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way of K and V into
  * pages and of their gradients out of them, which rotates K on the way.
  *
- * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP, follow
- * from those of high, computed once a task, and of low, from a table: a sixty-fourth of the calls,
- * exact to double's rounding.
+ * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
+ * follow from those of high, computed once a task or two, and of low, from a table: few calls of the
+ * mathematical library, and exact to double's rounding.
  */
 #include "executor/cpu/cpu.h"
 

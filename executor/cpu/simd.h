@@ -14,8 +14,8 @@
 #define TDM_SIMD
 #endif
 
-/* `yes` where the condition holds, else `no`: bits are masked, because a choice between floats would
- * be taken for a branch and keep the loop around it scalar. */
+/* `yes` where the condition holds, else `no`: bits are masked, because a choice between floats
+ * would be taken for a branch and keep the loop around it scalar. */
 static inline float tdm_choose(bool condition, float yes, float no)
 {
     uint32_t mask = -(uint32_t)condition, yes_bits, no_bits;

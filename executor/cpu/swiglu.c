@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SwiGLU (arXiv 2002.05202, equation 6): activated = silu(gate) * up with silu(g) = g / (1 + exp(-g)),
- * and its gradients: d_up = d silu(g), d_gate = d up s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)).
+ * SwiGLU (arXiv 2002.05202, equation 6) and its gradients, with s = 1 / (1 + exp(-gate)):
+ *
+ *     activated = gate s up
+ *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s))
  */
 #include "executor/cpu/cpu.h"
 
