@@ -2,13 +2,13 @@
 /*
  * Causal attention of a chunk's queries over the KV pages of its sequence, backward.
  *
- * As FlashAttention-2 (arXiv 2307.08691, algorithm 2), 10 * head_dim FLOPs a (query head, key) pair:
+ * As FlashAttention-2 (arXiv 2307.08691, algorithm 2); 10 * head_dim FLOPs a (query head, key):
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
  * A task owns blocks of keys of one KV head: it sums their dK and dV over all rows of the chunk in
- * fp32 and adds them to the pages once. The keys of a KV head are split among several tasks, so that
+ * fp32 and adds them to the pages once. The keys of a KV head are split among tasks, so that
  * there are enough of them; each has a dQ of its own, and these are added up in order at the end.
  * Going over the keys twice instead would need no partial dQ but seven products in place of five.
  */

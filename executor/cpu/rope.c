@@ -5,7 +5,7 @@
  * pages and of their gradients out of them, which rotates K on the way.
  *
  * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
- * follow from those of high, computed once a task or two, and of low, from a table: few calls of the
+ * follow from those of high, computed once a task, and of low, from a table: few calls of the
  * mathematical library, and exact to double's rounding.
  */
 #include "executor/cpu/cpu.h"
