@@ -34,6 +34,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %d arguments", argc);
     words[0] = path;
     memcpy(words + 1, argv, (size_t)argc * sizeof(*words));
+    /* Threads that spin while they wait take the cores from each other as soon as anything else runs
+     * on this machine; OpenMP reads its policy when a program starts. */
+    setenv("OMP_WAIT_POLICY", "passive", 0);
     execv(path, words);
     int reason = errno;
     free(words);
