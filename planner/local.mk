@@ -25,3 +25,6 @@ tidemark_SOURCES += \
 	planner/print.c planner/print.h \
 	planner/schedule_table.c planner/schedule_table.h
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
+
+cmocka_tests += tests/unit_planner
+tests_unit_planner_SOURCES = tests/unit_planner.c tests/random_schedule.c tests/random_schedule.h

@@ -12,6 +12,7 @@
 #define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
 #define LARGEST_TILE 4096u /* of the LM head; its products gain nothing from more rows */
 #define LEAST_TILE 1024u   /* below, weights and gradients of the head are moved too often */
+#define CHUNK_LIMIT 65536u /* what a program can have */
 #define SPLIT_STEPS 8u     /* splits tried beside the earliest one */
 
 /* ---- kitchen ---- */
@@ -76,6 +77,14 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
     schedule->group_count = 0;
 
     uint32_t count = chunk_sizes(schedule, pins, sizes);
+    uint64_t chunks = chunks_at(schedule, sizes[0]);
+    if (chunks > CHUNK_LIMIT) {
+        tdm_fail(err, TDM_USAGE,
+                 "chunk: %llu chunks of %llu tokens in a step; at most %u are "
+                 "supported",
+                 (unsigned long long)chunks, (unsigned long long)sizes[0], CHUNK_LIMIT);
+        return tdm_hint(err, "use larger chunks");
+    }
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         struct tdm_schedule *base = &kitchen->bases[i];
         *base = *schedule;

@@ -107,16 +107,28 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     fputc('\n', out);
 }
 
+static void print_groups(FILE *out, const struct tdm_schedule *schedule)
+{
+    char text[256];
+    uint32_t count = schedule->group_count, size = schedule->groups[0].layers;
+    uint32_t last = schedule->groups[count - 1].layers;
+    tdm_groups_text(schedule, text, sizeof(text));
+    if (!one_size_repeats(schedule))
+        fprintf(out, ROW "%u: %s layers\n", "groups", count, text);
+    else if (last == size)
+        fprintf(out, ROW "%u of %u layer%s\n", "groups", count, size, size == 1 ? "" : "s");
+    else
+        fprintf(out, ROW "%u of %u layers, the last of %u\n", "groups", count, size, last);
+}
+
 static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
 {
     const struct tdm_dtypes *d = &schedule->dtypes;
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
-    char text[256];
-    bool repeats = one_size_repeats(schedule);
+    char text[TDM_FORMAT_SIZE];
     fprintf(out, "\nschedule\n");
     fprintf(out, ROW "%s\n", "order", tdm_order_name(schedule->order));
-    fprintf(out, ROW "%u%s%s\n", "groups", schedule->group_count, repeats ? " of " : ": ",
-            tdm_groups_text(schedule, text, sizeof(text)));
+    print_groups(out, schedule);
     print_chunks(out, schedule);
     print_stores(out, schedule);
     fprintf(out, ROW "%s tokens\n", "LM-head tile",

@@ -97,8 +97,10 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     }
     shortage.binding = binding_of(needed);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
-        schedule->memory_bytes = schedule->host_memory_bytes = TDM_SIZE_MAX;
+        /* a pair that is enough: the least of the device, and what the host needs beside it */
+        schedule->host_memory_bytes = TDM_SIZE_MAX;
         status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
+        schedule->memory_bytes = needed[TDM_DEVICE];
         if (status == TDM_OK)
             status = least_bytes(schedule, pins, TDM_HOST, &needed[TDM_HOST], err);
     }
@@ -164,8 +166,7 @@ static void say_what_is_short(const struct tdm_shortage *shortage, struct tdm_er
                  other, device, limit, host);
         break;
     case TDM_BINDING_BOTH:
-        tdm_fail(err, TDM_INFEASIBLE,
-                 "no schedule fits: both memories are short: without a limit on the other, %s; %s",
+        tdm_fail(err, TDM_INFEASIBLE, "no schedule fits: both memories are short: %s; beside it %s",
                  device, host);
         break;
     }
@@ -181,22 +182,26 @@ static void add_change(char *text, size_t bytes, const char *change)
 static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                            struct tdm_error *err)
 {
-    char text[448] = "", change[128], size[TDM_FORMAT_SIZE];
+    char text[448] = "", change[128], size[TDM_FORMAT_SIZE], host_size[TDM_FORMAT_SIZE];
     const struct tdm_machine *machine = schedule->machine;
     uint64_t device = shortage->needed_bytes[TDM_DEVICE];
     bool both = shortage->binding == TDM_BINDING_BOTH;
+    uint64_t host = shortage->needed_bytes[TDM_HOST];
     if (device > machine->capacity_bytes[TDM_DEVICE]) {
         snprintf(change, sizeof(change), "a machine with %s of device memory (%s has %.2f GiB)",
                  size_to_type(device, size), machine->name,
                  (double)machine->capacity_bytes[TDM_DEVICE] / (1 << 30));
         add_change(text, sizeof(text), change);
-    } else if (device != 0 && !both) {
+    } else if (both) {
+        snprintf(change, sizeof(change), "--memory %s with --host-memory %s",
+                 size_to_type(device, size), size_to_type(host, host_size));
+        add_change(text, sizeof(text), change);
+    } else if (device != 0) {
         snprintf(change, sizeof(change), "--memory %s", size_to_type(device, size));
         add_change(text, sizeof(text), change);
     }
-    if (shortage->needed_bytes[TDM_HOST] != 0 && !both) {
-        snprintf(change, sizeof(change), "--host-memory %s",
-                 size_to_type(shortage->needed_bytes[TDM_HOST], size));
+    if (host != 0 && !both) {
+        snprintf(change, sizeof(change), "--host-memory %s", size_to_type(host, size));
         add_change(text, sizeof(text), change);
     }
     if (shortage->longest_context != 0) {
