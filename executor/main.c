@@ -188,7 +188,8 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
                       "predicted_step_seconds", result->predicted_step_seconds, "arenas", arenas);
         if (!isnan(result->first_loss)) {
             json_object_set_new(object, "first_loss", json_real(result->first_loss));
-            json_object_set_new(object, "last_loss", json_real(result->last_loss));
+            json_object_set_new(object, "late_loss", json_real(result->late_loss));
+            json_object_set_new(object, "unigram_entropy", json_real(result->unigram_entropy));
         }
         json_array_append_new(array, object);
     }

@@ -111,8 +111,10 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
             (double)result->tokens / result->seconds);
     if (isnan(result->first_loss))
         return;
-    fprintf(out, "  loss %.4f at the first step, %.4f at the last\n", result->first_loss,
-            result->last_loss);
+    fprintf(
+        out,
+        "  loss %.4f at the first step, %.4f over the last tenth of steps; unigram entropy %.4f\n",
+        result->first_loss, result->late_loss, result->unigram_entropy);
     for (int place = 0; place < TDM_PLACES; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];
         char planned_text[TDM_FORMAT_SIZE], touched[TDM_FORMAT_SIZE];

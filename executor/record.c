@@ -147,8 +147,9 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
 
 /* ---- what is measured ---- */
 
-/* Bytes of this process that are in memory; 0 if unknown. */
-static uint64_t resident_bytes(void)
+/* Bytes of this process that are in memory, less those of the arena that stands for a device; 0 if
+ * unknown. */
+static uint64_t host_bytes(const struct tdm_arenas *arenas)
 {
     unsigned long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
@@ -157,7 +158,9 @@ static uint64_t resident_bytes(void)
     if (fscanf(file, "%*u %llu", &pages) != 1)
         pages = 0;
     fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t device = arenas->base[TDM_DEVICE] == NULL ? 0 : arenas->bytes[TDM_DEVICE];
+    return bytes > device ? bytes - device : 0;
 }
 
 /* Takes the step's times from the backend; relative to its begin. */
@@ -206,7 +209,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
         batch->arena_count = TDM_PLACES;
     }
     batch->used[0] = (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_HOST,
-                                             resident_bytes()};
+                                             host_bytes(arenas)};
     batch->used_count = 1;
     tdm_trace_send(recorder->trace, batch);
     return TDM_OK;

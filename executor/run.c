@@ -100,6 +100,18 @@ static double learning_rate(const struct tdm_optimizer_settings *optimizer, uint
     return optimizer->learning_rate * (double)step / (double)optimizer->warmup_steps;
 }
 
+/* The last tenth of the steps is averaged: what single steps show is mostly their text. */
+static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t steps, double loss)
+{
+    uint64_t before = steps - (steps + 9) / 10;
+    if (step == 1)
+        result->first_loss = loss;
+    if (step <= before || step == 1)
+        result->late_loss = loss;
+    else
+        result->late_loss += (loss - result->late_loss) / (double)(step - before);
+}
+
 static enum tdm_status one_step(struct run *run, struct training *training, uint64_t number,
                                 struct tdm_run_result *result, struct tdm_error *err)
 {
@@ -145,9 +157,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     result->steps = number;
     result->seconds += 1e-9 * (double)(end_ns - start_ns);
     result->tokens += tdm_schedule_tokens(program->schedule);
-    result->last_loss = loss;
-    if (number == 1)
-        result->first_loss = loss;
+    note_loss(result, number, run->options->steps, loss);
     if (isinf(loss) || (isnan(loss) && backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)number);
@@ -169,7 +179,7 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     struct training training = {.program = program};
     enum tdm_status status = TDM_OK;
 
-    result->first_loss = result->last_loss = NAN;
+    result->first_loss = result->late_loss = NAN;
     result->predicted_step_seconds = run->loaded[index].predicted_seconds;
     result->model_flops = tdm_model_flops(schedule);
     status = tdm_walk_new(program, &run->arenas, &training.walk, err);
@@ -185,8 +195,9 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
                               (unsigned long long)tokens);
     }
     if (status == TDM_OK && backend->executes) {
+        result->unigram_entropy = tdm_tokens_unigram_entropy(training.tokens);
         run->listener->tokens(run->listener->self, tdm_tokens_count(training.tokens),
-                              tdm_tokens_unigram_entropy(training.tokens));
+                              result->unigram_entropy);
         status = tdm_arenas_fill(&run->arenas, err);
         if (status == TDM_OK)
             status = tdm_state_init(&run->arenas, program, options->seed, err);

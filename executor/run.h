@@ -44,7 +44,8 @@ struct tdm_run_listener {
 struct tdm_run_result {
     uint64_t steps; /* done */
     uint64_t tokens;
-    double first_loss, last_loss; /* NAN: the backend computes nothing */
+    double first_loss, late_loss; /* of step 1; mean of the last tenth; NAN: nothing is computed */
+    double unigram_entropy;       /* of the tokens, nats */
     double seconds;               /* of all steps */
     double predicted_step_seconds;
     double model_flops; /* of a step, for MFU */

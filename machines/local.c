@@ -16,13 +16,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What a core of today's computers does in fp32 with a BLAS library, rather low than high: it only
- * has to make the parts of a step comparable until calibrate has measured them. */
-#define CORE_PEAK_FLOPS 48e9
-#define CORE_PRODUCT_FLOPS 24e9
-#define CORE_ATTENTION_FORWARD_FLOPS 6e9
-#define CORE_ATTENTION_BACKWARD_FLOPS 6e9
-#define CORE_ELEMENTWISE_BYTES 4e9
+/* What a core of an x86-64 machine with AVX2 and OpenBLAS did in steps of a small model (bf16 storage,
+ * head_dim 32), rounded: it makes the parts of a step comparable, and another machine's step wrong
+ * by the factor that its cores differ. */
+#define CORE_PEAK_FLOPS 80e9
+#define CORE_PRODUCT_FLOPS 45e9
+#define CORE_ATTENTION_FORWARD_FLOPS 28e9
+#define CORE_ATTENTION_BACKWARD_FLOPS 50e9
+#define CORE_ELEMENTWISE_BYTES 1.2e9
+/* The process itself: libraries, threads and the backend's scratch. */
+#define RUNTIME_BYTES (16 << 20)
 /* Copies between the two arenas share the memory of the computer, however many cores there are. */
 #define COPY_BYTES 6e9
 #define BOTH_WAYS_BYTES 8e9
@@ -95,13 +98,14 @@ static json_t *describe(long cores, uint64_t memory_bytes)
     snprintf(source, sizeof(source), "assumed from %ld core%s and %s of memory; not measured",
              cores, cores == 1 ? "" : "s", size);
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:[s, s], s:I, s:I, s:f, s:f, s:f,"
+        "{s:s, s:s, s:s, s:s, s:[s, s], s:I, s:I, s:I, s:I, s:f, s:f, s:f,"
         " s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f}}",
         "format", TDM_MACHINE_FORMAT, "name", "local", "title", title, "source", source, "notes",
         "for the cpu backend: the device is a quarter of the memory,"
         " the host half of it",
-        "tidemark calibrate measures the rates and writes them down", "device_bytes",
+        "the rates are assumed, by the number of cores", "device_bytes",
         (json_int_t)(memory_bytes / 4), "host_bytes", (json_int_t)(memory_bytes / 2),
+        "runtime_device_bytes", (json_int_t)0, "runtime_host_bytes", (json_int_t)RUNTIME_BYTES,
         "peak_flops_per_second", CORE_PEAK_FLOPS * n, "launch_seconds", 2e-6, "copy_seconds", 1e-6,
         "rates", "product_flops_per_second", CORE_PRODUCT_FLOPS * n,
         "attention_forward_flops_per_second", CORE_ATTENTION_FORWARD_FLOPS * n,
