@@ -2,6 +2,8 @@
 /* A run: load, validate, take the arenas, train, record. */
 #include "executor/run.h"
 
+#include "base/size.h"
+#include "base/units.h"
 #include "executor/record.h"
 #include "executor/state.h"
 #include "executor/tokens.h"
@@ -32,21 +34,38 @@ struct run {
     struct tdm_recorder *recorder; /* NULL: no trace */
 };
 
+/* A schedule must fit the limits that it was planned for: somebody may have changed either. */
+static enum tdm_status check_limits(const struct tdm_program *program, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t needed =
+            tdm_size_add(program->arena_bytes[place], schedule->machine->runtime_bytes[place]);
+        if (needed <= limit_bytes[place])
+            continue;
+        char need[TDM_FORMAT_SIZE], limit[TDM_FORMAT_SIZE];
+        tdm_fail(err, TDM_INFEASIBLE, "needs %s of %s memory, \"%s\" allows %s",
+                 tdm_format_bytes(needed, need), tdm_place_name((enum tdm_place)place),
+                 place == TDM_DEVICE ? "memory_bytes" : "host_memory_bytes",
+                 tdm_format_bytes(limit_bytes[place], limit));
+        return tdm_hint(err, "plan again with a larger --%smemory",
+                        place == TDM_DEVICE ? "" : "host-");
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status load_one(const char *path, struct loaded *loaded, struct tdm_error *err)
 {
     enum tdm_status status = tdm_schedule_load(path, &loaded->schedule, err);
     if (status != TDM_OK)
         return status;
     const struct tdm_schedule *schedule = loaded->schedule;
-    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    uint64_t capacity_bytes[TDM_PLACES]; /* of the arenas: what the runtime leaves */
-    for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t runtime = schedule->machine->runtime_bytes[place];
-        capacity_bytes[place] = limit_bytes[place] > runtime ? limit_bytes[place] - runtime : 0;
-    }
     status = tdm_program_lower(schedule, &loaded->program, err);
     if (status == TDM_OK)
-        status = tdm_program_validate(loaded->program, capacity_bytes, err);
+        status = check_limits(loaded->program, err);
+    if (status == TDM_OK)
+        status = tdm_program_validate(loaded->program, loaded->program->arena_bytes, err);
     if (status != TDM_OK)
         return tdm_about(err, path);
     struct tdm_simulation simulation;
