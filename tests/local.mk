@@ -19,6 +19,7 @@ LDADD = $(EXECUTOR_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/golden-run \
+	tests/killed-run \
 	tests/links
 
 # The referee: a double-precision transformer that other tests compare with, and the tests of itself.
