@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Pages go to dist_man_MANS.
+dist_man_MANS += man/tidemark.1
+
+script_tests += tests/man-options
