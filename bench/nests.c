@@ -23,6 +23,8 @@ struct row {
 static const struct row rows[] = {
     {"groups of 1, inputs only", TDM_LAYER_MAJOR, "1", 0, 0, 0, TDM_DTYPE_FP32},
     {"same, attention outputs kept", TDM_LAYER_MAJOR, "1", 1, 0, 0, TDM_DTYPE_FP32},
+    {"same, qkv kept", TDM_LAYER_MAJOR, "1", TDM_SET_QKV, 0, 0, TDM_DTYPE_FP32},
+    {"same, all kept", TDM_LAYER_MAJOR, "1", TDM_SET_ALL, 0, 0, TDM_DTYPE_FP32},
     {"groups of 2, attention outputs held", TDM_LAYER_MAJOR, "2", 0, 1, 0, TDM_DTYPE_FP32},
     {"groups of 4, attention outputs held", TDM_LAYER_MAJOR, "4", 0, 1, 0, TDM_DTYPE_FP32},
     {"groups of 4, not held", TDM_LAYER_MAJOR, "4", 0, 0, 0, TDM_DTYPE_FP32},
@@ -31,6 +33,8 @@ static const struct row rows[] = {
     {"groups 13,8,4,2,1, outputs kept", TDM_LAYER_MAJOR, "13,8,4,2,1", 1, 1, 0, TDM_DTYPE_FP32},
     {"same, last 80% kept, rest held", TDM_LAYER_MAJOR, "13,8,4,2,1", 1, 1, 20, TDM_DTYPE_FP32},
     {"chunk-major, all layers, bf16 dKV, held", TDM_CHUNK_MAJOR, "28", 0, 1, 0, TDM_DTYPE_BF16},
+    {"chunk-major, all layers, bf16 dKV, qkv held", TDM_CHUNK_MAJOR, "28", 0, TDM_SET_QKV, 0,
+     TDM_DTYPE_BF16},
     {"chunk-major, all layers, fp32 dKV, held", TDM_CHUNK_MAJOR, "28", 0, 1, 0, TDM_DTYPE_FP32},
 };
 
@@ -72,10 +76,13 @@ static enum tdm_status measure(const struct row *row, struct tdm_error *err)
     schedule->dtypes.kv_gradients = row->kv_gradients;
     uint32_t groups = read_groups(row->groups, model->layers, sizes);
     status = tdm_schedule_set_groups(schedule, groups, sizes, err);
+    tdm_schedule_set_order(schedule, row->order);
     uint32_t chunks = 131072 / 4096;
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         schedule->groups[g].kept = row->kept;
         schedule->groups[g].held = row->held;
+        if (row->kept >= TDM_SET_QKV)
+            schedule->groups[g].kv = TDM_KV_KEEP;
         schedule->groups[g].kept_from_chunk = (chunks * row->kept_from_percent + 50) / 100;
     }
     if (status == TDM_OK)

@@ -211,7 +211,6 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
 {
     struct tdm_schedule *schedule = kitchen->schedule;
     const struct tdm_group_list *list = &kitchen->lists.lists[recipe->list];
-    schedule->order = recipe->order;
     schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
     schedule->head_tile_tokens = recipe->head_tile_tokens;
     schedule->group_count = list->count;
@@ -228,6 +227,7 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
             group->kept_place = recipe->kept_place;
         }
     }
+    tdm_schedule_set_order(schedule, recipe->order);
 }
 
 /* ---- estimates ---- */

@@ -186,26 +186,100 @@ static void declare_gradients(struct builder *b)
     }
 }
 
+/* Does a layer run forward again with its group? In chunk-major order the last layer of all does too:
+ * its output comes then. */
+static bool runs_again(const struct builder *b, uint32_t layer)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    uint32_t group = b->layout->group_of[layer];
+    uint32_t first = tdm_schedule_first_layer(schedule, group);
+    bool top = layer == first + schedule->groups[group].layers - 1;
+    return !top || (schedule->order == TDM_CHUNK_MAJOR && group == schedule->group_count - 1);
+}
+
 static void declare_kv(struct builder *b)
 {
     struct tdm_layout *layout = b->layout;
-    bool by_layer = b->schedule->order == TDM_CHUNK_MAJOR;
+    bool row = b->schedule->order == TDM_LAYER_MAJOR;
     uint32_t chunks = b->program->chunk_count;
+    uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
 
-    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
-        if (layer > 0 && !by_layer) {
-            layout->kv[layer] = layout->kv[0];
-            layout->dkv[layer] = layout->dkv[0];
-            continue;
-        }
-        char suffix[24] = "";
-        if (by_layer)
-            snprintf(suffix, sizeof(suffix), ".layer%u", layer);
-        layout->kv[layer] = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
-                                    b->chunk_capacity, chunks, "kv%s", suffix);
-        layout->dkv[layer] = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES,
-                                     0, b->chunk_capacity, chunks, "kv_gradients%s", suffix);
+    if (row) {
+        shared = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
+                         chunks, "kv");
+        shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                                   b->chunk_capacity, chunks, "kv_gradients");
     }
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
+        bool kept = group->kv == TDM_KV_KEEP;
+        bool held = row && !kept && group->held >= TDM_SET_QKV && runs_again(b, layer);
+        layout->kv[layer] = shared;
+        if (held || (kept && group->kv_place == TDM_DEVICE))
+            layout->own_kv[layer] =
+                declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
+                        chunks, "%s_kv.layer%u", held ? "held" : "kept", layer);
+        else if (kept)
+            layout->host_kv[layer] = declare(b, TDM_HOST, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                                             b->chunk_capacity, chunks, "kept_kv.layer%u", layer);
+        layout->dkv[layer] =
+            row ? shared_gradients
+                : declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                          b->chunk_capacity, chunks, "kv_gradients.layer%u", layer);
+    }
+}
+
+static const struct {
+    enum tdm_content content;
+    enum tdm_set set;
+    const char *name;
+} stores[TDM_STORES] = {
+    [TDM_STORE_ATTENTION] = {TDM_ATTENTION_OUT, TDM_SET_ATTENTION_OUTPUT, "attention"},
+    [TDM_STORE_Q] = {TDM_Q, TDM_SET_QKV, "q"},
+    [TDM_STORE_GATE_UP] = {TDM_GATE_UP, TDM_SET_ALL, "gate_up"},
+};
+
+enum tdm_content tdm_store_content(enum tdm_store store)
+{
+    return stores[store].content;
+}
+
+enum tdm_set tdm_store_set(enum tdm_store store)
+{
+    return stores[store].set;
+}
+
+/* What keeps a chunk of a store from being held: it is kept itself; or, for q, the attention output is:
+ * then nothing but the backward needs q. */
+static enum tdm_store kept_instead(enum tdm_store store)
+{
+    return store == TDM_STORE_Q ? TDM_STORE_ATTENTION : store;
+}
+
+static void declare_store(struct builder *b, enum tdm_store store, uint32_t layer)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    struct tdm_layout *layout = b->layout;
+    const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
+    uint32_t chunks = b->program->chunk_count;
+    bool row = schedule->order == TDM_LAYER_MAJOR;
+    /* in chunk-major order the first forward of the last layer makes its K and V alone */
+    bool forwarded = row || layer + 1 < b->model->layers;
+
+    if (forwarded && group->kept >= stores[store].set && group->kept_from_chunk < chunks)
+        layout->kept[store][layer] =
+            declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content, 0,
+                    b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
+                    stores[store].name, layer);
+    /* what a group does not run forward again it cannot hold; what is kept need not be held */
+    uint32_t held_to =
+        layout->kept[kept_instead(store)][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
+    if (runs_again(b, layer) && group->held >= stores[store].set &&
+        group->held_from_chunk < held_to)
+        layout->held[store][layer] =
+            declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content, 0,
+                    b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
+                    "held_%s.layer%u", stores[store].name, layer);
 }
 
 /* What groups keep and hold. */
@@ -223,30 +297,12 @@ static void declare_stores(struct builder *b)
 
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
-        uint32_t first = tdm_schedule_first_layer(schedule, layout->group_of[layer]);
-        bool top = layer == first + group->layers - 1;
-        bool last_group = layout->group_of[layer] == schedule->group_count - 1;
-        /* in chunk-major order the first forward of the last layer makes its K and V alone */
-        bool forwarded = row || !top || !last_group;
-
-        if (forwarded && group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < chunks)
-            layout->kept_attention[layer] =
-                declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
-                        b->chunk_capacity, chunks - group->kept_from_chunk,
-                        "kept_attention.layer%u", layer);
-        if (layer > first)
+        if (layer > tdm_schedule_first_layer(schedule, layout->group_of[layer]))
             layout->held_input[layer] =
                 declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
                         b->chunk_capacity, row ? chunks : 1, "held_input.layer%u", layer);
-        /* what a group does not run forward again it cannot hold; what is kept need not be held */
-        bool rerun = !top || (!row && last_group);
-        uint32_t held_to =
-            layout->kept_attention[layer] == TDM_NONE ? chunks : group->kept_from_chunk;
-        if (rerun && group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < held_to)
-            layout->held_attention[layer] =
-                declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_ATTENTION_OUT, 0,
-                        b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
-                        "held_attention.layer%u", layer);
+        for (int store = 0; store < TDM_STORES; store++)
+            declare_store(b, (enum tdm_store)store, layer);
     }
 }
 
@@ -267,8 +323,6 @@ static void declare_rings(struct builder *b)
     uint32_t layers = b->model->layers, groups = b->schedule->group_count;
     bool host_inputs = any_on_host(program, layout->input, groups);
     bool host_held = any_on_host(program, layout->held_input, layers);
-    bool host_attention = any_on_host(program, layout->kept_attention, layers) ||
-                          any_on_host(program, layout->held_attention, layers);
     uint32_t chunks = program->chunk_count;
     uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
     uint32_t stash_slots = chunks < 2 ? 1 : 2;
@@ -280,13 +334,16 @@ static void declare_rings(struct builder *b)
     if (host_held || (host_inputs && b->schedule->order == TDM_CHUNK_MAJOR))
         layout->stashed_x = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
                                     b->chunk_capacity, stash_slots, "stashed_x");
-    if (host_attention) {
-        layout->fetched_attention =
-            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_ATTENTION_OUT, 0,
-                    b->chunk_capacity, fetch_slots, "fetched_attention");
-        layout->stashed_attention =
-            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_ATTENTION_OUT, 0,
-                    b->chunk_capacity, stash_slots, "stashed_attention");
+    for (int store = 0; store < TDM_STORES; store++) {
+        if (!any_on_host(program, layout->kept[store], layers) &&
+            !any_on_host(program, layout->held[store], layers))
+            continue;
+        layout->fetched[store] =
+            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
+                    b->chunk_capacity, fetch_slots, "fetched_%s", stores[store].name);
+        layout->stashed[store] =
+            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
+                    b->chunk_capacity, stash_slots, "stashed_%s", stores[store].name);
     }
 }
 
@@ -345,33 +402,37 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     struct tdm_layout *layout = calloc(1, sizeof(*layout));
     if (layout == NULL)
         return NULL;
-    uint32_t *scalars[] = {&layout->tokens,
-                           &layout->loss,
-                           &layout->norms,
-                           &layout->embedding_gradient,
-                           &layout->head_gradient,
-                           &layout->tied_gradient,
-                           &layout->stream,
-                           &layout->fetched_x,
-                           &layout->fetched_attention,
-                           &layout->stashed_x,
-                           &layout->stashed_attention};
+    uint32_t *scalars[] = {&layout->tokens,        &layout->loss,
+                           &layout->norms,         &layout->embedding_gradient,
+                           &layout->head_gradient, &layout->tied_gradient,
+                           &layout->stream,        &layout->fetched_x,
+                           &layout->stashed_x};
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
         *scalars[i] = TDM_NONE;
+    for (int store = 0; store < TDM_STORES; store++)
+        layout->fetched[store] = layout->stashed[store] = TDM_NONE;
     for (int row = 0; row < TDM_UNIT_ROWS; row++)
         layout->weights[row] = layout->master[row] = layout->moment1[row] = layout->moment2[row] =
             TDM_NONE;
     for (int content = 0; content < TDM_CONTENTS; content++)
         layout->work[content] = TDM_NONE;
 
-    uint32_t **by_layer[] = {&layout->layer_gradient,
-                             &layout->layer_gradient_slot,
-                             &layout->kv,
-                             &layout->dkv,
-                             &layout->kept_attention,
-                             &layout->held_attention,
-                             &layout->held_input,
-                             &layout->group_of};
+    uint32_t **by_layer[] = {
+        &layout->layer_gradient,
+        &layout->layer_gradient_slot,
+        &layout->kv,
+        &layout->own_kv,
+        &layout->host_kv,
+        &layout->dkv,
+        &layout->kept[TDM_STORE_ATTENTION],
+        &layout->kept[TDM_STORE_Q],
+        &layout->kept[TDM_STORE_GATE_UP],
+        &layout->held[TDM_STORE_ATTENTION],
+        &layout->held[TDM_STORE_Q],
+        &layout->held[TDM_STORE_GATE_UP],
+        &layout->held_input,
+        &layout->group_of,
+    };
     bool complete = true;
     for (size_t i = 0; i < sizeof(by_layer) / sizeof(by_layer[0]); i++)
         complete &= (*by_layer[i] = none_array(layers)) != NULL;
@@ -404,9 +465,13 @@ void tdm_layout_free(struct tdm_layout *layout)
     free(layout->layer_gradient);
     free(layout->layer_gradient_slot);
     free(layout->kv);
+    free(layout->own_kv);
+    free(layout->host_kv);
     free(layout->dkv);
-    free(layout->kept_attention);
-    free(layout->held_attention);
+    for (int store = 0; store < TDM_STORES; store++) {
+        free(layout->kept[store]);
+        free(layout->held[store]);
+    }
     free(layout->held_input);
     free(layout->group_of);
     free(layout->tile_base);
@@ -422,7 +487,7 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
         if (program->chunks[chunk].tokens > b.chunk_capacity)
             b.chunk_capacity = program->chunks[chunk].tokens;
-    b.capacity = 2 * MAX_WORKSPACES + 6 * model->layers + 2 * schedule->group_count;
+    b.capacity = 2 * MAX_WORKSPACES + 12 * model->layers + 2 * schedule->group_count;
     program->layout = b.layout = layout_new(program);
     program->buffers = calloc(b.capacity, sizeof(*program->buffers));
     if (program->layout == NULL || program->buffers == NULL)
@@ -463,18 +528,20 @@ enum tdm_unit_row tdm_unit_row_of(const struct tdm_model *model, uint32_t unit, 
     return unit == tdm_model_embedding_unit(model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD;
 }
 
-bool tdm_attention_kept(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
+                    uint32_t chunk)
 {
     const struct tdm_layout *layout = program->layout;
-    return layout->kept_attention[layer] != TDM_NONE &&
+    return layout->kept[store][layer] != TDM_NONE &&
            chunk >= program->schedule->groups[layout->group_of[layer]].kept_from_chunk;
 }
 
-bool tdm_attention_held(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
+                    uint32_t chunk)
 {
     const struct tdm_layout *layout = program->layout;
-    return layout->held_attention[layer] != TDM_NONE &&
-           !tdm_attention_kept(program, layer, chunk) &&
+    return layout->held[store][layer] != TDM_NONE &&
+           !tdm_store_kept(program, kept_instead(store), layer, chunk) &&
            chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Lowering: bodies of the loop nest become allocations, frees and operations.
  *
- * A body asks for what it needs (its input, an attention output) and gets it from where the schedule
+ * A body asks for what it needs (its input, an attention output, q) and gets it from where the schedule
  * put it, or recomputes it; it hands on what it made to where the schedule wants it. Fetches from
  * another place are emitted some bodies ahead: bodies wait in a short queue, a body's fetches are
  * emitted when it enters and its ops when it leaves.
@@ -16,25 +16,47 @@ static uint32_t first_layer(const struct tdm_lowering *l, uint32_t group)
     return tdm_schedule_first_layer(l->schedule, group);
 }
 
-/* Does some chunk of a layer run its attention again with the group? */
-static bool reruns_attention(const struct tdm_lowering *l, uint32_t layer)
+/* Does a layer need its row of K and V, shared with other layers, in this pass? One that it has to itself
+ * lives longer than a sweep. */
+static uint32_t sweep_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
 {
-    return !tdm_attention_kept(l->program, layer, 0);
+    uint32_t row = tdm_low_kv_row(l, layer, pass);
+    if (row == l->layout->own_kv[layer])
+        return TDM_NONE;
+    bool rerun = pass == TDM_PASS_RERUN; /* chunks that have their attention output ask for none */
+    return rerun && tdm_store_kept(l->program, TDM_STORE_ATTENTION, layer, 0) ? TDM_NONE : row;
 }
 
 /* What the first forward of a layer stores for the backward. */
 static void alloc_kept(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
-    tdm_low_alloc(l, l->layout->kept_attention[layer]);
+    if (l->schedule->groups[group].kv == TDM_KV_KEEP)
+        tdm_low_alloc(l, l->layout->own_kv[layer]);
+    tdm_low_alloc(l, l->layout->host_kv[layer]);
+    for (int store = 0; store < TDM_STORES; store++)
+        tdm_low_alloc(l, l->layout->kept[store][layer]);
     if (tdm_low_top_of_group(l, layer) && group + 1 < l->schedule->group_count)
         tdm_low_alloc(l, l->layout->input[group + 1]);
+}
+
+/* What a layer holds when its group runs forward again; its input comes from the layer below. */
+static void alloc_held(struct tdm_lowering *l, uint32_t group, uint32_t layer)
+{
+    if (l->schedule->groups[group].kv == TDM_KV_RECOMPUTE)
+        tdm_low_alloc(l, l->layout->own_kv[layer]);
+    for (int store = 0; store < TDM_STORES; store++)
+        tdm_low_alloc(l, l->layout->held[store][layer]);
 }
 
 /* What only this layer's backward still needed. */
 static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
-    tdm_low_release(l, l->layout->kept_attention[layer]);
-    tdm_low_release(l, l->layout->held_attention[layer]);
+    tdm_low_release(l, l->layout->own_kv[layer]);
+    tdm_low_release(l, l->layout->host_kv[layer]);
+    for (int store = 0; store < TDM_STORES; store++) {
+        tdm_low_release(l, l->layout->kept[store][layer]);
+        tdm_low_release(l, l->layout->held[store][layer]);
+    }
     tdm_low_release(l, l->layout->held_input[layer]);
     if (tdm_low_first_of_group(l, layer))
         tdm_low_release(l, l->layout->input[group]);
@@ -43,23 +65,19 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
 static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer;
-    if (body->pass == TDM_PASS_RERUN) {
-        if (reruns_attention(l, layer))
-            tdm_low_alloc(l, l->layout->kv[layer]);
-        tdm_low_alloc(l, l->layout->held_input[layer + 1]);
-        tdm_low_alloc(l, l->layout->held_attention[layer]);
-        return;
-    }
-    tdm_low_alloc(l, l->layout->kv[layer]);
-    if (body->pass == TDM_PASS_FIRST)
+    tdm_low_alloc(l, sweep_row(l, layer, body->pass));
+    if (body->pass == TDM_PASS_FIRST) {
         alloc_kept(l, body->group, layer);
+    } else if (body->pass == TDM_PASS_RERUN) {
+        tdm_low_alloc(l, l->layout->held_input[layer + 1]);
+        alloc_held(l, body->group, layer);
+    }
 }
 
 static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer;
-    if (body->pass != TDM_PASS_RERUN || reruns_attention(l, layer))
-        tdm_low_release(l, l->layout->kv[layer]);
+    tdm_low_release(l, sweep_row(l, layer, body->pass));
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
@@ -89,12 +107,11 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_alloc(l, l->layout->layer_gradient[first]);
     for (uint32_t layer = first; layer < end; layer++) {
         if (forward) {
-            tdm_low_alloc(l, l->layout->kv[layer]);
             alloc_kept(l, body->group, layer);
         } else {
             tdm_low_alloc(l, l->layout->dkv[layer]);
             tdm_low_alloc(l, l->layout->held_input[layer]);
-            tdm_low_alloc(l, l->layout->held_attention[layer]);
+            alloc_held(l, body->group, layer);
         }
     }
 }
@@ -112,7 +129,6 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
         return;
     }
     for (uint32_t layer = first; layer < end; layer++) {
-        tdm_low_release(l, l->layout->kv[layer]);
         tdm_low_release(l, l->layout->dkv[layer]);
         release_stores(l, body->group, layer);
     }
@@ -120,46 +136,53 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_release(l, l->layout->layer_gradient[first]);
 }
 
-/* Is a staging ring needed in a phase: does the phase move something from (to) the host? */
-static bool ring_used(const struct tdm_lowering *l, uint32_t ring, enum tdm_phase phase)
+/* Is any of these buffers, one a layer or group, on the host? */
+static bool any_on_host(const struct tdm_lowering *l, const uint32_t *buffers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tdm_low_on_host(l, buffers[i]))
+            return true;
+    return false;
+}
+
+/* The staging rings of a phase: those through which it moves something from or to the host. */
+static void phase_rings(struct tdm_lowering *l, bool forward,
+                        void (*act)(struct tdm_lowering *, uint32_t))
 {
     const struct tdm_layout *layout = l->layout;
-    bool kept_on_host = false, held_on_host = false, input_on_host = false, held_x = false;
-    for (uint32_t layer = 0; layer < l->model->layers; layer++) {
-        kept_on_host |= tdm_low_on_host(l, layout->kept_attention[layer]);
-        held_on_host |= tdm_low_on_host(l, layout->held_attention[layer]);
-        held_x |= tdm_low_on_host(l, layout->held_input[layer]);
-    }
-    for (uint32_t group = 0; group < l->schedule->group_count; group++)
-        input_on_host |= tdm_low_on_host(l, layout->input[group]);
+    uint32_t layers = l->model->layers;
+    bool inputs = any_on_host(l, layout->input, l->schedule->group_count);
+    bool held_inputs = any_on_host(l, layout->held_input, layers);
+    /* in the forward, layer-major order reads inputs from the stream and stashes them from there */
+    bool through_rings = inputs && !tdm_low_layer_major(l);
 
-    bool forward = phase == TDM_FORWARD;
-    if (ring == layout->fetched_x)
-        return forward ? input_on_host && !tdm_low_layer_major(l) : input_on_host || held_x;
-    if (ring == layout->stashed_x)
-        return forward ? input_on_host && !tdm_low_layer_major(l) : held_x;
-    if (ring == layout->fetched_attention)
-        return !forward;
-    return forward ? kept_on_host : held_on_host;
+    if (forward ? through_rings : inputs || held_inputs)
+        act(l, layout->fetched_x);
+    if (forward ? through_rings : held_inputs)
+        act(l, layout->stashed_x);
+    for (int store = 0; store < TDM_STORES; store++) {
+        bool kept = any_on_host(l, layout->kept[store], layers);
+        bool held = any_on_host(l, layout->held[store], layers);
+        if (!forward && (kept || held))
+            act(l, layout->fetched[store]);
+        if (forward ? kept : held)
+            act(l, layout->stashed[store]);
+    }
 }
 
 static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
-    const struct tdm_layout *layout = l->layout;
     void (*act)(struct tdm_lowering *, uint32_t) = begin ? tdm_low_alloc : tdm_low_release;
-    uint32_t rings[] = {layout->fetched_x, layout->stashed_x, layout->fetched_attention,
-                        layout->stashed_attention};
-    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
-        if (rings[i] != TDM_NONE && ring_used(l, rings[i], body->phase))
-            act(l, rings[i]);
-    l->next_fetched_x = l->next_stashed_x = 0;
-    l->next_fetched_attention = l->next_stashed_attention = 0;
-
     bool forward = body->phase == TDM_FORWARD;
+    phase_rings(l, forward, act);
+    l->next_fetched_x = l->next_stashed_x = 0;
+    for (int store = 0; store < TDM_STORES; store++)
+        l->next_fetched[store] = l->next_stashed[store] = 0;
+
     if (begin ? forward == tdm_low_layer_major(l) : !forward)
-        act(l, layout->stream);
+        act(l, l->layout->stream);
     if (!begin && !forward && l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        act(l, layout->tied_gradient);
+        act(l, l->layout->tied_gradient);
 }
 
 static void head_gradients(struct tdm_lowering *l, bool begin)

@@ -115,7 +115,8 @@ static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum 
     tdm_low_op_end(l);
 }
 
-static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body)
+static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
+                         struct tdm_ref gate_up, bool gate_up_work)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     struct tdm_ref stream = tdm_low_stream_ref(l, chunk);
@@ -127,25 +128,24 @@ static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_alloc_work(l, TDM_DACTIVATED);
     grad_input(l, body, TDM_PART_DOWN, stream, dx, TDM_DACTIVATED, true);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU_GRAD, TDM_PART_GATE_UP);
-    tdm_low_changes(l, tdm_low_work(l, TDM_GATE_UP), tdm_low_tag(TDM_GATE_UP, layer, chunk),
-                    d_gate_up);
+    tdm_low_changes(l, gate_up, tdm_low_tag(TDM_GATE_UP, layer, chunk), d_gate_up);
     tdm_low_reads(l, tdm_low_work(l, TDM_DACTIVATED), tdm_low_tag(TDM_DACTIVATED, layer, chunk));
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_DACTIVATED);
-    grad_weight(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
-                tdm_low_work(l, TDM_GATE_UP), d_gate_up);
+    grad_weight(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED, gate_up,
+                d_gate_up);
     tdm_low_release_work(l, TDM_MLP_NORMED);
     tdm_low_alloc_work(l, TDM_DMLP_NORMED);
-    grad_input(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_GATE_UP), d_gate_up, TDM_DMLP_NORMED,
-               true);
-    tdm_low_release_work(l, TDM_GATE_UP);
+    grad_input(l, body, TDM_PART_GATE_UP, gate_up, d_gate_up, TDM_DMLP_NORMED, true);
+    if (gate_up_work)
+        tdm_low_release_work(l, TDM_GATE_UP);
     norm_grad(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_DMLP_NORMED, TDM_NONE,
               dx, tdm_low_tag(TDM_DY, layer, chunk));
     tdm_low_release_work(l, TDM_DMLP_NORMED);
     tdm_low_release_work(l, TDM_Y);
 }
 
-static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
+static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                            struct tdm_ref attention_out)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
@@ -157,8 +157,8 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body,
     bool first = chunk == where->last_chunk;
 
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
-    tdm_low_reads(l, tdm_low_work(l, TDM_Q), tdm_low_tag(TDM_Q, layer, chunk));
-    tdm_low_prefix(l, l->layout->kv[layer], TDM_READ, pages, pages);
+    tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_prefix(l, tdm_low_kv_row(l, layer, body->pass), TDM_READ, pages, pages);
     tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
     tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
@@ -227,12 +227,23 @@ static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *bo
     tdm_low_op_end(l);
 }
 
+/* Where a store is read in the backward: where it is, or in the workspace, which *work says is allocated
+ * for the caller to fill. */
+static struct tdm_ref find_or_alloc(struct tdm_lowering *l, const struct tdm_pending *pending,
+                                    enum tdm_store store, bool *work)
+{
+    *work = !tdm_low_is_there(l, &pending->body, store);
+    if (!*work)
+        return tdm_low_source(l, pending, store);
+    tdm_low_alloc_work(l, tdm_store_content(store));
+    return tdm_low_work(l, tdm_store_content(store));
+}
+
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
-    bool there = tdm_low_attention_is_there(l, body);
-    bool embedded;
+    bool embedded, q_work, attention_work, gate_up_work;
 
     if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
@@ -243,29 +254,27 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
     tdm_low_alloc_work(l, TDM_NORMED);
     tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
-    tdm_low_alloc_work(l, TDM_Q);
-    tdm_low_q_product(l, body);
-    struct tdm_ref attention_out = tdm_low_stored_attention(l, body);
-    if (!there) {
-        tdm_low_alloc_work(l, TDM_ATTENTION_OUT);
-        attention_out = tdm_low_work(l, TDM_ATTENTION_OUT);
-        tdm_low_attention(l, body, attention_out);
-    } else if (tdm_low_on_host(l, attention_out.buffer)) {
-        attention_out = pending->fetched_attention;
-    }
-    tdm_low_mlp(l, body, attention_out, x);
+    struct tdm_ref q = find_or_alloc(l, pending, TDM_STORE_Q, &q_work);
+    if (q_work)
+        tdm_low_q_product(l, body, q);
+    struct tdm_ref attention_out = find_or_alloc(l, pending, TDM_STORE_ATTENTION, &attention_work);
+    if (attention_work)
+        tdm_low_attention(l, body, q, attention_out);
+    struct tdm_ref gate_up = find_or_alloc(l, pending, TDM_STORE_GATE_UP, &gate_up_work);
+    tdm_low_mlp(l, body, attention_out, x, gate_up, gate_up_work);
 
-    mlp_backward(l, body);
+    mlp_backward(l, body, gate_up, gate_up_work);
     struct tdm_tag dy = tdm_low_tag(TDM_DY, layer, chunk);
     grad_weight(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_stream_ref(l, chunk),
                 dy);
     tdm_low_alloc_work(l, TDM_DATTENTION);
     grad_input(l, body, TDM_PART_O, tdm_low_stream_ref(l, chunk), dy, TDM_DATTENTION, true);
     tdm_low_alloc_work(l, TDM_DQ);
-    attention_grad(l, body, attention_out);
+    attention_grad(l, body, q, attention_out);
     tdm_low_release_work(l, TDM_DATTENTION);
-    tdm_low_release_work(l, TDM_Q);
-    if (!there)
+    if (q_work)
+        tdm_low_release_work(l, TDM_Q);
+    if (attention_work)
         tdm_low_release_work(l, TDM_ATTENTION_OUT);
     q_backward(l, body);
     kv_backward(l, body);

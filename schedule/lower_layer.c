@@ -64,28 +64,42 @@ static void product(struct tdm_lowering *l, const struct tdm_body *body, enum td
     tdm_low_op_end(l);
 }
 
-void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body)
+void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_QRAW, body->layer, body->chunk);
-    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, tdm_low_work(l, TDM_Q),
-            raw, tdm_nowhere, TDM_EMPTY);
+    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw, tdm_nowhere,
+            TDM_EMPTY);
     tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
-    tdm_low_changes(l, tdm_low_work(l, TDM_Q), raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_changes(l, q, raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
     tdm_low_op_end(l);
 }
 
+/* K and V of the body's chunk into the row that its attention reads, and to the host if they are kept
+ * there. */
 static void kv_product(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
+    struct tdm_ref row = {tdm_low_kv_row(l, body->layer, body->pass), body->chunk};
     tdm_low_alloc_work(l, TDM_KVRAW);
     product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
             tdm_low_work(l, TDM_KVRAW), raw, tdm_nowhere, TDM_EMPTY);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, TDM_PART_KV);
     tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
-    tdm_low_writes(l, (struct tdm_ref){l->layout->kv[body->layer], body->chunk},
-                   tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
+    tdm_low_writes(l, row, pages);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
+    uint32_t host = l->layout->host_kv[body->layer];
+    if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
+        tdm_low_copy(l, body, TDM_LANE_D2H, row, (struct tdm_ref){host, body->chunk}, pages);
+}
+
+static void kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_copy(l, body, TDM_LANE_H2D,
+                 (struct tdm_ref){l->layout->host_kv[body->layer], body->chunk},
+                 (struct tdm_ref){tdm_low_kv_row(l, body->layer, body->pass), body->chunk},
+                 tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
 }
 
 void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
@@ -98,82 +112,99 @@ void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
                    (slots - 1) * full + tdm_low_row_bytes(l, after.content));
 }
 
-void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref output)
+void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                       struct tdm_ref output)
 {
     struct tdm_tag pages =
         tdm_low_tag(TDM_KVPAGES, body->layer, l->program->chunks[body->chunk].first_chunk);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
-    tdm_low_reads(l, tdm_low_work(l, TDM_Q), tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_prefix(l, l->layout->kv[body->layer], TDM_READ, pages, pages);
+    tdm_low_reads(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_prefix(l, tdm_low_kv_row(l, body->layer, body->pass), TDM_READ, pages, pages);
     tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
     tdm_low_op_end(l);
 }
 
 void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
-                 struct tdm_ref x)
+                 struct tdm_ref x, struct tdm_ref gate_up, bool make)
 {
+    struct tdm_tag products = tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk);
+    bool backward = body->kind == TDM_BODY_BACKWARD;
     tdm_low_alloc_work(l, TDM_Y);
     product(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_work(l, TDM_Y),
             tdm_low_tag(TDM_Y, body->layer, body->chunk), x, TDM_X);
-    tdm_low_alloc_work(l, TDM_MLP_NORMED);
-    tdm_low_norm(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_MLP_NORMED);
-    tdm_low_alloc_work(l, TDM_GATE_UP);
-    product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
-            tdm_low_work(l, TDM_GATE_UP), tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk),
-            tdm_nowhere, TDM_EMPTY);
-    if (body->kind == TDM_BODY_FORWARD)
+    if (make || backward) {
+        tdm_low_alloc_work(l, TDM_MLP_NORMED);
+        tdm_low_norm(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_MLP_NORMED);
+    }
+    if (make)
+        product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED, gate_up,
+                products, tdm_nowhere, TDM_EMPTY);
+    if (make && !backward)
         tdm_low_release_work(l, TDM_MLP_NORMED);
     tdm_low_alloc_work(l, TDM_ACTIVATED);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU, TDM_PART_GATE_UP);
-    tdm_low_reads(l, tdm_low_work(l, TDM_GATE_UP),
-                  tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk));
+    tdm_low_reads(l, gate_up, products);
     tdm_low_writes(l, tdm_low_work(l, TDM_ACTIVATED),
                    tdm_low_tag(TDM_ACTIVATED, body->layer, body->chunk));
     tdm_low_op_end(l);
-    if (body->kind == TDM_BODY_FORWARD)
-        tdm_low_release_work(l, TDM_GATE_UP);
+}
+
+/* Attention of a forward, with q and with K and V as far as they are asked for: makes what the schedule
+ * stores. Returns where the output is; *work: in the workspace. */
+static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm_pending *pending,
+                                        struct tdm_ref x, bool *work)
+{
+    const struct tdm_body *body = &pending->body;
+    bool there = tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
+    enum tdm_kv_step kv = tdm_low_kv_step(l, body);
+    struct tdm_ref q = tdm_nowhere;
+    bool q_work = false;
+
+    *work = false;
+    if (!there || kv == TDM_KV_MAKE) {
+        tdm_low_alloc_work(l, TDM_NORMED);
+        tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
+    }
+    if (!there) {
+        q = tdm_low_target(l, body, TDM_STORE_Q, &q_work);
+        tdm_low_q_product(l, body, q);
+        tdm_low_stash(l, body, TDM_STORE_Q, q);
+    }
+    if (kv == TDM_KV_MAKE)
+        kv_product(l, body);
+    else if (kv == TDM_KV_FETCH)
+        kv_fetch(l, body);
+    if (!there || kv == TDM_KV_MAKE)
+        tdm_low_release_work(l, TDM_NORMED);
+    if (there)
+        return tdm_low_source(l, pending, TDM_STORE_ATTENTION);
+
+    struct tdm_ref output = tdm_low_target(l, body, TDM_STORE_ATTENTION, work);
+    tdm_low_attention(l, body, q, output);
+    tdm_low_stash(l, body, TDM_STORE_ATTENTION, output);
+    if (q_work)
+        tdm_low_release_work(l, TDM_Q);
+    return output;
 }
 
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
-    bool there = tdm_low_attention_is_there(l, body);
-    bool embedded;
+    bool embedded, attention_work, gate_up_work = false;
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
-    struct tdm_ref stored = tdm_low_stored_attention(l, body);
-    struct tdm_ref attention_out = stored;
-    bool in_work = false;
+    struct tdm_ref attention_out = forward_attention(l, pending, x, &attention_work);
 
-    if (there) {
-        if (tdm_low_on_host(l, stored.buffer))
-            attention_out = pending->fetched_attention;
-    } else {
-        tdm_low_alloc_work(l, TDM_NORMED);
-        tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
-        tdm_low_alloc_work(l, TDM_Q);
-        tdm_low_q_product(l, body);
-        /* chunk-major keeps K and V from the forward */
-        if (body->pass == TDM_PASS_FIRST || tdm_low_layer_major(l))
-            kv_product(l, body);
-        tdm_low_release_work(l, TDM_NORMED);
-        if (stored.buffer == TDM_NONE) {
-            tdm_low_alloc_work(l, TDM_ATTENTION_OUT);
-            attention_out = tdm_low_work(l, TDM_ATTENTION_OUT);
-            in_work = true;
-        } else if (tdm_low_on_host(l, stored.buffer)) {
-            attention_out =
-                tdm_low_next_slot(l, l->layout->stashed_attention, &l->next_stashed_attention);
-        }
-        tdm_low_attention(l, body, attention_out);
-        if (tdm_low_on_host(l, stored.buffer))
-            tdm_low_copy(l, body, TDM_LANE_D2H, attention_out, stored,
-                         tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
-        tdm_low_release_work(l, TDM_Q);
-    }
-
-    tdm_low_mlp(l, body, attention_out, x);
-    if (in_work)
+    bool make = !tdm_low_is_there(l, body, TDM_STORE_GATE_UP);
+    struct tdm_ref gate_up = make ? tdm_low_target(l, body, TDM_STORE_GATE_UP, &gate_up_work)
+                                  : tdm_low_source(l, pending, TDM_STORE_GATE_UP);
+    tdm_low_mlp(l, body, attention_out, x, gate_up, make);
+    if (make)
+        tdm_low_stash(l, body, TDM_STORE_GATE_UP, gate_up);
+    if (gate_up_work)
+        tdm_low_release_work(l, TDM_GATE_UP);
+    if (attention_work)
         tdm_low_release_work(l, TDM_ATTENTION_OUT);
+
     struct tdm_ref home;
     struct tdm_ref output = tdm_low_output_of(l, body, &home);
     struct tdm_tag made = tdm_low_tag(TDM_X, body->layer + 1, body->chunk);
@@ -190,7 +221,12 @@ void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pend
 void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
+    enum tdm_kv_step step = tdm_low_kv_step(l, body);
     bool embedded;
+    if (step == TDM_KV_FETCH)
+        kv_fetch(l, body);
+    if (step != TDM_KV_MAKE)
+        return;
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
     tdm_low_alloc_work(l, TDM_NORMED);
     tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);

@@ -25,7 +25,7 @@ static const struct tdm_ref tdm_nowhere = {TDM_NONE, 0};
 /* A body in the queue, and where its fetches put what it will read. */
 struct tdm_pending {
     struct tdm_body body;
-    struct tdm_ref fetched_x, fetched_attention;
+    struct tdm_ref fetched_x, fetched[TDM_STORES];
 };
 
 struct tdm_lowering {
@@ -42,7 +42,8 @@ struct tdm_lowering {
 
     struct tdm_pending queue[MAX_QUEUE];
     uint32_t queue_first, queue_count, depth;
-    uint32_t next_fetched_x, next_fetched_attention, next_stashed_x, next_stashed_attention;
+    uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
+    uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
 };
 
 /* ---- lower_emit.c ---- */
@@ -108,10 +109,32 @@ struct tdm_ref tdm_low_stream_ref(const struct tdm_lowering *l, uint32_t chunk);
 /* Where the stored X of a body's layer is at home; tdm_nowhere if it is not stored:
  * tokens, or on its way through the forward. */
 struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_body *body);
-/* Where the attention output of a body is at home, if it was kept or is held. */
-struct tdm_ref tdm_low_stored_attention(const struct tdm_lowering *l, const struct tdm_body *body);
-/* Is the attention output there before this body runs? */
-bool tdm_low_attention_is_there(const struct tdm_lowering *l, const struct tdm_body *body);
+/* Is a store of a body's chunk there before the body runs? */
+bool tdm_low_is_there(const struct tdm_lowering *l, const struct tdm_body *body,
+                      enum tdm_store store);
+
+/* Where it can be read on the device then; for one that the body makes, where it writes it: at its
+ * home, in a staging ring, or in the workspace, which is allocated then and *work set. */
+struct tdm_ref tdm_low_source(const struct tdm_lowering *l, const struct tdm_pending *pending,
+                              enum tdm_store store);
+struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *body,
+                              enum tdm_store store, bool *work);
+
+/* A store that the body made at `at` is complete: copies it to the host if it belongs there. */
+void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_store store,
+                   struct tdm_ref at);
+
+/* How a body comes by K and V of its chunk in the row that its attention reads. */
+enum tdm_kv_step {
+    TDM_KV_THERE, /* they are there, or nobody asks */
+    TDM_KV_MAKE,  /* norm, KV product */
+    TDM_KV_FETCH, /* a copy from the host */
+};
+enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_body *body);
+
+/* The row of K and V of a layer in a pass. */
+uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass);
+
 /* Emits the copies of what a body will read from the host. */
 void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
 /* Where a forward writes the next layer's input on the device. *home: where it must go from there. */
@@ -128,15 +151,18 @@ struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending
 /* The ops of a layer forward, in workspaces that the caller has allocated. */
 void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                   struct tdm_ref x, enum tdm_content from, enum tdm_content to);
-void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q);
 /* The slots of a KV buffer that a chunk sees: those of its sequence up to itself. */
 void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
                     struct tdm_tag before, struct tdm_tag after);
-void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref output);
+void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                       struct tdm_ref output);
 
-/* From the attention output to what the down product reads; Y stays in its workspace. */
+/* From the attention output to what the down product reads. Y stays in its workspace, the normed Y only
+ * for a backward; `gate_up` is where the gate and up products are read if `make` is false, else where
+ * they are written. */
 void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref attention_out,
-                 struct tdm_ref x);
+                 struct tdm_ref x, struct tdm_ref gate_up, bool make);
 
 /* Bodies. */
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending);

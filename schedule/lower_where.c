@@ -45,26 +45,81 @@ struct tdm_ref tdm_low_stored_x(const struct tdm_lowering *l, const struct tdm_b
     return tdm_low_layer_major(l) && tdm_low_on_host(l, input.buffer) ? tdm_nowhere : input;
 }
 
-struct tdm_ref tdm_low_stored_attention(const struct tdm_lowering *l, const struct tdm_body *body)
+/* Where a store of a body's chunk is at home, if it was kept or is held. */
+static struct tdm_ref home_of(const struct tdm_lowering *l, const struct tdm_body *body,
+                              enum tdm_store store)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     const struct tdm_group *group = &l->schedule->groups[body->group];
-    if (tdm_attention_kept(l->program, layer, chunk))
-        return (struct tdm_ref){l->layout->kept_attention[layer], chunk - group->kept_from_chunk};
-    if (body->pass != TDM_PASS_FIRST && tdm_attention_held(l->program, layer, chunk))
-        return (struct tdm_ref){l->layout->held_attention[layer],
+    if (tdm_store_kept(l->program, store, layer, chunk))
+        return (struct tdm_ref){l->layout->kept[store][layer], chunk - group->kept_from_chunk};
+    if (body->pass != TDM_PASS_FIRST && tdm_store_held(l->program, store, layer, chunk))
+        return (struct tdm_ref){l->layout->held[store][layer],
                                 tdm_low_layer_major(l) ? chunk - group->held_from_chunk : 0};
     return tdm_nowhere;
 }
 
-bool tdm_low_attention_is_there(const struct tdm_lowering *l, const struct tdm_body *body)
+bool tdm_low_is_there(const struct tdm_lowering *l, const struct tdm_body *body,
+                      enum tdm_store store)
 {
     if (body->pass == TDM_PASS_FIRST)
         return false;
-    if (tdm_attention_kept(l->program, body->layer, body->chunk))
+    if (tdm_store_kept(l->program, store, body->layer, body->chunk))
         return true;
     return body->kind == TDM_BODY_BACKWARD &&
-           tdm_attention_held(l->program, body->layer, body->chunk);
+           tdm_store_held(l->program, store, body->layer, body->chunk);
+}
+
+struct tdm_ref tdm_low_source(const struct tdm_lowering *l, const struct tdm_pending *pending,
+                              enum tdm_store store)
+{
+    struct tdm_ref home = home_of(l, &pending->body, store);
+    return tdm_low_on_host(l, home.buffer) ? pending->fetched[store] : home;
+}
+
+struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *body,
+                              enum tdm_store store, bool *work)
+{
+    struct tdm_ref home = home_of(l, body, store);
+    *work = home.buffer == TDM_NONE;
+    if (*work) {
+        tdm_low_alloc_work(l, tdm_store_content(store));
+        return tdm_low_work(l, tdm_store_content(store));
+    }
+    if (!tdm_low_on_host(l, home.buffer))
+        return home;
+    return tdm_low_next_slot(l, l->layout->stashed[store], &l->next_stashed[store]);
+}
+
+void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_store store,
+                   struct tdm_ref at)
+{
+    struct tdm_ref home = home_of(l, body, store);
+    if (tdm_low_on_host(l, home.buffer))
+        tdm_low_copy(l, body, TDM_LANE_D2H, at, home,
+                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
+}
+
+enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    bool rerun = body->pass == TDM_PASS_RERUN;
+    bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
+    if (body->pass == TDM_PASS_FIRST)
+        return TDM_KV_MAKE;
+    if (layout->host_kv[body->layer] != TDM_NONE)
+        return asked ? TDM_KV_FETCH : TDM_KV_THERE;
+    if (layout->own_kv[body->layer] == TDM_NONE)
+        return asked ? TDM_KV_MAKE : TDM_KV_THERE;
+    bool held = l->schedule->groups[body->group].kv == TDM_KV_RECOMPUTE;
+    return held && rerun ? TDM_KV_MAKE : TDM_KV_THERE;
+}
+
+uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
+{
+    uint32_t own = l->layout->own_kv[layer];
+    bool kept = l->schedule->groups[l->layout->group_of[layer]].kv == TDM_KV_KEEP;
+    return own != TDM_NONE && (kept || pass != TDM_PASS_FIRST) ? own : l->layout->kv[layer];
 }
 
 /* ---- fetches ---- */
@@ -78,8 +133,11 @@ static bool has_layer_input(const struct tdm_body *body)
 void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
 {
     const struct tdm_body *body = &pending->body;
-    pending->fetched_x = pending->fetched_attention = tdm_nowhere;
-    if (!has_layer_input(body))
+    pending->fetched_x = tdm_nowhere;
+    for (int store = 0; store < TDM_STORES; store++)
+        pending->fetched[store] = tdm_nowhere;
+    if (!has_layer_input(body) ||
+        (body->kind == TDM_BODY_KV && tdm_low_kv_step(l, body) != TDM_KV_MAKE))
         return;
 
     struct tdm_ref x = tdm_low_stored_x(l, body);
@@ -88,14 +146,17 @@ void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending)
         tdm_low_copy(l, body, TDM_LANE_H2D, x, pending->fetched_x,
                      tdm_low_tag(TDM_X, body->layer, body->chunk));
     }
-    if (body->kind == TDM_BODY_KV || !tdm_low_attention_is_there(l, body))
-        return;
-    struct tdm_ref attention = tdm_low_stored_attention(l, body);
-    if (tdm_low_on_host(l, attention.buffer)) {
-        pending->fetched_attention =
-            tdm_low_next_slot(l, l->layout->fetched_attention, &l->next_fetched_attention);
-        tdm_low_copy(l, body, TDM_LANE_H2D, attention, pending->fetched_attention,
-                     tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+    for (int i = 0; i < TDM_STORES && body->kind != TDM_BODY_KV; i++) {
+        enum tdm_store store = (enum tdm_store)i;
+        struct tdm_ref home = home_of(l, body, store);
+        /* a rerun that has its attention output has no use for q */
+        bool used = body->kind == TDM_BODY_BACKWARD || store != TDM_STORE_Q;
+        if (!used || !tdm_low_is_there(l, body, store) || !tdm_low_on_host(l, home.buffer))
+            continue;
+        pending->fetched[store] =
+            tdm_low_next_slot(l, l->layout->fetched[store], &l->next_fetched[store]);
+        tdm_low_copy(l, body, TDM_LANE_H2D, home, pending->fetched[store],
+                     tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
     }
 }
 

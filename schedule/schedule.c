@@ -12,7 +12,8 @@
 #define MAX_TOKENS ((uint64_t)1 << 40)
 
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
-static const char *const set_names[TDM_SETS] = {"input", "attention_output"};
+static const char *const set_names[TDM_SETS] = {"input", "attention_output", "qkv", "all"};
+static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
 static const char *const optimizer_names[TDM_OPTIMIZERS] = {"none", "adamw"};
 
 const char *tdm_order_name(enum tdm_order order)
@@ -23,6 +24,11 @@ const char *tdm_order_name(enum tdm_order order)
 const char *tdm_set_name(enum tdm_set set)
 {
     return set_names[set];
+}
+
+const char *tdm_kv_name(enum tdm_kv kv)
+{
+    return kv_names[kv];
 }
 
 const char *tdm_optimizer_name(enum tdm_optimizer optimizer)
@@ -52,6 +58,14 @@ bool tdm_set_parse(const char *name, enum tdm_set *set)
     int found = find_name(set_names, TDM_SETS, name);
     if (found >= 0)
         *set = (enum tdm_set)found;
+    return found >= 0;
+}
+
+bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
+{
+    int found = find_name(kv_names, TDM_KVS, name);
+    if (found >= 0)
+        *kv = (enum tdm_kv)found;
     return found >= 0;
 }
 
@@ -141,11 +155,22 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
                                        .kept = TDM_SET_INPUT,
                                        .kept_place = TDM_DEVICE,
                                        .held = TDM_SET_INPUT,
-                                       .held_place = TDM_DEVICE};
+                                       .held_place = TDM_DEVICE,
+                                       .kv_place = TDM_DEVICE};
     free(schedule->groups);
     schedule->groups = groups;
     schedule->group_count = count;
+    tdm_schedule_set_order(schedule, schedule->order);
     return TDM_OK;
+}
+
+void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)
+{
+    schedule->order = order;
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        schedule->groups[i].kv = order == TDM_CHUNK_MAJOR ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
+        schedule->groups[i].kv_place = TDM_DEVICE;
+    }
 }
 
 void tdm_schedule_free(struct tdm_schedule *schedule)
@@ -205,6 +230,17 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
         if (group->layers == 0)
             return tdm_fail(err, TDM_INPUT, "%s: group %u has no layers", file, i);
         layers += group->layers;
+        if (schedule->order == TDM_CHUNK_MAJOR &&
+            (group->kv != TDM_KV_KEEP || group->kv_place != TDM_DEVICE))
+            return tdm_fail(
+                err, TDM_INPUT,
+                "%s: group %u is chunk-major, which needs K and V of every chunk on the "
+                "device: \"kv\" must be keep, \"kv_place\" device",
+                file, i);
+        if (group->kept >= TDM_SET_QKV && group->kv != TDM_KV_KEEP)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: group %u keeps the set %s, which has K and V: \"kv\" must be keep",
+                            file, i, tdm_set_name(group->kept));
         if (schedule->order == TDM_CHUNK_MAJOR && group->held_place != TDM_DEVICE)
             return tdm_fail(err, TDM_INPUT,
                             "%s: group %u holds on the host in chunk-major order, where what is "

@@ -24,14 +24,19 @@
 enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
 
 /* What a (chunk, layer) keeps for its backward beside its input; each set holds the ones before. */
-enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SETS };
+enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SET_QKV, TDM_SET_ALL, TDM_SETS };
+
+/* K and V of a layer between its forward and its backward: made again by a sweep, or kept. */
+enum tdm_kv { TDM_KV_RECOMPUTE, TDM_KV_KEEP, TDM_KVS };
 
 enum tdm_optimizer { TDM_OPTIMIZER_NONE, TDM_OPTIMIZER_ADAMW, TDM_OPTIMIZERS };
 
-const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
-const char *tdm_set_name(enum tdm_set set);                   /* "input", "attention_output" */
+const char *tdm_order_name(enum tdm_order order); /* "layer-major", "chunk-major" */
+const char *tdm_set_name(enum tdm_set set);       /* "input", "attention_output", "qkv", "all" */
 const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw" */
 bool tdm_order_parse(const char *name, enum tdm_order *order);
+const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
+bool tdm_kv_parse(const char *name, enum tdm_kv *kv);
 bool tdm_set_parse(const char *name, enum tdm_set *set);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
 bool tdm_place_parse(const char *name, enum tdm_place *place);
@@ -45,7 +50,9 @@ struct tdm_group {
     enum tdm_place kept_place;
     enum tdm_set held; /* rebuilt when the group runs forward again, stored for its life */
     uint32_t held_from_chunk;
-    enum tdm_place held_place; /* of inner inputs and of the held set */
+    enum tdm_place held_place; /* of inner inputs and of the held set, but K and V */
+    enum tdm_kv kv;            /* chunk-major keeps; layer-major holds K and V with set `qkv` */
+    enum tdm_place kv_place;   /* where they are kept */
 };
 
 /* Buffer sizes come from these alone. */
@@ -110,6 +117,10 @@ enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedu
 
 /* Tokens of all sequences of the step. */
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
+
+/* Sets the order, and of all groups what that order can do with K and V by default: layer-major makes
+ * them again, chunk-major keeps them on the device. */
+void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

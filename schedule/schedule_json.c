@@ -22,13 +22,14 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         json_array_append_new(
-            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s}", "layers",
+            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s}", "layers",
                              (json_int_t)group->layers, "input_place",
                              tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
                              "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
                              tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
                              "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
-                             tdm_place_name(group->held_place)));
+                             tdm_place_name(group->held_place), "kv", tdm_kv_name(group->kv),
+                             "kv_place", tdm_place_name(group->kv_place)));
     }
     return array;
 }
@@ -100,15 +101,22 @@ static void read_set(struct tdm_json_reader *reader, const char *key, enum tdm_s
 {
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_set_parse(name, set))
-        tdm_json_fail(reader, key, "is \"%s\"; input or attention_output is due", name);
+        tdm_json_fail(reader, key, "is \"%s\"; input, attention_output, qkv or all is due", name);
+}
+
+static void read_kv(struct tdm_json_reader *reader, const char *key, enum tdm_kv *kv)
+{
+    const char *name = tdm_json_string(reader, key);
+    if (name != NULL && !tdm_kv_parse(name, kv))
+        tdm_json_fail(reader, key, "is \"%s\"; recompute or keep is due", name);
 }
 
 static enum tdm_status read_group(const char *file, const json_t *object, size_t index,
                                   struct tdm_group *group, struct tdm_error *err)
 {
-    static const char *const keys[] = {"layers",          "input_place", "kept",
-                                       "kept_from_chunk", "kept_place",  "held",
-                                       "held_from_chunk", "held_place",  NULL};
+    static const char *const keys[] = {
+        "layers",          "input_place", "kept", "kept_from_chunk", "kept_place", "held",
+        "held_from_chunk", "held_place",  "kv",   "kv_place",        NULL};
     char prefix[32];
     snprintf(prefix, sizeof(prefix), "groups[%zu]", index);
     struct tdm_json_reader reader = {file, prefix, object, err, TDM_OK};
@@ -121,6 +129,8 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
     read_set(&reader, "held", &group->held);
     group->held_from_chunk = (uint32_t)tdm_json_count(&reader, "held_from_chunk", 0, UINT32_MAX);
     read_place(&reader, "held_place", &group->held_place);
+    read_kv(&reader, "kv", &group->kv);
+    read_place(&reader, "kv_place", &group->kv_place);
     return reader.status;
 }
 

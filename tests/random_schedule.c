@@ -147,6 +147,12 @@ static uint64_t chunks_of(const struct tdm_schedule *schedule)
     return chunks;
 }
 
+static enum tdm_set random_set(struct tdm_dice *dice)
+{
+    return tdm_dice_chance(dice, 40) ? TDM_SET_INPUT
+                                     : (enum tdm_set)tdm_dice_roll(dice, 1, TDM_SETS - 1);
+}
+
 /* Order, groups, places, sets and prefetch: what never changes a result. */
 static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *schedule,
                                    struct tdm_error *err)
@@ -170,17 +176,22 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
     uint64_t chunks = chunks_of(schedule);
     bool chunk_major = tdm_dice_chance(dice, 50);
     bool device_only = tdm_dice_chance(dice, 25);
-    schedule->order = chunk_major ? TDM_CHUNK_MAJOR : TDM_LAYER_MAJOR;
+    tdm_schedule_set_order(schedule, chunk_major ? TDM_CHUNK_MAJOR : TDM_LAYER_MAJOR);
     schedule->prefetch = (uint32_t)tdm_dice_roll(dice, 0, 5);
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         struct tdm_group *group = &schedule->groups[i];
-        group->kept = tdm_dice_chance(dice, 50) ? TDM_SET_ATTENTION_OUTPUT : TDM_SET_INPUT;
-        group->held = tdm_dice_chance(dice, 50) ? TDM_SET_ATTENTION_OUTPUT : TDM_SET_INPUT;
+        group->kept = random_set(dice);
+        group->held = random_set(dice);
         group->kept_from_chunk = random_split(dice, chunks);
         group->held_from_chunk = random_split(dice, chunks);
         group->input_place = random_place(dice);
         group->kept_place = random_place(dice);
         group->held_place = random_place(dice);
+        /* chunk-major needs all K and V on the device; what is kept may have them: tdm_schedule_check */
+        if (!chunk_major && (group->kept >= TDM_SET_QKV || tdm_dice_chance(dice, 40))) {
+            group->kv = TDM_KV_KEEP;
+            group->kv_place = device_only ? TDM_DEVICE : random_place(dice);
+        }
         if (device_only)
             group->input_place = group->kept_place = group->held_place = TDM_DEVICE;
         if (chunk_major) /* what is held there lives for one chunk: tdm_schedule_check */
