@@ -174,19 +174,30 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
     for (uint32_t i = 0; i < arguments->run.schedule_count; i++) {
         const struct tdm_run_result *result = &results[i];
         json_t *arenas = json_object();
-        for (int place = 0; place < TDM_PLACES; place++)
-            json_object_set_new(
-                arenas, tdm_place_name((enum tdm_place)place),
-                json_pack("{s:I, s:I, s:I}", "planned_bytes",
-                          (json_int_t)result->arenas[place].planned_bytes, "touched_bytes",
-                          (json_int_t)result->arenas[place].touched_bytes, "highest_byte",
-                          (json_int_t)result->arenas[place].highest_byte));
+        bool ran = result->steps > 0;
+        bool computed = !isnan(result->first_loss);
+        for (int place = 0; place < TDM_PLACES; place++) {
+            const struct tdm_trace_arena *arena = &result->arenas[place];
+            json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
+            if (computed) {
+                json_object_set_new(bytes, "touched_bytes",
+                                    json_integer((json_int_t)arena->touched_bytes));
+                json_object_set_new(bytes, "highest_byte",
+                                    json_integer((json_int_t)arena->highest_byte));
+            }
+            json_object_set_new(arenas, tdm_place_name((enum tdm_place)place), bytes);
+        }
         json_t *object =
-            json_pack("{s:s, s:I, s:I, s:f, s:f, s:o}", "schedule",
-                      arguments->run.schedule_paths[i], "steps", (json_int_t)result->steps,
-                      "tokens", (json_int_t)result->tokens, "seconds", result->seconds,
-                      "predicted_step_seconds", result->predicted_step_seconds, "arenas", arenas);
-        if (!isnan(result->first_loss)) {
+            json_pack("{s:s, s:I, s:f, s:o}", "schedule", arguments->run.schedule_paths[i], "steps",
+                      (json_int_t)result->steps, "predicted_step_seconds",
+                      result->predicted_step_seconds, "arenas", arenas);
+        if (ran) {
+            json_object_set_new(object, "tokens", json_integer((json_int_t)result->tokens));
+            json_object_set_new(object, "seconds", json_real(result->seconds));
+            json_object_set_new(object, "outside_bytes",
+                                json_integer((json_int_t)result->outside_bytes));
+        }
+        if (computed) {
             json_object_set_new(object, "first_loss", json_real(result->first_loss));
             json_object_set_new(object, "late_loss", json_real(result->late_loss));
             json_object_set_new(object, "unigram_entropy", json_real(result->unigram_entropy));

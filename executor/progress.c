@@ -115,6 +115,7 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
         out,
         "  loss %.4f at the first step, %.4f over the last tenth of steps; unigram entropy %.4f\n",
         result->first_loss, result->late_loss, result->unigram_entropy);
+    char outside[TDM_FORMAT_SIZE];
     for (int place = 0; place < TDM_PLACES; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];
         char planned_text[TDM_FORMAT_SIZE], touched[TDM_FORMAT_SIZE];
@@ -126,6 +127,8 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
                     (unsigned long long)arena->highest_byte,
                     (unsigned long long)arena->planned_bytes);
     }
+    fprintf(out, "  outside the arenas the backend holds %s\n",
+            tdm_format_bytes(result->outside_bytes, outside));
 }
 
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,

@@ -198,12 +198,13 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
         memcpy(batch->timings, recorder->relative, count * sizeof(*batch->timings));
         batch->timing_count = count;
     }
-    if (recorded->observer != NULL) {
+    /* without the time of every op there is no timeline, only touches */
+    if (recorded->observer != NULL)
         batch->touch_count = tdm_observer_touches(recorded->observer, batch->touches);
+    if (recorded->observer != NULL && count == program->op_count)
         batch->observed_count =
             tdm_observer_points(recorded->observer, recorder->relative, count,
                                 recorded->end_ns - recorded->start_ns, batch->observed);
-    }
     if (recorded->arenas != NULL) {
         memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
         batch->arena_count = TDM_PLACES;

@@ -70,18 +70,33 @@ static enum tdm_status load_one(const char *path, struct loaded *loaded, struct 
         return tdm_about(err, path);
     struct tdm_simulation simulation;
     status = tdm_simulate(loaded->program, NULL, NULL, &simulation, err);
-    loaded->predicted_seconds = simulation.step_seconds;
+    if (status == TDM_OK)
+        loaded->predicted_seconds = simulation.step_seconds;
     return status;
 }
 
-static enum tdm_status load_all(struct run *run, struct tdm_error *err)
+static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
+                                struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     for (uint32_t i = 0; i < options->schedule_count; i++) {
         enum tdm_status status = load_one(options->schedule_paths[i], &run->loaded[i], err);
         if (status != TDM_OK)
             return status;
+        if (strcmp(run->loaded[i].schedule->model->digest,
+                   run->loaded[0].schedule->model->digest) != 0) {
+            tdm_fail(err, TDM_INPUT, "%s: is a schedule for %s, and %s for %s",
+                     options->schedule_paths[i], run->loaded[i].schedule->model->name,
+                     options->schedule_paths[0], run->loaded[0].schedule->model->name);
+            return tdm_hint(err, "schedules of one run must be for the same model");
+        }
         run->programs[i] = run->loaded[i].program;
+        results[i].predicted_step_seconds = run->loaded[i].predicted_seconds;
+        results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
+        for (int place = 0; place < TDM_PLACES; place++)
+            results[i].arenas[place] =
+                (struct tdm_trace_arena){.place = (enum tdm_place)place,
+                                         .planned_bytes = run->programs[i]->arena_bytes[place]};
         run->listener->planned(run->listener->self, options->schedule_paths[i],
                                run->loaded[i].program, run->loaded[i].predicted_seconds);
     }
@@ -89,14 +104,12 @@ static enum tdm_status load_all(struct run *run, struct tdm_error *err)
 }
 
 /* Ends step 1 of a program: what the arenas show. */
-static enum tdm_status scan(const struct run *run, const struct tdm_program *program,
-                            struct tdm_run_result *result, struct tdm_error *err)
+static enum tdm_status scan(const struct run *run, struct tdm_run_result *result,
+                            struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
         struct tdm_trace_arena *arena = &result->arenas[place];
-        arena->place = (enum tdm_place)place;
-        arena->planned_bytes = program->arena_bytes[place];
         status = tdm_arenas_scan(&run->arenas, (enum tdm_place)place, &arena->touched_bytes,
                                  &arena->highest_byte, err);
     }
@@ -157,7 +170,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status == TDM_OK && backend->executes)
         status = tdm_state_read_loss(&run->arenas, program, &loss, &norm, err);
     if (status == TDM_OK && number == 1 && backend->executes)
-        status = scan(run, program, result, err);
+        status = scan(run, result, err);
     if (status != TDM_OK)
         return status;
     if (run->recorder != NULL) {
@@ -198,9 +211,7 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     struct training training = {.program = program};
     enum tdm_status status = TDM_OK;
 
-    result->first_loss = result->late_loss = NAN;
-    result->predicted_step_seconds = run->loaded[index].predicted_seconds;
-    result->model_flops = tdm_model_flops(schedule);
+    result->outside_bytes = backend->outside_bytes(run->arenas.executor);
     status = tdm_walk_new(program, &run->arenas, &training.walk, err);
     if (status == TDM_OK)
         status = tdm_observer_new(program, &training.observer, err);
@@ -253,14 +264,15 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
 {
     struct run run = {.options = options, .listener = listener};
     enum tdm_status status = TDM_OK;
-    memset(results, 0, options->schedule_count * sizeof(*results));
+    for (uint32_t i = 0; i < options->schedule_count; i++)
+        results[i] = (struct tdm_run_result){.first_loss = NAN, .late_loss = NAN};
     run.loaded = calloc((size_t)options->schedule_count + 1, sizeof(*run.loaded));
     run.programs = calloc((size_t)options->schedule_count + 1, sizeof(struct tdm_program *));
     if (run.loaded == NULL || run.programs == NULL)
         status =
             tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules", options->schedule_count);
     if (status == TDM_OK)
-        status = load_all(&run, err);
+        status = load_all(&run, results, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 

@@ -50,6 +50,7 @@ struct tdm_run_result {
     double predicted_step_seconds;
     double model_flops; /* of a step, for MFU */
     struct tdm_trace_arena arenas[TDM_PLACES];
+    uint64_t outside_bytes; /* that the backend holds beside the arenas */
 };
 
 /* Runs all; `results` is [schedule_count]. TDM_INTERRUPTED leaves the trace whole and results up to

@@ -138,7 +138,8 @@ static enum tdm_status add_tensors(const struct tdm_arenas *arenas, const struct
     char *copy = malloc(u->elements * size);
     if (copy == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading unit %u", unit);
-    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
+    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
+         t++) {
         const struct tdm_tensor *tensor = &model->tensors[t];
         status = arenas->backend->download(arenas->executor, copy,
                                            (const char *)data + tensor->offset * size,

@@ -18,11 +18,13 @@ enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm
 enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                 uint32_t unit, const float *values, struct tdm_error *err);
 
-/* Reads a unit back, [units[unit].elements], padding 0: its weights (exactly, the master where there
- * is one), or its gradient where the schedule has no optimizer; both parts added if tied. */
+/* Reads the weights of a unit back, [units[unit].elements], padding 0: exactly, by the master where
+ * there is one. */
 enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, uint32_t unit,
                                        float *values, struct tdm_error *err);
+
+/* The same for its gradient, where the schedule has no optimizer; both parts added if tied. */
 enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint32_t unit,
                                         float *values, struct tdm_error *err);

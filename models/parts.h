@@ -9,7 +9,7 @@
 
 /* No dimension is larger: products of two dimensions and a few layers stay far below 64 bits. */
 #define TDM_DIMENSION_LIMIT (UINT64_C(1) << 24)
-#define TDM_LAYER_LIMIT (UINT64_C(1) << 16)
+#define TDM_LAYER_LIMIT (UINT64_C(1) << 10)
 #define TDM_PARAMETER_LIMIT (UINT64_C(1) << 48)
 
 /* Fills architecture, dimensions, options, rope and layer_kinds (models/config.c). */

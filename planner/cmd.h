@@ -20,10 +20,11 @@ struct tdm_command {
 extern const struct tdm_command tdm_cmd_plan, tdm_cmd_models, tdm_cmd_machines, tdm_cmd_run,
     tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor;
 
-/* Common part of option parsing with getopt_long: prints help of `command` for --help (returns
- * TDM_OK with *done), turns getopt's '?' and ':' into TDM_USAGE. */
+/* What getopt_long did not know ('?') or found without a value (':') as TDM_USAGE. */
 enum tdm_status tdm_cmd_bad_option(const struct tdm_command *command, int argc, char **argv,
                                    int option, struct tdm_error *err);
+
+/* Usage and help of a command on stdout. */
 void tdm_cmd_print_help(const struct tdm_command *command);
 
 #endif

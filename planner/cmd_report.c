@@ -264,10 +264,16 @@ static void print_steps(const struct program_report *report)
         return;
     }
     if (report->steps == 1)
-        printf("step      %" PRId64 "; loss %.4f\n", report->first.step, report->first.loss);
+        printf("step      %" PRId64, report->first.step);
     else
-        printf("steps     %zu, from %" PRId64 " to %" PRId64 "; loss %.4f to %.4f\n", report->steps,
-               report->first.step, report->last.step, report->first.loss, report->last.loss);
+        printf("steps     %zu, from %" PRId64 " to %" PRId64, report->steps, report->first.step,
+               report->last.step);
+    if (isnan(report->last.loss)) /* a backend that computes nothing */
+        printf("\n");
+    else if (report->steps == 1)
+        printf("; loss %.4f\n", report->last.loss);
+    else
+        printf("; loss %.4f to %.4f\n", report->first.loss, report->last.loss);
     double tokens = tokens_per_second(report);
     if (!isnan(tokens))
         printf("speed     %.*f tokens/s, ", tokens < 100 ? 1 : 0, tokens);

@@ -7,7 +7,8 @@
  * chunk, and takes from it what each part of a layer costs and how much workspace it needs. Then a
  * schedule's seconds are counts of bodies times these costs, and its bytes are those that are live
  * together at the few moments where the peak can be. Both agree with the simulator to a fraction of a
- * percent, unless copies make the compute lane wait.
+ * percent, unless copies make the compute lane wait. They know the schedules that candidates.h searches:
+ * sets up to `attention_output`, K and V as the order has them by default.
  */
 #ifndef TDM_PLANNER_ESTIMATE_H
 #define TDM_PLANNER_ESTIMATE_H

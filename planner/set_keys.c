@@ -231,11 +231,6 @@ static const struct key keys[] = {
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
-const char *tdm_set_key_name(size_t i)
-{
-    return i < KEYS ? keys[i].name : NULL;
-}
-
 static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
 {
     char list[448] = "";

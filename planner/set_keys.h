@@ -15,7 +15,4 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
                                    struct tdm_schedule *schedule, struct tdm_pins *pins,
                                    struct tdm_error *err);
 
-/* Name of the i-th key, and what values it takes; NULL after the last. */
-const char *tdm_set_key_name(size_t i);
-
 #endif

@@ -55,10 +55,10 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_PRODUCT:
     case TDM_OP_PRODUCT_GRAD_INPUT:
     case TDM_OP_PRODUCT_GRAD_WEIGHT:
-        op->flops = 2 * op->tokens * part_elements(model, op->part);
+        op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, op->part));
         break;
     case TDM_OP_HEAD: /* logits, then both gradients */
-        op->flops = 6 * op->tokens * part_elements(model, TDM_PART_HEAD);
+        op->flops = tdm_size_mul(6 * op->tokens, part_elements(model, TDM_PART_HEAD));
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
         op->flops = tdm_size_mul(2 * pair_flops, tdm_chunk_pairs(&program->chunks[op->chunk]));

@@ -3,6 +3,7 @@
 #include "schedule/operands.h"
 
 #include "base/size.h"
+#include "schedule/layout.h"
 #include "schedule/lowering.h"
 
 #include <stdio.h>
@@ -360,6 +361,35 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     return due;
 }
 
+/* Bytes that the op must move of an operand: all that its chunk, its chunks, its tile or its part of a
+ * unit has. An embedding's rows are as many as there are tokens, or all if they are fewer. */
+static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
+                          const struct tdm_access *due)
+{
+    const struct tdm_schedule *schedule = step->program->schedule;
+    const struct tdm_model *model = schedule->model;
+    enum tdm_content content = due->after.content;
+    enum tdm_dtype dtype = tdm_content_dtype(schedule, content);
+    if (content == TDM_TIED_GRADIENT)
+        return tdm_part_bytes(model, tdm_model_embedding_unit(model), TDM_PART_EMBEDDING, dtype);
+    if (tdm_content_is_of_unit(content)) {
+        uint64_t bytes = tdm_part_bytes(model, due->after.layer, (enum tdm_part)due->part, dtype);
+        uint64_t rows = tdm_size_mul(op->tokens, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
+        bool by_rows = op->kind == TDM_OP_EMBED || op->kind == TDM_OP_EMBED_GRAD;
+        return by_rows && rows < bytes ? rows : bytes;
+    }
+    if (op->kind == TDM_OP_HEAD) /* the rows of its tile */
+        return tdm_content_bytes(schedule, content, 0, op->tokens);
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < due->slots; k++) {
+        uint32_t chunk = tdm_tag_at(due->after, k).chunk;
+        uint64_t tokens =
+            chunk < step->program->chunk_count ? step->program->chunks[chunk].tokens : 0;
+        bytes = tdm_size_add(bytes, tdm_content_bytes(schedule, content, 0, tokens));
+    }
+    return bytes;
+}
+
 static const char *mode_name(enum tdm_mode mode)
 {
     return mode == TDM_READ ? "reads" : mode == TDM_WRITE ? "writes" : "changes";
@@ -452,6 +482,14 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
         enum tdm_status status = check_operand(op, i, &op->access[i], &due, err);
         if (status != TDM_OK)
             return status;
+        due.bytes = due_bytes(step, op, &due);
+        if (op->access[i].bytes != due.bytes)
+            return tdm_fail(err, TDM_INPUT,
+                            "op %llu (%s, layer %d, chunk %d) moves %llu bytes of operand %u, "
+                            "which has %llu",
+                            (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                            (int)op->layer, (int)op->chunk, (unsigned long long)op->access[i].bytes,
+                            i, (unsigned long long)due.bytes);
     }
     return TDM_OK;
 }

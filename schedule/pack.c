@@ -71,7 +71,7 @@ static uint64_t lowest_free(const struct packer *p, uint32_t buffer, uint32_t pl
             continue;
         if (p->offsets[other] >= tdm_size_add(at, p->bytes[buffer]))
             break;
-        uint64_t end = p->offsets[other] + p->bytes[other];
+        uint64_t end = tdm_size_add(p->offsets[other], p->bytes[other]);
         if (end > at)
             at = end;
     }
@@ -90,8 +90,8 @@ static uint64_t place_all(struct packer *p, uint32_t *highest)
         for (; i > 0 && p->offsets[p->placed[i - 1]] > at; i--)
             p->placed[i] = p->placed[i - 1];
         p->placed[i] = buffer;
-        if (at + p->bytes[buffer] > arena) {
-            arena = at + p->bytes[buffer];
+        if (tdm_size_add(at, p->bytes[buffer]) > arena) {
+            arena = tdm_size_add(at, p->bytes[buffer]);
             *highest = n;
         }
     }

@@ -30,11 +30,14 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
                  (unsigned long long)count, (unsigned long long)schedule->chunk_tokens, MAX_CHUNKS);
         return tdm_hint(err, "use larger chunks (--set chunk=N)");
     }
-    uint64_t tiles_a_chunk = tdm_size_ceil_div(schedule->chunk_tokens, schedule->head_tile_tokens);
-    if (tdm_size_mul(tiles_a_chunk, count) > MAX_TILES) {
-        tdm_fail(err, TDM_INPUT, "%llu LM-head tiles of %llu tokens a chunk; at most %u in a step",
-                 (unsigned long long)tiles_a_chunk, (unsigned long long)schedule->head_tile_tokens,
-                 MAX_TILES);
+    uint64_t tiles = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++) /* a chunk more for what is ragged */
+        tiles = tdm_size_add(
+            tiles, tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->head_tile_tokens));
+    if (tdm_size_add(tiles, count) > MAX_TILES) {
+        tdm_fail(
+            err, TDM_INPUT, "%llu LM-head tiles of %llu tokens in a step; at most %u are supported",
+            (unsigned long long)tiles, (unsigned long long)schedule->head_tile_tokens, MAX_TILES);
         return tdm_hint(err, "use larger tiles (--set head_tile=N)");
     }
     program->chunks = calloc(count, sizeof(*program->chunks));

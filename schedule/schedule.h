@@ -100,8 +100,8 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
 
 void tdm_schedule_free(struct tdm_schedule *schedule);
 
-/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations, the
- * legality table (legality.h). `file` names the schedule in messages. TDM_INPUT with the reason. */
+/* Checks everything that can be said without lowering: ranges, group sizes, dtype combinations, what
+ * an order can keep and hold. `file` names the schedule in messages. TDM_INPUT with the reason. */
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err);
 

@@ -11,6 +11,7 @@
 #include "schedule/validate.h"
 
 #include "base/size.h"
+#include "schedule/cost.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
 
@@ -342,6 +343,11 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu, for layer %d, chunk %d, copies %s",
                         (unsigned long long)op->number, (int)op->layer, (int)op->chunk,
                         tdm_tag_show(what, (char[TDM_TAG_TEXT]){0}));
+    uint64_t bytes = tdm_content_bytes(v->program->schedule, what.content, 0, op->tokens);
+    if (op->access[0].bytes != bytes)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
+                        (unsigned long long)op->number, (unsigned long long)op->access[0].bytes,
+                        (unsigned long long)bytes);
     enum tdm_place from = v->program->buffers[op->access[0].buffer].place;
     enum tdm_place to = v->program->buffers[op->access[1].buffer].place;
     bool right = (op->lane == TDM_LANE_H2D && from == TDM_HOST && to == TDM_DEVICE) ||
@@ -351,6 +357,33 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu copies from %s to %s on lane %s",
                         (unsigned long long)op->number, tdm_place_name(from), tdm_place_name(to),
                         tdm_lane_name(op->lane));
+    return TDM_OK;
+}
+
+/* What the simulator reads of an op beside its operands. */
+static enum tdm_status check_cost(const struct tdm_validator *v, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    struct tdm_op due = *op;
+    bool update = op->kind == TDM_OP_OPTIMIZER;
+    if (update != (op->phase == TDM_OPTIMIZER_PHASE) || op->phase >= TDM_PHASES)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->phase);
+    if (op->chunk != TDM_NONE && op->chunk >= v->program->chunk_count)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of chunk %u of %u",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->chunk,
+                        v->program->chunk_count);
+    if (op->chunk == TDM_NONE && !update)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of no chunk",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind));
+    tdm_op_cost(v->program, &due);
+    if (due.flops != op->flops || due.bytes != op->bytes)
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu (%s) costs %llu FLOPs and %llu bytes, not %llu "
+                        "and %llu",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        (unsigned long long)due.flops, (unsigned long long)due.bytes,
+                        (unsigned long long)op->flops, (unsigned long long)op->bytes);
     return TDM_OK;
 }
 
@@ -377,6 +410,8 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 
     if (status == TDM_OK)
         status = check_ranges(v, op, err);
+    if (status == TDM_OK)
+        status = check_cost(v, op, err);
     if (status == TDM_OK)
         status = op->kind == TDM_OP_COPY ? check_copy(v, op, err)
                                          : tdm_operands_check(v->program, v->tile_base, op, err);

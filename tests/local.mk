@@ -44,7 +44,8 @@ tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
-	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
+	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc \
+	-Wl,--wrap=posix_memalign,--wrap=strdup,--wrap=mmap
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_schedule_json \

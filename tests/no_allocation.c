@@ -45,10 +45,16 @@ static void count(void)
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+int __real_posix_memalign(void **out, size_t alignment, size_t bytes);
+char *__real_strdup(const char *text);
 void *__real_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t entries, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes);
+char *__wrap_strdup(const char *text);
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
 
 void *__wrap_malloc(size_t bytes)
@@ -67,6 +73,24 @@ void *__wrap_realloc(void *old, size_t bytes)
 {
     count();
     return __real_realloc(old, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    count();
+    return __real_aligned_alloc(alignment, bytes);
+}
+
+int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes)
+{
+    count();
+    return __real_posix_memalign(out, alignment, bytes);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    count();
+    return __real_strdup(text);
 }
 
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset)

@@ -27,6 +27,8 @@
 
 #define BOUND 1e-4 /* relative error of a loss and of each tensor */
 #define STEPS 3    /* with an optimizer */
+#define GUARD_BYTES 65536u
+#define MIXED_BOUND 0.05 /* of a loss where tensors are stored in bf16 */
 #define BASE_SEED 20261121u
 
 /* What an execution leaves: losses of its steps, then gradients or weights of all units. */
@@ -130,8 +132,9 @@ static enum tdm_status read_all(const struct tdm_arenas *arenas, const struct td
     return status;
 }
 
+/* Nothing beyond the planned bytes was touched; the arena is larger. */
 static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
-                                    const struct tdm_program *program, struct tdm_error *err)
+                                    const uint64_t planned_bytes[TDM_PLACES], struct tdm_error *err)
 {
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t touched, highest;
@@ -139,10 +142,9 @@ static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
             tdm_arenas_scan(arenas, (enum tdm_place)place, &touched, &highest, err);
         if (status != TDM_OK)
             return status;
-        if (highest > program->arena_bytes[place] || touched > program->arena_bytes[place])
-            return tdm_fail(err, TDM_INTERNAL, "%llu bytes touched up to %llu, %llu planned",
-                            (unsigned long long)touched, (unsigned long long)highest,
-                            (unsigned long long)program->arena_bytes[place]);
+        if (highest > planned_bytes[place])
+            return tdm_fail(err, TDM_INTERNAL, "bytes touched up to %llu, %llu planned",
+                            (unsigned long long)highest, (unsigned long long)planned_bytes[place]);
     }
     return TDM_OK;
 }
@@ -155,6 +157,7 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
     struct tdm_arenas arenas = {0};
     struct tdm_walk *walk = NULL;
     uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    uint64_t planned_bytes[TDM_PLACES] = {0};
     double norm;
 
     enum tdm_status status = tdm_backend_find("cpu", &backend, err);
@@ -162,6 +165,10 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
         status = tdm_program_lower(schedule, &program, err);
     if (status == TDM_OK)
         status = tdm_program_validate(program, no_limit, err);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        planned_bytes[place] = program->arena_bytes[place];
+        program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
+    }
     if (status == TDM_OK)
         status =
             tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
@@ -183,7 +190,7 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
     if (status == TDM_OK)
         status = read_all(&arenas, program, outcome, err);
     if (status == TDM_OK)
-        status = check_arenas(&arenas, program, err);
+        status = check_arenas(&arenas, planned_bytes, err);
     tdm_walk_free(walk);
     tdm_arenas_release(&arenas);
     tdm_program_free(program);
@@ -294,9 +301,13 @@ static struct outcome new_outcome(const struct data *data)
 /* One case; the failure's text goes to stderr with the seed. */
 static bool run_case(uint64_t seed, struct worst *worst)
 {
-    struct tdm_random_options options = {.dtypes = TDM_RANDOM_FP32,
+    /* every fourth case stores in mixed dtypes: only the variant is compared then, and the loss roughly;
+     * every eighth is long enough for blocks and tables that short ones do not fill */
+    bool mixed = seed % 4 == 3;
+    struct tdm_random_options options = {.dtypes = mixed ? TDM_RANDOM_MIXED : TDM_RANDOM_FP32,
                                          .optimizer =
-                                             seed % 2 ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_ADAMW};
+                                             seed % 2 ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_ADAMW,
+                                         .max_tokens = seed % 8 == 5 ? 300 : 64};
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
     char text[512];
@@ -318,6 +329,8 @@ static bool run_case(uint64_t seed, struct worst *worst)
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
     } else {
         compare(schedule, &data, &first, &here);
+        if (mixed && here.loss <= MIXED_BOUND)
+            here = (struct worst){0};
         bool same = same_bits(&first, &second);
         passed = same && here.loss <= BOUND && here.tensor <= BOUND;
         if (!passed)

@@ -365,11 +365,13 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         const struct tdm_group *group = &schedule->groups[i];
         add(&text, " %u(input %c", group->layers, tdm_place_name(group->input_place)[0]);
         if (group->kept != TDM_SET_INPUT)
-            add(&text, ", kept %u+ %c", group->kept_from_chunk,
+            add(&text, ", kept %s %u+ %c", tdm_set_name(group->kept), group->kept_from_chunk,
                 tdm_place_name(group->kept_place)[0]);
         add(&text, ", held %c", tdm_place_name(group->held_place)[0]);
         if (group->held != TDM_SET_INPUT)
-            add(&text, " %u+", group->held_from_chunk);
+            add(&text, " %s %u+", tdm_set_name(group->held), group->held_from_chunk);
+        if (group->kv == TDM_KV_KEEP)
+            add(&text, ", kv %c", tdm_place_name(group->kv_place)[0]);
         add(&text, ")");
     }
     add(&text, "; %s; dtypes %s %s %s %s %s %s %s %s", tdm_optimizer_name(schedule->optimizer.kind),

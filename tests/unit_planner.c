@@ -52,6 +52,20 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
 /* ---- estimates ---- */
 
 /* No estimate exceeds what lowering, packing and the simulator find; together they come near. */
+/* Of what a schedule may store the first planner knows attention outputs, and K and V as the order has
+ * them. */
+static void stay_in_the_family(struct tdm_schedule *schedule)
+{
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        struct tdm_group *group = &schedule->groups[i];
+        if (group->kept > TDM_SET_ATTENTION_OUTPUT)
+            group->kept = TDM_SET_ATTENTION_OUTPUT;
+        if (group->held > TDM_SET_ATTENTION_OUTPUT)
+            group->held = TDM_SET_ATTENTION_OUTPUT;
+    }
+    tdm_schedule_set_order(schedule, schedule->order);
+}
+
 static void test_estimates(void **state)
 {
     (void)state;
@@ -68,6 +82,7 @@ static void test_estimates(void **state)
         struct tdm_error err;
         char text[256];
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        stay_in_the_family(schedule);
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         tdm_estimate(estimator, schedule, &estimate);
         must(tdm_program_lower(schedule, &program, &err), &err);

@@ -323,7 +323,8 @@ static void test_flops(void **state)
         struct tdm_schedule *schedule = random_case(n, &options);
         for (uint32_t i = 0; i < schedule->group_count; i++)
             schedule->groups[i].kept = schedule->groups[i].held = TDM_SET_INPUT;
-        if (seed % 3 == 0) { /* parallel */
+        tdm_schedule_set_order(schedule, schedule->order); /* K and V as the order has them */
+        if (seed % 3 == 0) {                               /* parallel */
             uint64_t tokens = schedule->sequence_tokens[0];
             schedule->sequence_count = 1;
             schedule->chunk_tokens = tokens;
@@ -372,6 +373,9 @@ static const struct nest {
 } nests[] = {
     {"groups of 1, inputs only", {1}, TDM_SET_INPUT, TDM_SET_INPUT, 0, 202, 2.00, 7.31},
     {"groups of 1, kept", {1}, TDM_SET_ATTENTION_OUTPUT, TDM_SET_INPUT, 0, 401, 1.00, 7.31},
+    {"groups of 1, qkv kept", {1}, TDM_SET_QKV, TDM_SET_INPUT, 0, 651, 1.00, 7.18},
+    /* only the o product is computed again */
+    {"groups of 1, all kept", {1}, TDM_SET_ALL, TDM_SET_INPUT, 0, 2723, 1.00, 6.10},
     {"groups of 2, held", {2}, TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, 0, 118, 2.00, 8.23},
     {"groups of 4, held", {4}, TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, 0, 97, 2.00, 8.69},
     {"groups of 4, not held", {4}, TDM_SET_INPUT, TDM_SET_INPUT, 0, 76, 2.75, 8.69},
@@ -420,6 +424,8 @@ static void test_nests(void **state)
         for (uint32_t i = 0; i < count; i++) {
             schedule->groups[i].kept = nest->kept;
             schedule->groups[i].held = nest->held;
+            if (nest->kept >= TDM_SET_QKV)
+                schedule->groups[i].kv = TDM_KV_KEEP;
             schedule->groups[i].kept_from_chunk = nest->kept_from_chunk;
         }
         must(tdm_schedule_check(schedule, nest->name, &err), &err);

@@ -490,6 +490,37 @@ static bool copy_of_another_chunk(struct trial *t)
     return false;
 }
 
+static bool copy_cut_short(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->access[0].bytes > 4) {
+            op_at(t, i)->access[0].bytes -= 4;
+            op_at(t, i)->access[1].bytes -= 4;
+            return true;
+        }
+    return false;
+}
+
+static bool operand_cut_short(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION)) {
+            op_at(t, i)->access[1].bytes /= 2;
+            return true;
+        }
+    return false;
+}
+
+static bool cost_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_PRODUCT)) {
+            op_at(t, i)->flops /= 2;
+            return true;
+        }
+    return false;
+}
+
 static bool copy_lane_reversed(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1087,6 +1118,9 @@ static struct fault {
     {.name = "two fetches swapped", .plant = fetches_swapped},
     {.name = "a copy of another chunk", .plant = copy_of_another_chunk},
     {.name = "a copy on the wrong lane", .plant = copy_lane_reversed},
+    {.name = "a copy cut short", .plant = copy_cut_short},
+    {.name = "an operand cut short", .plant = operand_cut_short},
+    {.name = "a cost forged", .plant = cost_forged},
     {.name = "an op on a host buffer", .plant = compute_on_the_host},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
     {.name = "a range shifted", .plant = range_shifted},

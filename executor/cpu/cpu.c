@@ -23,7 +23,7 @@
 #include <omp.h>
 #endif
 
-enum { TIMINGS_LEAST = 1024, TIMINGS_MOST = 1 << 20, SCRATCH_ALIGN = 4096 };
+enum { TIMINGS_LEAST = 1024, SCRATCH_ALIGN = 4096 };
 
 static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_COPY] = tdm_cpu_copy,
@@ -147,7 +147,6 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
     executor->timing_capacity = TIMINGS_LEAST;
     for (uint32_t i = 0; i < count; i++)
         executor->timing_capacity = tdm_most(executor->timing_capacity, programs[i]->op_count);
-    executor->timing_capacity = tdm_least(executor->timing_capacity, TIMINGS_MOST);
     executor->timings = malloc(executor->timing_capacity * sizeof(*executor->timings));
     if (executor->timings == NULL || !tdm_rope_open(executor, programs[0]->schedule->model)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
