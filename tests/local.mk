@@ -94,6 +94,7 @@ LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-case
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
+	OMP_NUM_THREADS="$${OMP_NUM_THREADS-1}" \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \

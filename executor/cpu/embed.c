@@ -74,6 +74,10 @@ static void embed_grad_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t count = tdm_least(BLOCK_COLUMNS, columns - first);
     float row[BLOCK_COLUMNS], scratch[BLOCK_COLUMNS];
     (void)thread_scratch;
+    if (table->mode == TDM_WRITE)
+        for (uint64_t i = 0; i < x->table->rows; i++)
+            memset(tdm_operand_at(table, x->table->offset + i * columns + first), 0,
+                   count * tdm_dtype_bytes(table->dtype));
     for (uint64_t t = 0; t < x->launch->op->tokens; t++) {
         const float *d = tdm_view_row(dx->data, dx->dtype, t * columns + first, count, row);
         tdm_add_row(table->data, table->dtype,
