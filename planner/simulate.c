@@ -122,8 +122,7 @@ enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated se
     tdm_order_free(s.order);
     if (status != TDM_OK)
         return status;
-    result.stall_seconds =
-        s.lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    result.stall_seconds = s.lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t runtime = s.machine->runtime_bytes[place];
         result.arena_bytes[place] = program->arena_bytes[place];
