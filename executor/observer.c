@@ -49,7 +49,8 @@ static enum tdm_status count_writes(void *self, const struct tdm_item *item, str
         return TDM_OK;
     for (uint32_t i = 0; i < item->op->access_count; i++)
         if (item->op->access[i].buffer != TDM_NONE && item->op->access[i].mode == TDM_WRITE)
-            *writes += item->op->access[i].slots;
+            *writes += (size_t)item->op->access[i].slots *
+                       (item->op->access[i].part >= TDM_PARTS ? TDM_PARTS : 1);
     return TDM_OK;
 }
 
