@@ -190,3 +190,10 @@ close_file:
     fclose(file);
     return status;
 }
+
+bool tdm_file_same(const char *a, const char *b)
+{
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}

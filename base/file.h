@@ -15,6 +15,9 @@
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err);
 
+/* Are both the same existing file, by whatever names? */
+bool tdm_file_same(const char *a, const char *b);
+
 /* Reads a whole file into malloc'ed memory (one extra zero byte after it); the caller frees.
  * TDM_INPUT if larger than `limit_bytes`; TDM_IO if it cannot be read. */
 enum tdm_status tdm_file_read(const char *path, uint64_t limit_bytes, char **data, uint64_t *bytes,

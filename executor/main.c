@@ -61,7 +61,7 @@ static enum tdm_status read_weights(const char *text, uint64_t *seed, struct tdm
         tdm_fail(err, TDM_USAGE, "--weights \"%s\"; random:SEED is due", text);
         return tdm_hint(err, "for example --weights random:1");
     }
-    return tdm_parse_count(text + 7, "--weights random:", 0, INT64_MAX, seed, err);
+    return tdm_parse_count(text + 7, "--weights random:SEED", 0, INT64_MAX, seed, err);
 }
 
 static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct tdm_error *err)
@@ -75,7 +75,7 @@ static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct 
         return TDM_OK;
     }
     if (strncmp(text, "every:", 6) == 0)
-        return tdm_parse_count(text + 6, "--trace-ops every:", 1, INT64_MAX, every, err);
+        return tdm_parse_count(text + 6, "--trace-ops every:K", 1, INT64_MAX, every, err);
     return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
 }
 
@@ -204,8 +204,9 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
         }
         json_array_append_new(array, object);
     }
-    json_t *root = json_pack("{s:s, s:b, s:o}", "backend", arguments->run.backend->name, "finished",
-                             status == TDM_OK, "runs", array);
+    json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,
+                             "fits", status != TDM_INFEASIBLE, "finished",
+                             status == TDM_OK && !arguments->run.dry_run, "runs", array);
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
     putchar('\n');
     json_decref(root);
@@ -239,7 +240,8 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     struct tdm_run_listener listener = tdm_progress_listener(&progress);
     status = tdm_run(&arguments.run, &listener, results, err);
     tdm_progress_end(&progress, &arguments.run, results, status);
-    if (arguments.json && (status == TDM_OK || status == TDM_INTERRUPTED))
+    if (arguments.json &&
+        (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
         print_json(&arguments, results, status);
     if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL)
         tdm_hint(err, "finished steps are in %s; tidemark report shows them",

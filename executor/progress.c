@@ -88,8 +88,10 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
         fprintf(progress->out, "  loss %.4f", loss);
     if (!isnan(gradient_norm) && !progress->terminal)
         fprintf(progress->out, "  gradient norm %.3g", gradient_norm);
-    fprintf(progress->out, "  %.0f tokens/s  MFU %.1f%%  device %s  left %s", tokens_per_second,
-            100 * mfu, tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
+    if (!isnan(loss)) /* else nothing is computed */
+        fprintf(progress->out, "  %.0f tokens/s  MFU %.1f%%", tokens_per_second, 100 * mfu);
+    fprintf(progress->out, "  device %s  left %s",
+            tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
             tdm_format_seconds(left, remaining));
     if (!progress->terminal || last)
         fputc('\n', progress->out);

@@ -2,6 +2,7 @@
 /* A run: load, validate, take the arenas, train, record. */
 #include "executor/run.h"
 
+#include "base/file.h"
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/record.h"
@@ -245,9 +246,26 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     return status;
 }
 
+/* --force must not replace what the run reads. */
+static enum tdm_status check_trace_path(const struct tdm_run_options *options,
+                                        struct tdm_error *err)
+{
+    const char *trace = options->trace_path;
+    bool input = options->tokens_path != NULL && tdm_file_same(trace, options->tokens_path);
+    for (uint32_t i = 0; i < options->schedule_count; i++)
+        input = input || tdm_file_same(trace, options->schedule_paths[i]);
+    if (!input)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--trace %s: is a file that this run reads", trace);
+    return tdm_hint(err, "give the trace a name of its own");
+}
+
 static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
+    enum tdm_status status = check_trace_path(options, err);
+    if (status != TDM_OK)
+        return status;
     uint64_t ops = 0;
     for (uint32_t i = 0; i < options->schedule_count; i++)
         ops += run->programs[i]->op_count;

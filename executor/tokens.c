@@ -7,9 +7,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
-#define LIMIT_BYTES ((uint64_t)1 << 40)
-#define POSITION_STREAM 1u /* of the counter-based random numbers */
+#define LIMIT_BYTES ((uint64_t)4 << 30) /* the text is held in memory */
+#define POSITION_STREAM 1u              /* of the counter-based random numbers */
 #define TOKEN_STREAM 2u
 
 struct tdm_tokens {
@@ -30,6 +31,11 @@ enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct td
         return TDM_OK;
     }
 
+    struct stat found;
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+        free(tokens);
+        return tdm_fail(err, TDM_INPUT, "%s: is no regular file; a text is due", path);
+    }
     char *data;
     enum tdm_status status = tdm_file_read(path, LIMIT_BYTES, &data, &tokens->count, err);
     if (status != TDM_OK) {

@@ -13,7 +13,7 @@
 struct tdm_tokens;
 
 /* Reads a whole file as bytes. `path` NULL: random tokens of the vocabulary. TDM_INPUT: an empty file,
- * a byte outside the vocabulary, a file of more than 1 TiB; TDM_IO. */
+ * no regular file, a byte outside the vocabulary, more than 4 GiB; TDM_IO. */
 enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 void tdm_tokens_free(struct tdm_tokens *tokens);

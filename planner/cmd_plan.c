@@ -117,6 +117,11 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
     a->model = argv[optind];
+    if (a->output != NULL &&
+        (tdm_file_same(a->output, a->model) || tdm_file_same(a->output, a->machine))) {
+        tdm_fail(err, TDM_USAGE, "plan: -o %s: is a file that the plan reads", a->output);
+        return tdm_hint(err, "give the schedule a name of its own");
+    }
     return TDM_OK;
 }
 

@@ -116,6 +116,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         fprintf(stderr,
                 "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
                 arguments.source, arguments.picture.path);
+    if (status == TDM_OK && plot->programs > 1)
+        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows the last\n", arguments.source,
+                plot->programs, arguments.picture.path);
     tdm_plot_free(plot);
     return status;
 }
@@ -137,6 +140,6 @@ const struct tdm_command tdm_cmd_plot = {
         "predicted, of a trace predicted and measured side by side. Needs gnuplot.\n"
         "\n"
         "Example:\n"
-        "  tidemark plot demo/demo.trace --step 1 -o memory.png\n",
+        "  tidemark plot demo/run.db --step 1 -o memory.png\n",
     .run = run,
 };

@@ -617,6 +617,6 @@ const struct tdm_command tdm_cmd_report = {
             "op ends.\n"
             "\n"
             "Example:\n"
-            "  tidemark report demo/demo.trace --step 100\n",
+            "  tidemark report demo/run.db --step 100\n",
     .run = run,
 };

@@ -22,7 +22,7 @@ double tdm_prediction_overhead(const struct tdm_simulation *simulation)
     return live > 0 ? arena / live - 1 : 0;
 }
 
-/* Bytes by category at the peak of a place; what packing adds belongs to no category. */
+/* Bytes by category at the peak of a place; what packing adds is the allocator's. */
 static json_t *categories_json(const struct tdm_simulation *simulation, enum tdm_place place)
 {
     json_t *object = json_object();
@@ -30,6 +30,9 @@ static json_t *categories_json(const struct tdm_simulation *simulation, enum tdm
         if (simulation->peak_categories[place][c] > 0)
             json_object_set_new(object, tdm_category_name((enum tdm_category)c),
                                 count(simulation->peak_categories[place][c]));
+    uint64_t packing = simulation->arena_bytes[place] - simulation->live_peak_bytes[place];
+    if (packing > 0)
+        json_object_set_new(object, tdm_category_name(TDM_ALLOCATOR), count(packing));
     return object;
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_CHUNK 1024u
+#define LEAST_CHUNK 256u
 #define LARGEST_CHUNK 16384u
 #define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
 #define LARGEST_TILE 4096u /* of the LM head; its products gain nothing from more rows */

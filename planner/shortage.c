@@ -51,6 +51,10 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     uint64_t low = 0, high = tdm_size_ceil_div(context, step); /* in steps */
     enum tdm_status status = TDM_OK;
     *longest = 0;
+    bool any;
+    status = context_fits(schedule, pins, 1, &any, err); /* else weights and states are too much */
+    if (status == TDM_OK && !any)
+        high = 0;
     while (status == TDM_OK && high - low > 1 + low / 1024) {
         uint64_t middle = low + (high - low) / 2;
         bool fits;
@@ -140,7 +144,7 @@ static void say_short(const struct tdm_shortage *shortage, enum tdm_place place,
 {
     char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
     snprintf(out, out_bytes,
-             "the least that any needs is %s of %s memory, %s more than the %s given",
+             "the least that any searched needs is %s of %s memory, %s more than the %s given",
              tdm_format_bytes(shortage->needed_bytes[place], needed), tdm_place_name(place),
              tdm_format_bytes(missing(shortage, place), gap),
              tdm_format_bytes(shortage->limit_bytes[place], limit));

@@ -342,6 +342,7 @@ static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t prog
         if (programs[i].program == program)
             memcpy(plot->arena_bytes, programs[i].arena_bytes, sizeof(plot->arena_bytes));
     }
+    plot->programs = count;
     free(programs);
     return TDM_OK;
 }

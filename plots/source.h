@@ -26,6 +26,7 @@ struct tdm_plot {
     char title[160];    /* model and context */
     char subtitle[320]; /* nest, machine, host */
     bool from_trace;
+    size_t programs;                    /* of the trace; the last one is drawn */
     int64_t step;                       /* of the measured panel */
     uint64_t limit_bytes[TDM_PLACES];   /* on used bytes: what it was planned for */
     uint64_t runtime_bytes[TDM_PLACES]; /* outside the arena, by the machine's description */

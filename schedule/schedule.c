@@ -260,14 +260,16 @@ static enum tdm_status check_optimizer(const struct tdm_schedule *schedule, cons
 {
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
     if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g", file,
-                        o->learning_rate);
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g; 0 to 1000 is due",
+                        file, o->learning_rate);
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
         return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
                         file, o->beta1, o->beta2);
     if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->weight_decay >= 0 && o->weight_decay < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" epsilon is %g, weight decay %g", file,
-                        o->epsilon, o->weight_decay);
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"optimizer.epsilon\" is %g, which must be above 0 and below 1, \"optimizer.weight_decay\" %g, which must be 0 to 1000",
+            file, o->epsilon, o->weight_decay);
     return TDM_OK;
 }
 

@@ -87,7 +87,7 @@ static void read_dtype(struct tdm_json_reader *reader, const char *key, enum tdm
 {
     const char *name = tdm_json_string(reader, key);
     if (name != NULL && !tdm_dtype_parse(name, dtype))
-        tdm_json_fail(reader, key, "is \"%s\", which is no dtype", name);
+        tdm_json_fail(reader, key, "is \"%s\"; fp32, bf16, remainder16 or none is due", name);
 }
 
 static void read_place(struct tdm_json_reader *reader, const char *key, enum tdm_place *place)
