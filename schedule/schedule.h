@@ -26,11 +26,19 @@ enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
 /* What a (chunk, layer) keeps for its backward beside its input; each set holds the ones before. */
 enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SETS };
 
-enum tdm_optimizer { TDM_OPTIMIZER_NONE, TDM_OPTIMIZER_ADAMW, TDM_OPTIMIZERS };
+/* What each keeps beside the weights: optimizer.h. */
+enum tdm_optimizer {
+    TDM_OPTIMIZER_NONE, /* gradients only */
+    TDM_OPTIMIZER_ADAMW,
+    TDM_OPTIMIZER_ADAMW_BF16_MOMENTS,
+    TDM_OPTIMIZER_ADAMW_BF16,
+    TDM_OPTIMIZER_SGD,
+    TDM_OPTIMIZERS
+};
 
 const char *tdm_order_name(enum tdm_order order);             /* "layer-major", "chunk-major" */
 const char *tdm_set_name(enum tdm_set set);                   /* "input", "attention_output" */
-const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw" */
+const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw", ... */
 bool tdm_order_parse(const char *name, enum tdm_order *order);
 bool tdm_set_parse(const char *name, enum tdm_set *set);
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer);
