@@ -359,7 +359,9 @@ static bool run_case(uint64_t seed, struct worst *worst)
 static void gradients_are_those_of_the_reference(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(30, 200), failed = 0;
+    const char *sanitized = getenv("TDM_SANITIZED");
+    bool slow = sanitized != NULL && sanitized[0] != '\0';
+    uint64_t cases = tdm_case_count(30, slow ? 60 : 200), failed = 0;
     struct worst worst = {0};
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
