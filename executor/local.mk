@@ -16,11 +16,11 @@ libexecutor_a_SOURCES += \
 	executor/run.h \
 	executor/state.c \
 	executor/state.h \
+	executor/stochastic.h \
 	executor/tokens.c \
 	executor/tokens.h \
 	executor/walk.c \
 	executor/walk.h \
-	executor/cpu/adamw.c \
 	executor/cpu/arena.c \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \
@@ -38,6 +38,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/multiply.c \
 	executor/cpu/multiply.h \
 	executor/cpu/norm.c \
+	executor/cpu/optimizer.c \
 	executor/cpu/products.c \
 	executor/cpu/rope.c \
 	executor/cpu/simd.h \
@@ -49,9 +50,10 @@ tidemark_executor_SOURCES += \
 	executor/progress.h
 
 # Single ops of the cpu backend against double.
-cmocka_tests += tests/unit_adamw tests/unit_cpu tests/unit_cpu_parts
-tests_unit_adamw_SOURCES = tests/unit_adamw.c tests/cpu_fixture.c tests/cpu_fixture.h
+cmocka_tests += tests/unit_cpu tests/unit_cpu_parts tests/unit_optimizer
 tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_fixture.c \
 	tests/cpu_fixture.h
 tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_unit_cpu_parts_SOURCES = tests/unit_cpu_parts.c tests/cpu_fixture.c tests/cpu_fixture.h
+tests_unit_optimizer_SOURCES = tests/unit_optimizer.c tests/bf16.h tests/cpu_fixture.c \
+	tests/cpu_fixture.h

@@ -16,11 +16,21 @@ static inline uint64_t tdm_random_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* The numbers of one tensor in one step; drawing from it is cheaper than from all four. */
+static inline uint64_t tdm_random_stream(uint64_t seed, uint64_t step, uint64_t tensor)
+{
+    return tdm_random_mix(tdm_random_mix(tdm_random_mix(seed) ^ step) ^ tensor);
+}
+
+static inline uint64_t tdm_random_draw(uint64_t stream, uint64_t element)
+{
+    return tdm_random_mix(stream ^ tdm_random_mix(element));
+}
+
 static inline uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
                                        uint64_t element)
 {
-    uint64_t stream = tdm_random_mix(tdm_random_mix(tdm_random_mix(seed) ^ step) ^ tensor);
-    return tdm_random_mix(stream ^ tdm_random_mix(element));
+    return tdm_random_draw(tdm_random_stream(seed, step, tensor), element);
 }
 
 /* In (0, 1]. */

@@ -223,6 +223,19 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
     return status;
 }
 
+enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
+                                      const struct tdm_program *program, uint32_t unit, bool second,
+                                      float *values, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_layout *layout = program->layout;
+    memset(values, 0, schedule->model->units[unit].elements * sizeof(*values));
+    void *moment = unit_data(arenas, program, second ? layout->moment2 : layout->moment1, unit);
+    return moment == NULL ? TDM_OK
+                          : add_tensors(arenas, schedule->model, unit, moment,
+                                        schedule->dtypes.moments, values, err);
+}
+
 enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, const int32_t *inputs,
                                        const int32_t *targets, struct tdm_error *err)

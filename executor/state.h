@@ -29,6 +29,12 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint32_t unit,
                                         float *values, struct tdm_error *err);
 
+/* Reads the first or second moment of a unit, [units[unit].elements], padding 0; all 0 where the
+ * optimizer has none. */
+enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
+                                      const struct tdm_program *program, uint32_t unit, bool second,
+                                      float *values, struct tdm_error *err);
+
 /* The tokens of a step: inputs and targets over all sequences, [tokens of the step] each. */
 enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const struct tdm_program *program, const int32_t *inputs,

@@ -10,6 +10,7 @@
 #include "planner/schedule_table.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
+#include "schedule/optimizer.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -56,8 +57,8 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     case 'O':
         if (tdm_optimizer_parse(optarg, &a->optimizer))
             return TDM_OK;
-        return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; adamw or none is due",
-                        optarg);
+        return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; %s is due", optarg,
+                        TDM_OPTIMIZER_NAMES);
     case 's':
         if (a->pair_count == MOST_PAIRS)
             return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
@@ -175,7 +176,7 @@ static enum tdm_status make_request(const struct arguments *a, struct tdm_schedu
         tdm_model_free(model);
         return status;
     }
-    schedule->optimizer.kind = a->optimizer;
+    tdm_schedule_set_optimizer(schedule, a->optimizer);
     status = set_limits(a, schedule, err);
     if (status == TDM_OK)
         status = set_sequences(a, schedule, err);
@@ -336,7 +337,8 @@ const struct tdm_command tdm_cmd_plan = {
         "                      (default: all that the machine has)\n"
         "  --host-memory SIZE  host memory that may be used (default: the machine's to plan on)\n"
         "  --sequences N       sequences in a step (default 1)\n"
-        "  --optimizer KIND    adamw (default); none: gradients only\n"
+        "  --optimizer KIND    adamw (default), adamw-bf16-moments, adamw-bf16, sgd, or none:\n"
+        "                      gradients only\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout\n"
         "  --force             overwrite FILE\n"
@@ -362,7 +364,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  page=N              tokens in a page of K and V (default 128)\n"
         "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default 2)\n"
         "  dtypes.NAME=bf16|fp32           NAME: weights, activations, kv, kv_gradients, gradients,\n"
-        "                      moments, logits; dtypes.master=fp32|remainder16|none\n"
+        "                      logits; moments and master=fp32|remainder16|none, as far as the\n"
+        "                      optimizer leaves a choice\n"
         "  optimizer.NAME=X    NAME: learning_rate, beta1, beta2, epsilon, weight_decay,\n"
         "                      warmup_steps\n"
         "\n"

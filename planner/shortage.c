@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "base/units.h"
+#include "schedule/optimizer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -95,9 +96,11 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         status = longest_context(schedule, pins, &shortage.longest_context, err);
     if (status == TDM_OK && shortage.has_optimizer) {
         struct tdm_optimizer_settings settings = schedule->optimizer;
-        schedule->optimizer.kind = TDM_OPTIMIZER_NONE;
+        struct tdm_dtypes dtypes = schedule->dtypes;
+        tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
         status = least_bytes(schedule, pins, TDM_DEVICE, &shortage.without_optimizer_bytes, err);
         schedule->optimizer = settings;
+        schedule->dtypes = dtypes;
     }
     shortage.binding = binding_of(needed);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {

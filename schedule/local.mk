@@ -16,6 +16,8 @@ libtidemark_a_SOURCES += \
 	schedule/nest.h \
 	schedule/operands.c \
 	schedule/operands.h \
+	schedule/optimizer.c \
+	schedule/optimizer.h \
 	schedule/order.c \
 	schedule/order.h \
 	schedule/pack.c \

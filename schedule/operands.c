@@ -311,6 +311,8 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
     const struct tdm_schedule *schedule = step->program->schedule;
     if (rule->after == TDM_UNIT_MASTER)
         return schedule->dtypes.master != TDM_DTYPE_NONE;
+    if (rule->after == TDM_UNIT_MOMENT1 || rule->after == TDM_UNIT_MOMENT2)
+        return schedule->dtypes.moments != TDM_DTYPE_NONE;
     if (rule->after == TDM_TIED_GRADIENT)
         return schedule->model->tied && op->layer == tdm_model_embedding_unit(schedule->model);
     return rule->after != TDM_EMPTY;

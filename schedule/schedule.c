@@ -3,6 +3,7 @@
 #include "schedule/schedule.h"
 
 #include "base/size.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,6 @@
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const set_names[TDM_SETS] = {"input", "attention_output", "qkv", "all"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
-static const char *const optimizer_names[TDM_OPTIMIZERS] = {"none", "adamw"};
 
 const char *tdm_order_name(enum tdm_order order)
 {
@@ -29,11 +29,6 @@ const char *tdm_set_name(enum tdm_set set)
 const char *tdm_kv_name(enum tdm_kv kv)
 {
     return kv_names[kv];
-}
-
-const char *tdm_optimizer_name(enum tdm_optimizer optimizer)
-{
-    return optimizer_names[optimizer];
 }
 
 /* Index of a name in a list, or -1. */
@@ -66,14 +61,6 @@ bool tdm_kv_parse(const char *name, enum tdm_kv *kv)
     int found = find_name(kv_names, TDM_KVS, name);
     if (found >= 0)
         *kv = (enum tdm_kv)found;
-    return found >= 0;
-}
-
-bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer)
-{
-    int found = find_name(optimizer_names, TDM_OPTIMIZERS, name);
-    if (found >= 0)
-        *optimizer = (enum tdm_optimizer)found;
     return found >= 0;
 }
 
@@ -202,22 +189,11 @@ static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const c
                   {"kv", dtypes->kv},
                   {"kv_gradients", dtypes->kv_gradients},
                   {"gradients", dtypes->gradients},
-                  {"moments", dtypes->moments},
                   {"logits", dtypes->logits}};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (!is_value(values[i].dtype))
             return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; bf16 or fp32 is due", file,
                             values[i].name, tdm_dtype_name(values[i].dtype));
-    bool wide = dtypes->weights == TDM_DTYPE_FP32;
-    if (wide && dtypes->master != TDM_DTYPE_NONE)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"dtypes.master\" is %s beside fp32 weights; none is due", file,
-                        tdm_dtype_name(dtypes->master));
-    if (!wide && dtypes->master != TDM_DTYPE_FP32 && dtypes->master != TDM_DTYPE_REMAINDER16)
-        return tdm_fail(
-            err, TDM_INPUT,
-            "%s: \"dtypes.master\" is %s beside bf16 weights; fp32 or remainder16 is due", file,
-            tdm_dtype_name(dtypes->master));
     return TDM_OK;
 }
 
@@ -255,24 +231,6 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
-static enum tdm_status check_optimizer(const struct tdm_schedule *schedule, const char *file,
-                                       struct tdm_error *err)
-{
-    const struct tdm_optimizer_settings *o = &schedule->optimizer;
-    if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g; 0 to 1000 is due",
-                        file, o->learning_rate);
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
-                        file, o->beta1, o->beta2);
-    if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->weight_decay >= 0 && o->weight_decay < 1e3))
-        return tdm_fail(
-            err, TDM_INPUT,
-            "%s: \"optimizer.epsilon\" is %g, which must be above 0 and below 1, \"optimizer.weight_decay\" %g, which must be 0 to 1000",
-            file, o->epsilon, o->weight_decay);
-    return TDM_OK;
-}
-
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
 {
@@ -302,7 +260,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     enum tdm_status status = check_dtypes(schedule, file, err);
     if (status == TDM_OK)
         status = check_groups(schedule, file, err);
-    return status == TDM_OK ? check_optimizer(schedule, file, err) : status;
+    return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;
 }
 
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule)

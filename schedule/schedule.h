@@ -29,11 +29,19 @@ enum tdm_set { TDM_SET_INPUT, TDM_SET_ATTENTION_OUTPUT, TDM_SET_QKV, TDM_SET_ALL
 /* K and V of a layer between its forward and its backward: made again by a sweep, or kept. */
 enum tdm_kv { TDM_KV_RECOMPUTE, TDM_KV_KEEP, TDM_KVS };
 
-enum tdm_optimizer { TDM_OPTIMIZER_NONE, TDM_OPTIMIZER_ADAMW, TDM_OPTIMIZERS };
+/* What each keeps beside the weights: optimizer.h. */
+enum tdm_optimizer {
+    TDM_OPTIMIZER_NONE, /* gradients only */
+    TDM_OPTIMIZER_ADAMW,
+    TDM_OPTIMIZER_ADAMW_BF16_MOMENTS,
+    TDM_OPTIMIZER_ADAMW_BF16,
+    TDM_OPTIMIZER_SGD,
+    TDM_OPTIMIZERS
+};
 
 const char *tdm_order_name(enum tdm_order order); /* "layer-major", "chunk-major" */
 const char *tdm_set_name(enum tdm_set set);       /* "input", "attention_output", "qkv", "all" */
-const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw" */
+const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw", ... */
 bool tdm_order_parse(const char *name, enum tdm_order *order);
 const char *tdm_kv_name(enum tdm_kv kv); /* "recompute", "keep" */
 bool tdm_kv_parse(const char *name, enum tdm_kv *kv);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule as JSON, and back. */
 #include "base/json.h"
+#include "schedule/optimizer.h"
 #include "schedule/schedule.h"
 
 #include <stdio.h>
@@ -213,7 +214,7 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     tdm_json_only(&reader, keys);
     const char *kind = tdm_json_string(&reader, "kind");
     if (kind != NULL && !tdm_optimizer_parse(kind, &optimizer->kind))
-        tdm_json_fail(&reader, "kind", "is \"%s\"; adamw or none is due", kind);
+        tdm_json_fail(&reader, "kind", "is \"%s\"; %s is due", kind, TDM_OPTIMIZER_NAMES);
     optimizer->learning_rate = tdm_json_number(&reader, "learning_rate", 0, 1e3);
     optimizer->beta1 = tdm_json_number(&reader, "beta1", 0, 1);
     optimizer->beta2 = tdm_json_number(&reader, "beta2", 0, 1);

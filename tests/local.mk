@@ -37,7 +37,7 @@ EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
 
 # Random schedules, and what executing them must give.
 cmocka_tests += tests/property_gradients
-tests_property_gradients_SOURCES = tests/property_gradients.c \
+tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
@@ -49,12 +49,13 @@ tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_schedule_json \
-	tests/validator_mutations
+	tests/unit_schedule_optimizer tests/validator_mutations
 random_schedule = tests/random_schedule.c tests/random_schedule.h
 recording = tests/recording.c tests/recording.h
 tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
 tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)
 tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
+tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random_schedule)
 tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
 
 gpu_tests = \

@@ -125,7 +125,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
 
 static void write_schedule(const char *path, uint64_t seed)
 {
-    struct tdm_random_options options = {.optimizer = TDM_RANDOM_ADAMW};
+    struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES};
     struct tdm_schedule *schedule;
     struct tdm_error err;
     json_t *json;

@@ -2,6 +2,8 @@
 /* Random models and schedules: config.json in memory, then every knob of a schedule by dice. */
 #include "tests/random_schedule.h"
 
+#include "schedule/optimizer.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,22 +245,38 @@ static void random_dtypes(struct tdm_dice *dice, const struct tdm_random_options
     bool mixed = options->dtypes == TDM_RANDOM_MIXED ||
                  (options->dtypes == TDM_RANDOM_ANY_DTYPES && tdm_dice_chance(dice, 50));
     *dtypes = (struct tdm_dtypes){.weights = TDM_DTYPE_FP32,
-                                  .master = TDM_DTYPE_NONE,
                                   .activations = TDM_DTYPE_FP32,
                                   .kv = TDM_DTYPE_FP32,
                                   .kv_gradients = TDM_DTYPE_FP32,
                                   .gradients = TDM_DTYPE_FP32,
-                                  .moments = TDM_DTYPE_FP32,
                                   .logits = TDM_DTYPE_FP32};
+    if (mixed || options->dtypes == TDM_RANDOM_FP32_ACTIVATIONS)
+        dtypes->weights = wide_or_narrow(dice);
     if (!mixed)
         return;
-    enum tdm_dtype *some[] = {&dtypes->weights,      &dtypes->activations, &dtypes->kv,
-                              &dtypes->kv_gradients, &dtypes->gradients,   &dtypes->moments,
-                              &dtypes->logits};
+    enum tdm_dtype *some[] = {&dtypes->activations, &dtypes->kv, &dtypes->kv_gradients,
+                              &dtypes->gradients, &dtypes->logits};
     for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
         *some[i] = wide_or_narrow(dice);
-    if (dtypes->weights == TDM_DTYPE_BF16)
+}
+
+/* The kind, what goes with it, and either master where bf16 weights may have one. */
+static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_options *options,
+                             struct tdm_schedule *schedule)
+{
+    struct tdm_dtypes *dtypes = &schedule->dtypes;
+    enum tdm_optimizer kind = TDM_OPTIMIZER_NONE;
+    if (options->optimizer == TDM_RANDOM_UPDATES ||
+        (options->optimizer == TDM_RANDOM_ANY_OPTIMIZER && tdm_dice_chance(dice, 70)))
+        kind = (enum tdm_optimizer)tdm_dice_roll(dice, TDM_OPTIMIZER_NONE + 1, TDM_OPTIMIZERS - 1);
+    if (kind == TDM_OPTIMIZER_ADAMW_BF16)
+        dtypes->weights = TDM_DTYPE_BF16;
+    tdm_schedule_set_optimizer(schedule, kind);
+    bool asked =
+        kind == TDM_OPTIMIZER_SGD && dtypes->weights == TDM_DTYPE_BF16 && tdm_dice_chance(dice, 50);
+    if (dtypes->master != TDM_DTYPE_NONE || asked)
         dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
+    schedule->optimizer.warmup_steps = tdm_dice_roll(dice, 0, 3);
 }
 
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
@@ -285,10 +303,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     status =
         random_sequences(&dice, options->max_tokens == 0 ? 64 : options->max_tokens, schedule, err);
     random_dtypes(&dice, options, &schedule->dtypes);
-    bool none = options->optimizer == TDM_RANDOM_NO_OPTIMIZER ||
-                (options->optimizer == TDM_RANDOM_ANY_OPTIMIZER && tdm_dice_chance(&dice, 50));
-    schedule->optimizer.kind = none ? TDM_OPTIMIZER_NONE : TDM_OPTIMIZER_ADAMW;
-    schedule->optimizer.warmup_steps = tdm_dice_roll(&dice, 0, 3);
+    random_optimizer(&dice, options, schedule);
     if (status == TDM_OK)
         status = random_nest(&dice, schedule, err);
     if (status == TDM_OK)

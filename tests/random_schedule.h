@@ -33,8 +33,17 @@ bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent);
 
 /* What is asked of a random schedule; all zero: anything goes, 64 tokens at most. */
 struct tdm_random_options {
-    enum { TDM_RANDOM_ANY_DTYPES, TDM_RANDOM_FP32, TDM_RANDOM_MIXED } dtypes;
-    enum { TDM_RANDOM_ANY_OPTIMIZER, TDM_RANDOM_NO_OPTIMIZER, TDM_RANDOM_ADAMW } optimizer;
+    enum {
+        TDM_RANDOM_ANY_DTYPES,
+        TDM_RANDOM_FP32,             /* all, as far as the optimizer allows */
+        TDM_RANDOM_FP32_ACTIVATIONS, /* all but weights and what the optimizer keeps */
+        TDM_RANDOM_MIXED
+    } dtypes;
+    enum {
+        TDM_RANDOM_ANY_OPTIMIZER,
+        TDM_RANDOM_NO_OPTIMIZER,
+        TDM_RANDOM_UPDATES /* any but none */
+    } optimizer;
     uint64_t max_tokens; /* of all sequences together; 0: 64 */
 };
 

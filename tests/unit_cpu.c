@@ -2,7 +2,7 @@
 /*
  * Tests of the cpu backend: every op against a plain computation in double, at random shapes with
  * ragged chunks and pages, over all dtypes and both modes of sums; one result for any number of
- * threads. Attention is in cpu_attention.c, AdamW in unit_adamw.c, GEMM and arenas in
+ * threads. Attention is in cpu_attention.c, AdamW in unit_optimizer.c, GEMM and arenas in
  * unit_cpu_parts.c.
  */
 #include "tests/cpu_fixture.h"

@@ -6,6 +6,7 @@
 #include "planner/prediction.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
+#include "schedule/optimizer.h"
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
 
@@ -395,7 +396,7 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
         schedule->sequence_tokens[0] = context;
     }
     if (shortage.without_optimizer_bytes > 0) {
-        schedule->optimizer.kind = TDM_OPTIMIZER_NONE;
+        tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
         schedule->memory_bytes = shortage.without_optimizer_bytes;
         assert_true(search(schedule, &pins) > 0);
     }

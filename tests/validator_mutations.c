@@ -876,7 +876,7 @@ static bool tied_gradient_ignored(struct trial *t)
 static bool moments_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
+        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access[3].buffer != TDM_NONE) {
             struct tdm_access first = op_at(t, i)->access[3];
             op_at(t, i)->access[3] = op_at(t, i)->access[4];
             op_at(t, i)->access[4] = first;

@@ -89,7 +89,7 @@ struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_adamw_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_optimizer_scratch(const struct tdm_cpu_shape *shape);
 
 /* RoPE's tables of a model; false if memory ran out. */
 bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model);
@@ -138,8 +138,8 @@ enum tdm_status tdm_cpu_swiglu_grad(struct tdm_executor *executor, const struct 
                                     struct tdm_error *err);
 enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err);
-enum tdm_status tdm_cpu_adamw(struct tdm_executor *executor, const struct tdm_launch *launch,
-                              struct tdm_error *err);
+enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
 
 /* Arenas and ordinary memory. */
 enum tdm_status tdm_cpu_take_arena(struct tdm_executor *executor, enum tdm_place place,

@@ -18,6 +18,9 @@ struct tdm_reference {
     const struct tdm_model *model;
     double **weights, **gradients; /* [unit_count][unit.elements] */
     double **first_moments, **second_moments;
+    double **masters; /* NULL: the weights are */
+    tdm_reference_store store;
+    void *store_context;
     double *inverse_frequencies; /* [head_dim / 2] */
     double attention_factor;
     double *token_losses; /* of the last call */
@@ -411,6 +414,28 @@ enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t seq
     return run(reference, false, sequence_count, lengths, tokens, targets, loss, err);
 }
 
+static double stored(const struct tdm_reference *r, enum tdm_reference_state state, uint32_t tensor,
+                     uint64_t element, double value)
+{
+    return r->store ? r->store(r->store_context, state, tensor, element, value) : value;
+}
+
+/* Subtracts `change` and the decay of an element from its master. */
+static void update(struct tdm_reference *r, uint32_t number, uint64_t element, double change,
+                   double learning_rate, double weight_decay)
+{
+    const struct tdm_tensor *tensor = &r->model->tensors[number];
+    uint64_t at = tensor->offset + element;
+    double *weight = &r->weights[tensor->unit][at];
+    double *master = r->masters ? &r->masters[tensor->unit][at] : weight;
+    double decay = tensor->rows > 1 ? weight_decay : 0;
+
+    *master -= learning_rate * (change + decay * *master);
+    if (r->masters)
+        *master = stored(r, TDM_REFERENCE_MASTER, number, element, *master);
+    *weight = stored(r, TDM_REFERENCE_WEIGHT, number, element, *master);
+}
+
 void tdm_reference_adamw(struct tdm_reference *r, uint64_t step, double learning_rate, double beta1,
                          double beta2, double epsilon, double weight_decay)
 {
@@ -418,8 +443,6 @@ void tdm_reference_adamw(struct tdm_reference *r, uint64_t step, double learning
 
     for (uint32_t n = 0; n < r->model->tensor_count; n++) {
         const struct tdm_tensor *tensor = &r->model->tensors[n];
-        double decay = tensor->rows > 1 ? weight_decay : 0;
-        double *weight = r->weights[tensor->unit] + tensor->offset;
         double *first = r->first_moments[tensor->unit] + tensor->offset;
         double *second = r->second_moments[tensor->unit] + tensor->offset;
         const double *gradient = r->gradients[tensor->unit] + tensor->offset;
@@ -427,10 +450,22 @@ void tdm_reference_adamw(struct tdm_reference *r, uint64_t step, double learning
         for (uint64_t i = 0; i < tensor->elements; i++) {
             first[i] = beta1 * first[i] + (1 - beta1) * gradient[i];
             second[i] = beta2 * second[i] + (1 - beta2) * gradient[i] * gradient[i];
-            weight[i] -= learning_rate *
-                         (first[i] / correction1 / (sqrt(second[i] / correction2) + epsilon) +
-                          decay * weight[i]);
+            update(r, n, i, first[i] / correction1 / (sqrt(second[i] / correction2) + epsilon),
+                   learning_rate, weight_decay);
+            first[i] = stored(r, TDM_REFERENCE_MOMENT1, n, i, first[i]);
+            second[i] = stored(r, TDM_REFERENCE_MOMENT2, n, i, second[i]);
         }
+    }
+}
+
+void tdm_reference_sgd(struct tdm_reference *r, double learning_rate, double weight_decay)
+{
+    for (uint32_t n = 0; n < r->model->tensor_count; n++) {
+        const struct tdm_tensor *tensor = &r->model->tensors[n];
+        const double *gradient = r->gradients[tensor->unit] + tensor->offset;
+
+        for (uint64_t i = 0; i < tensor->elements; i++)
+            update(r, n, i, gradient[i], learning_rate, weight_decay);
     }
 }
 
@@ -482,6 +517,39 @@ static double **new_units(const struct tdm_model *model)
     return units;
 }
 
+enum tdm_status tdm_reference_set_storing(struct tdm_reference *r, bool masters,
+                                          tdm_reference_store store, void *context,
+                                          struct tdm_error *err)
+{
+    free_units(r->model, r->masters);
+    r->masters = masters ? new_units(r->model) : NULL;
+    if (masters && !r->masters)
+        return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory for masters");
+    r->store = store;
+    r->store_context = context;
+    for (uint32_t n = 0; masters && n < r->model->tensor_count; n++) {
+        const struct tdm_tensor *tensor = &r->model->tensors[n];
+        double *weights = r->weights[tensor->unit] + tensor->offset;
+        double *master = r->masters[tensor->unit] + tensor->offset;
+
+        for (uint64_t i = 0; i < tensor->elements; i++) {
+            master[i] = weights[i];
+            weights[i] = stored(r, TDM_REFERENCE_WEIGHT, n, i, weights[i]);
+        }
+    }
+    return TDM_OK;
+}
+
+const double *tdm_reference_masters(const struct tdm_reference *reference, uint32_t unit)
+{
+    return reference->masters ? reference->masters[unit] : reference->weights[unit];
+}
+
+double *tdm_reference_moments(struct tdm_reference *reference, uint32_t unit, bool second)
+{
+    return second ? reference->second_moments[unit] : reference->first_moments[unit];
+}
+
 void tdm_reference_free(struct tdm_reference *reference)
 {
     if (!reference)
@@ -490,6 +558,7 @@ void tdm_reference_free(struct tdm_reference *reference)
     free_units(reference->model, reference->gradients);
     free_units(reference->model, reference->first_moments);
     free_units(reference->model, reference->second_moments);
+    free_units(reference->model, reference->masters);
     free(reference->inverse_frequencies);
     free(reference->token_losses);
     free(reference);

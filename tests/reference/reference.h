@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "models/model.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct tdm_reference;
@@ -82,10 +83,38 @@ enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t seq
                                    const uint64_t *lengths, const uint32_t *tokens,
                                    const uint32_t *targets, double *loss, struct tdm_error *err);
 
+/* What an optimizer stores of an element. */
+enum tdm_reference_state {
+    TDM_REFERENCE_WEIGHT,
+    TDM_REFERENCE_MASTER,
+    TDM_REFERENCE_MOMENT1,
+    TDM_REFERENCE_MOMENT2
+};
+
+/* Returns what is left of `value` when it is stored: element `element` of model->tensors[tensor]. */
+typedef double (*tdm_reference_store)(void *context, enum tdm_reference_state state,
+                                      uint32_t tensor, uint64_t element, double value);
+
+/* From now on the optimizers below pass what they store through `store`; by default doubles stay.
+ * With `masters` they update a master of each weight, which begins as the weight is now; the weight
+ * is the stored master, stored again as a weight. TDM_NO_MEMORY. */
+enum tdm_status tdm_reference_set_storing(struct tdm_reference *reference, bool masters,
+                                          tdm_reference_store store, void *context,
+                                          struct tdm_error *err);
+
+/* Masters and moments, laid out as the weights; masters are the weights where there are none. The
+ * caller may write moments, to go on from another state. */
+const double *tdm_reference_masters(const struct tdm_reference *reference, uint32_t unit);
+double *tdm_reference_moments(struct tdm_reference *reference, uint32_t unit, bool second);
+
 /* AdamW (arXiv 1711.05101, algorithm 2) on all weights with the current gradients; `step` counts
  * from 1. The decay is decoupled, scaled by the learning rate as in PyTorch, and applied to matrices
- * (rows > 1; the embedding is one) but not to norms and biases. Moments are kept in here. */
+ * (rows > 1; the embedding is one) but not to norms and biases. Moments are kept in here; the
+ * weight is updated by what they are before they are stored. */
 void tdm_reference_adamw(struct tdm_reference *reference, uint64_t step, double learning_rate,
                          double beta1, double beta2, double epsilon, double weight_decay);
+
+/* Gradient descent without momentum; decay as in AdamW. */
+void tdm_reference_sgd(struct tdm_reference *reference, double learning_rate, double weight_decay);
 
 #endif

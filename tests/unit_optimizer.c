@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of AdamW on the cpu backend: against the textbook in double, a tied tensor's two gradients,
- * and a master kept as weight and remainder against a plain fp32 master, bit for bit.
+ * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
+ * gradients, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
+ * stochastic rounding: exact in its odds, without bias over many steps, the same each time.
  */
 #include "tests/cpu_fixture.h"
 
+#include "executor/cpu/cpu.h"
+#include "executor/random.h"
 #include "executor/remainder.h"
+#include "executor/stochastic.h"
+#include "tests/bf16.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,8 +47,10 @@ static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weight
     bench_operand(bench, 1, gradient, TDM_READ);
     if (master != NULL)
         bench_operand(bench, 2, master, TDM_ACCUMULATE);
-    bench_operand(bench, 3, moment1, TDM_ACCUMULATE);
-    bench_operand(bench, 4, moment2, TDM_ACCUMULATE);
+    if (moment1 != NULL) {
+        bench_operand(bench, 3, moment1, TDM_ACCUMULATE);
+        bench_operand(bench, 4, moment2, TDM_ACCUMULATE);
+    }
     bench_operand(bench, 5, norm, TDM_WRITE);
     if (second != NULL)
         bench_operand(bench, 6, second, TDM_READ);
@@ -64,6 +71,10 @@ static void reference_step(const struct bench *bench, uint32_t unit, const doubl
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
             double g = gradient[i];
             *squares += g * g;
+            if (s->kind == TDM_OPTIMIZER_SGD) {
+                weight[i] -= rate * (g + decay * weight[i]);
+                continue;
+            }
             moment1[i] = s->beta1 * moment1[i] + (1 - s->beta1) * g;
             moment2[i] = s->beta2 * moment2[i] + (1 - s->beta2) * g * g;
             double m = moment1[i] / (1 - pow(s->beta1, t)), v = moment2[i] / (1 - pow(s->beta2, t));
@@ -75,10 +86,14 @@ static void reference_step(const struct bench *bench, uint32_t unit, const doubl
 static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
                         enum tdm_dtype moments, bool tied, double bound)
 {
+    bool sgd = moments == TDM_DTYPE_NONE;
+    if (sgd)
+        moments = TDM_DTYPE_FP32; /* of cells that are no operands */
     struct bench bench;
     struct shape shape = tiny;
     shape.tied = tied;
     bench_open(&bench, &shape, 7);
+    bench.schedule.optimizer.kind = sgd ? TDM_OPTIMIZER_SGD : TDM_OPTIMIZER_ADAMW;
     uint32_t unit = tied ? tdm_model_embedding_unit(bench.model) : 0;
     uint64_t elements = bench.model->units[unit].elements;
     struct cell w = cell_new(&bench, weights, elements, 0.5);
@@ -99,8 +114,8 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
         for (uint64_t i = 0; tied && i < elements; i++)
             vg[i] += cell_get(&second, i);
         reference_step(&bench, unit, vg, vw, vm, vv, &squares);
-        optimizer_op(&bench, unit, &w, &g, master == TDM_DTYPE_NONE ? NULL : &high, &m, &v, &norm,
-                     tied ? &second : NULL);
+        optimizer_op(&bench, unit, &w, &g, master == TDM_DTYPE_NONE ? NULL : &high, sgd ? NULL : &m,
+                     sgd ? NULL : &v, &norm, tied ? &second : NULL);
         free(vg);
         cell_free(&g);
         cell_free(&second);
@@ -138,6 +153,10 @@ static void test_steps(void **unused)
     check_steps(TDM_DTYPE_FP16, fp32, fp32, fp32, false, 1e-6);
     check_steps(fp32, none, fp32, bf16, false, 2e-3);
     check_steps(bf16, none, fp32, bf16, false, 2e-2); /* four roundings of the weight */
+    check_steps(fp32, none, fp32, none, false, 1e-6);
+    check_steps(fp32, none, fp32, none, true, 1e-6);
+    check_steps(bf16, fp32, fp32, none, false, 1e-6);
+    check_steps(bf16, none, fp32, none, true, 2e-2);
 }
 
 /* A weight and a remainder train to the bits of a plain fp32 master and its rounded weight. */
@@ -213,12 +232,171 @@ static void test_remainder_bits(void **unused)
     }
 }
 
+/* Of all 2^16 random shares as many round away from zero as there are bits cut off: the mean over
+ * them is the value itself. Both signs, subnormals, and what must stay: bf16 values, infinities. */
+static void test_stochastic_exact(void **unused)
+{
+    (void)unused;
+    static const uint32_t patterns[] = {0x3f800000, 0x3f800001, 0x3f807fff, 0x3f808000, 0x3f80ffff,
+                                        0xbe123456, 0x00000001, 0x80001234, 0x7f7e0123, 0x7f800000,
+                                        0xff800000, 0x00000000, 0x3fffabcd};
+    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
+        uint32_t away = 0;
+        float value;
+        memcpy(&value, &patterns[p], sizeof(value));
+        for (uint32_t random = 0; random < 65536; random++) {
+            uint16_t rounded = tdm_bf16_stochastic(value, random);
+            uint16_t below = (uint16_t)(patterns[p] >> 16);
+            assert_true(rounded == below || rounded == below + 1);
+            away += rounded != below;
+            if (isfinite(value))
+                assert_true((double)tdm_bf16_to_float(rounded) == bf16_stochastic(value, random));
+        }
+        assert_int_equal(away, patterns[p] & 0xffff);
+    }
+    float nan = NAN;
+    assert_true(isnan(tdm_bf16_to_float(tdm_bf16_stochastic(nan, 0xffff))));
+}
+
+/* Steps of 2^-12 of the weights' size, a sixteenth of a bf16 unit, whose sum is known: rounded to
+ * nearest, not one of them would be made. The mean error of n elements after k steps is within six
+ * standard deviations of 0, of which one is at most sqrt(k) / 2 units of an element. */
+static void check_unbiased(enum tdm_optimizer kind)
+{
+    struct bench bench;
+    uint64_t steps = 64;
+    bench_open(&bench, &tiny, 11);
+    bench.schedule.optimizer.kind = kind;
+    bench.schedule.optimizer.weight_decay = 0;
+    uint64_t elements = bench.model->units[0].elements;
+    bool adamw = kind == TDM_OPTIMIZER_ADAMW_BF16;
+    struct cell w = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell m = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell v = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
+    for (uint64_t i = 0; i < elements; i++) {
+        cell_set(&w, i, i % 2 == 0 ? 1.5 : -1.5);
+        cell_set(&g, i, -1); /* AdamW's update of it is 1 too */
+        if (adamw) {         /* as after many steps of this gradient */
+            cell_set(&m, i, -1);
+            cell_set(&v, i, 1);
+        }
+    }
+    for (uint64_t step = 1; step <= steps; step++) {
+        /* far on, so that nothing is left of the corrections for the first steps */
+        bench.step = (struct tdm_step){.number = 100000 + step, .learning_rate = 0x1p-12};
+        bench.step.seed = 3;
+        optimizer_op(&bench, 0, &w, &g, NULL, adamw ? &m : NULL, adamw ? &v : NULL, &norm, NULL);
+    }
+    const struct tdm_unit *layout = &bench.model->units[0];
+    double error = 0, count = 0, unit = bf16_unit(1.5);
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+            double start = i % 2 == 0 ? 1.5 : -1.5;
+            error += cell_get(&w, i) - (start + 0x1p-12 * (double)steps);
+            count += 1;
+        }
+    }
+    assert_true(fabs(error / count) < 6 * 0.5 * sqrt((double)steps / count) * unit);
+    assert_true(0x1p-12 * (double)steps > 20 * 6 * 0.5 * sqrt((double)steps / count) * unit);
+    struct cell *cells[] = {&w, &g, &m, &v, &norm};
+    for (int i = 0; i < 5; i++)
+        cell_free(cells[i]);
+    bench_close(&bench);
+}
+
+static void test_stochastic_unbiased(void **unused)
+{
+    (void)unused;
+    check_unbiased(TDM_OPTIMIZER_SGD);
+    check_unbiased(TDM_OPTIMIZER_ADAMW_BF16);
+}
+
+/* Weights and moments after one AdamW step of unit 0 from the same state. */
+static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *out[3],
+                      uint64_t *elements)
+{
+    struct bench bench;
+    bench_open(&bench, &tiny, 13);
+    bench.executor->threads = threads < bench.executor->threads ? threads : bench.executor->threads;
+    *elements = bench.model->units[0].elements;
+    struct cell g = cell_new(&bench, TDM_DTYPE_FP32, *elements, 1);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0), cells[3];
+    for (int i = 0; i < 3; i++)
+        cells[i] = cell_new(&bench, TDM_DTYPE_BF16, *elements, i == 0 ? 1 : 0);
+    bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3, .seed = seed};
+    optimizer_op(&bench, 0, &cells[0], &g, NULL, &cells[1], &cells[2], &norm, NULL);
+    for (int i = 0; i < 3; i++) {
+        out[i] = malloc(*elements * sizeof(uint16_t));
+        assert_non_null(out[i]);
+        memcpy(out[i], cells[i].data, *elements * sizeof(uint16_t));
+        cell_free(&cells[i]);
+    }
+    cell_free(&g);
+    cell_free(&norm);
+    bench_close(&bench);
+}
+
+/* The same seed and step round alike, on one thread and on all; others do not. */
+static void test_stochastic_repeats(void **unused)
+{
+    (void)unused;
+    static const struct {
+        uint64_t seed, step;
+        uint32_t threads;
+        bool same;
+    } table[] = {{5, 7, 1, true}, {6, 7, 64, false}, {4294967301, 7, 64, false}};
+    uint16_t *first[3], *other[3];
+    uint64_t elements;
+    bf16_step(5, 7, 64, first, &elements);
+    for (size_t k = 0; k < sizeof(table) / sizeof(table[0]); k++) {
+        bf16_step(table[k].seed, table[k].step, table[k].threads, other, &elements);
+        for (int i = 0; i < 3; i++) {
+            uint64_t differ = 0;
+            for (uint64_t e = 0; e < elements; e++)
+                differ += first[i][e] != other[i][e];
+            assert_true(table[k].same ? differ == 0 : differ > elements / 10);
+            free(other[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        free(first[i]);
+}
+
+/* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other, and
+ * neither have the shares of one number: all bits of differences are set half of the time. */
+static void test_random_streams(void **unused)
+{
+    (void)unused;
+    enum { DRAWS = 4096 };
+    for (int which = 0; which < 4; which++) {
+        int set[64] = {0};
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            uint64_t at[4] = {i, i + 1, i / 7, i * 3};
+            uint64_t bits = tdm_random_bits(at[0], at[1], at[2], at[3]);
+            at[which]++;
+            bits ^= tdm_random_bits(at[0], at[1], at[2], at[3]);
+            for (int b = 0; b < 64; b++)
+                set[b] += bits >> b & 1;
+        }
+        for (int b = 0; b < 64; b++) /* six standard deviations */
+            assert_true(abs(set[b] - DRAWS / 2) < 6 * 32);
+    }
+    assert_true(tdm_random_bits(1, 2, 3, 4) == tdm_random_draw(tdm_random_stream(1, 2, 3), 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_remainder_steps),
         cmocka_unit_test(test_remainder_bits),
+        cmocka_unit_test(test_stochastic_exact),
+        cmocka_unit_test(test_stochastic_unbiased),
+        cmocka_unit_test(test_stochastic_repeats),
+        cmocka_unit_test(test_random_streams),
     };
-    return cmocka_run_group_tests_name("adamw", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("optimizer", tests, NULL, NULL);
 }

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers: the table of what each keeps, defaults from it, and refusals by it. */
+#include "schedule/optimizer.h"
+
+#include <string.h>
+
+/* A master beside bf16 weights. Beside fp32 weights there is none: they are their own. */
+enum master_rule { NO_MASTER, MASTER_ON_DEMAND, MASTER_DUE };
+
+static const struct {
+    const char *name;
+    enum master_rule master;
+    enum tdm_dtype moments;
+    bool narrow; /* weights must be bf16 */
+} kinds[TDM_OPTIMIZERS] = {
+    [TDM_OPTIMIZER_NONE] = {"none", NO_MASTER, TDM_DTYPE_NONE, false},
+    [TDM_OPTIMIZER_ADAMW] = {"adamw", MASTER_DUE, TDM_DTYPE_FP32, false},
+    [TDM_OPTIMIZER_ADAMW_BF16_MOMENTS] = {"adamw-bf16-moments", MASTER_DUE, TDM_DTYPE_BF16, false},
+    [TDM_OPTIMIZER_ADAMW_BF16] = {"adamw-bf16", NO_MASTER, TDM_DTYPE_BF16, true},
+    [TDM_OPTIMIZER_SGD] = {"sgd", MASTER_ON_DEMAND, TDM_DTYPE_NONE, false},
+};
+
+const char *tdm_optimizer_name(enum tdm_optimizer optimizer)
+{
+    return kinds[optimizer].name;
+}
+
+bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer)
+{
+    for (int i = 0; i < TDM_OPTIMIZERS; i++)
+        if (strcmp(kinds[i].name, name) == 0) {
+            *optimizer = (enum tdm_optimizer)i;
+            return true;
+        }
+    return false;
+}
+
+void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimizer kind)
+{
+    struct tdm_dtypes *dtypes = &schedule->dtypes;
+    bool master = dtypes->weights == TDM_DTYPE_BF16 && kinds[kind].master == MASTER_DUE;
+    schedule->optimizer.kind = kind;
+    dtypes->master = master ? TDM_DTYPE_REMAINDER16 : TDM_DTYPE_NONE;
+    dtypes->moments = kinds[kind].moments;
+}
+
+static enum tdm_status check_master(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    enum tdm_optimizer kind = schedule->optimizer.kind;
+    const char *dtype = tdm_dtype_name(dtypes->master);
+    if (dtypes->master != TDM_DTYPE_NONE && kinds[kind].master == NO_MASTER)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.master\" is %s; optimizer %s has no master, none is due",
+                        file, dtype, kinds[kind].name);
+    if (dtypes->weights == TDM_DTYPE_FP32 && dtypes->master != TDM_DTYPE_NONE)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.master\" is %s beside fp32 weights; none is due", file,
+                        dtype);
+    if (dtypes->master != TDM_DTYPE_NONE && dtypes->master != TDM_DTYPE_FP32 &&
+        dtypes->master != TDM_DTYPE_REMAINDER16)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.master\" is %s; fp32, remainder16 or none is due", file,
+                        dtype);
+    if (dtypes->weights == TDM_DTYPE_BF16 && dtypes->master == TDM_DTYPE_NONE &&
+        kinds[kind].master == MASTER_DUE) {
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"dtypes.master\" is none beside bf16 weights; optimizer %s needs fp32 or "
+                 "remainder16",
+                 file, kinds[kind].name);
+        return tdm_hint(err, "optimizer %s trains bf16 weights without a master",
+                        kinds[TDM_OPTIMIZER_ADAMW_BF16].name);
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status check_moments(const struct tdm_schedule *schedule, const char *file,
+                                     struct tdm_error *err)
+{
+    enum tdm_optimizer kind = schedule->optimizer.kind;
+    enum tdm_dtype moments = schedule->dtypes.moments, due = kinds[kind].moments;
+    if (moments == due)
+        return TDM_OK;
+    if (due == TDM_DTYPE_NONE)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.moments\" is %s; optimizer %s has no moments, none is due",
+                        file, tdm_dtype_name(moments), kinds[kind].name);
+    tdm_fail(err, TDM_INPUT, "%s: \"dtypes.moments\" is %s; optimizer %s keeps %s moments", file,
+             tdm_dtype_name(moments), kinds[kind].name, tdm_dtype_name(due));
+    return tdm_hint(err, "the optimizer's kind says what the moments are: %s", TDM_OPTIMIZER_NAMES);
+}
+
+enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
+{
+    const struct tdm_optimizer_settings *o = &schedule->optimizer;
+    if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g", file,
+                        o->learning_rate);
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
+                        file, o->beta1, o->beta2);
+    if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->weight_decay >= 0 && o->weight_decay < 1e3))
+        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" epsilon is %g, weight decay %g", file,
+                        o->epsilon, o->weight_decay);
+    if (kinds[o->kind].narrow && schedule->dtypes.weights != TDM_DTYPE_BF16)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"dtypes.weights\" is %s; optimizer %s trains bf16 weights", file,
+                        tdm_dtype_name(schedule->dtypes.weights), kinds[o->kind].name);
+    enum tdm_status status = check_master(schedule, file, err);
+    return status == TDM_OK ? check_moments(schedule, file, err) : status;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounding of doubles to bf16 by arithmetic, to judge code that does it on bit patterns: to nearest
+ * with ties away from zero, as weights are rounded from masters, and stochastically.
+ */
+#ifndef TDM_TESTS_BF16_H
+#define TDM_TESTS_BF16_H
+
+#include <math.h>
+#include <stdint.h>
+
+/* Distance of bf16 values around `value`: 8 significant bits, subnormals from 2^-126 down. */
+static inline double bf16_unit(double value)
+{
+    int exponent;
+    frexp(value, &exponent);
+    return ldexp(1, (value == 0 || exponent < -125 ? -125 : exponent) - 8);
+}
+
+/* Away from zero if the part that is cut off, in [0, 1), and `dice` are 1 or more together. */
+static inline double bf16_round(double value, double dice)
+{
+    double unit = bf16_unit(value), units = fabs(value) / unit;
+    double below = floor(units);
+    return copysign((below + (units - below + dice >= 1 ? 1 : 0)) * unit, value);
+}
+
+static inline double bf16_nearest(double value)
+{
+    return bf16_round(value, 0.5);
+}
+
+/* By 16 random bits. */
+static inline double bf16_stochastic(double value, uint64_t random)
+{
+    return bf16_round(value, (double)(random & 0xffff) * 0x1p-16);
+}
+
+#endif

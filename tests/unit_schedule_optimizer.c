@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a schedule says of its optimizer: which dtypes go with which kind, and the bytes that masters
+ * and moments take.
+ */
+#include "schedule/optimizer.h"
+#include "schedule/program.h"
+#include "schedule/validate.h"
+#include "tests/random_schedule.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static struct tdm_schedule *small(void)
+{
+    struct tdm_random_options options = {.dtypes = TDM_RANDOM_FP32,
+                                         .optimizer = TDM_RANDOM_NO_OPTIMIZER};
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_error err = {0};
+    must(tdm_random_schedule(1, &options, &schedule, &err), &err);
+    return schedule;
+}
+
+/* All that is legal; every other combination of these dtypes is refused with a reason. */
+static const struct {
+    enum tdm_optimizer kind;
+    enum tdm_dtype weights, master, moments;
+} legal[] = {
+    {TDM_OPTIMIZER_NONE, TDM_DTYPE_FP32, TDM_DTYPE_NONE, TDM_DTYPE_NONE},
+    {TDM_OPTIMIZER_NONE, TDM_DTYPE_BF16, TDM_DTYPE_NONE, TDM_DTYPE_NONE},
+    {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_FP32, TDM_DTYPE_NONE, TDM_DTYPE_FP32},
+    {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_BF16, TDM_DTYPE_REMAINDER16, TDM_DTYPE_FP32},
+    {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_BF16, TDM_DTYPE_FP32, TDM_DTYPE_FP32},
+    {TDM_OPTIMIZER_ADAMW_BF16_MOMENTS, TDM_DTYPE_FP32, TDM_DTYPE_NONE, TDM_DTYPE_BF16},
+    {TDM_OPTIMIZER_ADAMW_BF16_MOMENTS, TDM_DTYPE_BF16, TDM_DTYPE_REMAINDER16, TDM_DTYPE_BF16},
+    {TDM_OPTIMIZER_ADAMW_BF16_MOMENTS, TDM_DTYPE_BF16, TDM_DTYPE_FP32, TDM_DTYPE_BF16},
+    {TDM_OPTIMIZER_ADAMW_BF16, TDM_DTYPE_BF16, TDM_DTYPE_NONE, TDM_DTYPE_BF16},
+    {TDM_OPTIMIZER_SGD, TDM_DTYPE_FP32, TDM_DTYPE_NONE, TDM_DTYPE_NONE},
+    {TDM_OPTIMIZER_SGD, TDM_DTYPE_BF16, TDM_DTYPE_NONE, TDM_DTYPE_NONE},
+    {TDM_OPTIMIZER_SGD, TDM_DTYPE_BF16, TDM_DTYPE_REMAINDER16, TDM_DTYPE_NONE},
+    {TDM_OPTIMIZER_SGD, TDM_DTYPE_BF16, TDM_DTYPE_FP32, TDM_DTYPE_NONE},
+};
+
+static bool is_legal(enum tdm_optimizer kind, const struct tdm_dtypes *dtypes)
+{
+    for (size_t i = 0; i < sizeof(legal) / sizeof(legal[0]); i++)
+        if (legal[i].kind == kind && legal[i].weights == dtypes->weights &&
+            legal[i].master == dtypes->master && legal[i].moments == dtypes->moments)
+            return true;
+    return false;
+}
+
+static void test_dtypes(void **state)
+{
+    (void)state;
+    static const enum tdm_dtype weights[] = {TDM_DTYPE_FP32, TDM_DTYPE_BF16};
+    static const enum tdm_dtype stored[] = {TDM_DTYPE_NONE, TDM_DTYPE_FP32, TDM_DTYPE_BF16,
+                                            TDM_DTYPE_FP16, TDM_DTYPE_REMAINDER16};
+    struct tdm_schedule *schedule = small();
+    size_t allowed = 0;
+    for (int kind = 0; kind < TDM_OPTIMIZERS; kind++)
+        for (int w = 0; w < 2; w++)
+            for (int master = 0; master < 5; master++)
+                for (int moments = 0; moments < 5; moments++) {
+                    struct tdm_error err = {0};
+                    schedule->optimizer.kind = (enum tdm_optimizer)kind;
+                    schedule->dtypes.weights = weights[w];
+                    schedule->dtypes.master = stored[master];
+                    schedule->dtypes.moments = stored[moments];
+                    bool good = is_legal((enum tdm_optimizer)kind, &schedule->dtypes);
+                    enum tdm_status status = tdm_schedule_check(schedule, "file", &err);
+                    if ((status == TDM_OK) != good ||
+                        (!good && (status != TDM_INPUT || strstr(err.message, "dtypes.") == NULL)))
+                        fail_msg("%s %s %s %s: status %d, \"%s\"",
+                                 tdm_optimizer_name((enum tdm_optimizer)kind),
+                                 tdm_dtype_name(weights[w]), tdm_dtype_name(stored[master]),
+                                 tdm_dtype_name(stored[moments]), (int)status, err.message);
+                    allowed += good;
+                }
+    assert_int_equal(allowed, sizeof(legal) / sizeof(legal[0]));
+    tdm_schedule_free(schedule);
+}
+
+/* The defaults of a kind are legal, and the first in the list above. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule = small();
+    for (int kind = 0; kind < TDM_OPTIMIZERS; kind++)
+        for (int wide = 0; wide < 2; wide++) {
+            if (wide == 1 && kind == TDM_OPTIMIZER_ADAMW_BF16)
+                continue;
+            schedule->dtypes.weights = wide ? TDM_DTYPE_FP32 : TDM_DTYPE_BF16;
+            tdm_schedule_set_optimizer(schedule, (enum tdm_optimizer)kind);
+            size_t i = 0;
+            while (legal[i].kind != schedule->optimizer.kind ||
+                   legal[i].weights != schedule->dtypes.weights)
+                i++;
+            assert_int_equal(schedule->dtypes.master, legal[i].master);
+            assert_int_equal(schedule->dtypes.moments, legal[i].moments);
+        }
+    tdm_schedule_free(schedule);
+}
+
+/* What is none has no buffer; what there is has its dtype's bytes for every element. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule = small();
+    for (size_t i = 0; i < sizeof(legal) / sizeof(legal[0]); i++) {
+        struct tdm_program *program = NULL;
+        struct tdm_error err = {0};
+        uint64_t due = 0, found = 0, no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+        schedule->optimizer.kind = legal[i].kind;
+        schedule->dtypes.weights = legal[i].weights;
+        schedule->dtypes.master = legal[i].master;
+        schedule->dtypes.moments = legal[i].moments;
+        must(tdm_schedule_check(schedule, "file", &err), &err);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        must(tdm_program_validate(program, no_limit, &err), &err);
+        for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++) {
+            uint64_t elements = schedule->model->units[unit].elements;
+            uint64_t master = elements * tdm_dtype_bytes(legal[i].master);
+            uint64_t moment = elements * tdm_dtype_bytes(legal[i].moments);
+            due += (master + 255) / 256 * 256 + 2 * ((moment + 255) / 256 * 256);
+        }
+        for (uint32_t b = 0; b < program->buffer_count; b++)
+            if (program->buffers[b].category == TDM_OPTIMIZER)
+                found += program->buffers[b].bytes;
+        assert_int_equal(found, due);
+        tdm_program_free(program);
+    }
+    tdm_schedule_free(schedule);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_bytes),
+    };
+    return cmocka_run_group_tests_name("schedule's optimizer", tests, NULL, NULL);
+}
