@@ -11,6 +11,7 @@
 #include "executor/walk.h"
 #include "planner/simulate.h"
 #include "schedule/cost.h"
+#include "schedule/learning_rate.h"
 #include "schedule/validate.h"
 
 #include <math.h>
@@ -126,13 +127,6 @@ struct training {
     int32_t *inputs, *targets;
 };
 
-static double learning_rate(const struct tdm_optimizer_settings *optimizer, uint64_t step)
-{
-    if (step >= optimizer->warmup_steps)
-        return optimizer->learning_rate;
-    return optimizer->learning_rate * (double)step / (double)optimizer->warmup_steps;
-}
-
 /* The last tenth of the steps is averaged: what single steps show is mostly their text. */
 static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t steps, double loss)
 {
@@ -151,7 +145,8 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     const struct tdm_program *program = training->program;
     const struct tdm_backend *backend = run->options->backend;
     struct tdm_step step = {.number = number,
-                            .learning_rate = learning_rate(&program->schedule->optimizer, number),
+                            .learning_rate =
+                                tdm_learning_rate(&program->schedule->optimizer, number),
                             .seed = run->options->seed};
     struct tdm_observer *observer = number == 1 ? training->observer : NULL;
     enum tdm_status status = TDM_OK;

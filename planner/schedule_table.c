@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
+#include "schedule/learning_rate.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -141,11 +142,15 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
         "dtypes", tdm_dtype_name(d->weights), tdm_dtype_name(d->activations), tdm_dtype_name(d->kv),
         tdm_dtype_name(d->kv_gradients), tdm_dtype_name(d->gradients), tdm_dtype_name(d->logits));
     if (o->kind == TDM_OPTIMIZER_NONE)
-        fprintf(out, ROW "none: all gradients stay on the device\n", "optimizer");
+        fprintf(out, ROW "none: all gradients stay on the device", "optimizer");
     else
-        fprintf(out, ROW "%s in the backward, master %s, moments %s, learning rate %g\n",
-                "optimizer", tdm_optimizer_name(o->kind), tdm_dtype_name(d->master),
-                tdm_dtype_name(d->moments), o->learning_rate);
+        fprintf(out, ROW "%s in the backward, master %s, moments %s, learning rate %g", "optimizer",
+                tdm_optimizer_name(o->kind), tdm_dtype_name(d->master), tdm_dtype_name(d->moments),
+                o->learning_rate);
+    if (o->kind != TDM_OPTIMIZER_NONE && o->rate_schedule != TDM_RATE_CONSTANT)
+        fprintf(out, ", %s to %g", tdm_rate_schedule_name(o->rate_schedule),
+                o->final_learning_rate);
+    fputc('\n', out);
 }
 
 static void print_time(FILE *out, const struct tdm_schedule *schedule,

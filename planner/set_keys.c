@@ -3,6 +3,7 @@
 #include "planner/set_keys.h"
 
 #include "base/units.h"
+#include "schedule/learning_rate.h"
 
 #include <errno.h>
 #include <math.h>
@@ -192,11 +193,18 @@ static enum tdm_status read_number(struct reading *r, size_t field)
     return TDM_OK;
 }
 
-static enum tdm_status read_warmup(struct reading *r, size_t field)
+static enum tdm_status read_steps(struct reading *r, size_t field)
+{
+    return tdm_parse_count(r->value, r->what, 0, (uint64_t)1 << 48,
+                           (uint64_t *)(void *)((char *)r->schedule + field), r->err);
+}
+
+static enum tdm_status read_rate_schedule(struct reading *r, size_t field)
 {
     (void)field;
-    return tdm_parse_count(r->value, r->what, 0, (uint64_t)1 << 48,
-                           &r->schedule->optimizer.warmup_steps, r->err);
+    return tdm_rate_schedule_parse(r->value, &r->schedule->optimizer.rate_schedule)
+               ? TDM_OK
+               : bad(r, TDM_RATE_SCHEDULE_NAMES);
 }
 
 #define FIELD(member) offsetof(struct tdm_schedule, member)
@@ -226,14 +234,17 @@ static const struct key keys[] = {
     {"optimizer.beta2", read_number, FIELD(optimizer.beta2)},
     {"optimizer.epsilon", read_number, FIELD(optimizer.epsilon)},
     {"optimizer.weight_decay", read_number, FIELD(optimizer.weight_decay)},
-    {"optimizer.warmup_steps", read_warmup, 0},
+    {"optimizer.warmup_steps", read_steps, FIELD(optimizer.warmup_steps)},
+    {"optimizer.schedule", read_rate_schedule, 0},
+    {"optimizer.decay_steps", read_steps, FIELD(optimizer.decay_steps)},
+    {"optimizer.final_learning_rate", read_number, FIELD(optimizer.final_learning_rate)},
 };
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
 static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
 {
-    char list[448] = "";
+    char list[704] = "";
     size_t used = 0;
     tdm_fail(err, TDM_USAGE, "--set: unknown key \"%.*s\"", (int)(length < 64 ? length : 64), key);
     for (size_t i = 0; i < KEYS; i++) {

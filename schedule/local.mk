@@ -5,6 +5,8 @@ libtidemark_a_SOURCES += \
 	schedule/cost.h \
 	schedule/layout.c \
 	schedule/layout.h \
+	schedule/learning_rate.c \
+	schedule/learning_rate.h \
 	schedule/lower.c \
 	schedule/lower_backward.c \
 	schedule/lower_emit.c \

@@ -2,6 +2,8 @@
 /* Optimizers: the table of what each keeps, defaults from it, and refusals by it. */
 #include "schedule/optimizer.h"
 
+#include "schedule/learning_rate.h"
+
 #include <string.h>
 
 /* A master beside bf16 weights. Beside fp32 weights there is none: they are their own. */
@@ -95,9 +97,6 @@ enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const c
                                     struct tdm_error *err)
 {
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
-    if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g", file,
-                        o->learning_rate);
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
         return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
                         file, o->beta1, o->beta2);
@@ -108,6 +107,8 @@ enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const c
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"dtypes.weights\" is %s; optimizer %s trains bf16 weights", file,
                         tdm_dtype_name(schedule->dtypes.weights), kinds[o->kind].name);
-    enum tdm_status status = check_master(schedule, file, err);
+    enum tdm_status status = tdm_learning_rate_check(o, file, err);
+    if (status == TDM_OK)
+        status = check_master(schedule, file, err);
     return status == TDM_OK ? check_moments(schedule, file, err) : status;
 }

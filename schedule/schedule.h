@@ -68,10 +68,16 @@ struct tdm_dtypes {
     enum tdm_dtype weights, master, activations, kv, kv_gradients, gradients, moments, logits;
 };
 
+/* The learning rate after warmup: learning_rate.h. */
+enum tdm_rate_schedule { TDM_RATE_CONSTANT, TDM_RATE_LINEAR, TDM_RATE_COSINE, TDM_RATE_SCHEDULES };
+
 struct tdm_optimizer_settings {
     enum tdm_optimizer kind;
     double learning_rate, beta1, beta2, epsilon, weight_decay;
-    uint64_t warmup_steps; /* linear from 0; then constant */
+    uint64_t warmup_steps; /* linear from 0 */
+    enum tdm_rate_schedule rate_schedule;
+    uint64_t decay_steps; /* after warmup; 0 if constant */
+    double final_learning_rate;
 };
 
 struct tdm_schedule {

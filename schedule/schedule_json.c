@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule as JSON, and back. */
 #include "base/json.h"
+#include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/schedule.h"
 
@@ -47,11 +48,13 @@ static json_t *dtypes_to_json(const struct tdm_dtypes *dtypes)
 
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
 {
-    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I}", "kind",
-                     tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate,
-                     "beta1", optimizer->beta1, "beta2", optimizer->beta2, "epsilon",
-                     optimizer->epsilon, "weight_decay", optimizer->weight_decay, "warmup_steps",
-                     (json_int_t)optimizer->warmup_steps);
+    return json_pack(
+        "{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:s, s:I, s:f}", "kind",
+        tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate, "beta1",
+        optimizer->beta1, "beta2", optimizer->beta2, "epsilon", optimizer->epsilon, "weight_decay",
+        optimizer->weight_decay, "warmup_steps", (json_int_t)optimizer->warmup_steps, "schedule",
+        tdm_rate_schedule_name(optimizer->rate_schedule), "decay_steps",
+        (json_int_t)optimizer->decay_steps, "final_learning_rate", optimizer->final_learning_rate);
 }
 
 enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
@@ -208,8 +211,17 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
                                       struct tdm_optimizer_settings *optimizer,
                                       struct tdm_error *err)
 {
-    static const char *const keys[] = {"kind",    "learning_rate", "beta1",        "beta2",
-                                       "epsilon", "weight_decay",  "warmup_steps", NULL};
+    static const char *const keys[] = {"kind",
+                                       "learning_rate",
+                                       "beta1",
+                                       "beta2",
+                                       "epsilon",
+                                       "weight_decay",
+                                       "warmup_steps",
+                                       "schedule",
+                                       "decay_steps",
+                                       "final_learning_rate",
+                                       NULL};
     struct tdm_json_reader reader = {file, "optimizer", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     const char *kind = tdm_json_string(&reader, "kind");
@@ -221,6 +233,12 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     optimizer->epsilon = tdm_json_number(&reader, "epsilon", 0, 1);
     optimizer->weight_decay = tdm_json_number(&reader, "weight_decay", 0, 1e3);
     optimizer->warmup_steps = tdm_json_count_or(&reader, "warmup_steps", 0, (uint64_t)1 << 48, 0);
+    const char *schedule = tdm_json_string(&reader, "schedule");
+    if (schedule != NULL && !tdm_rate_schedule_parse(schedule, &optimizer->rate_schedule))
+        tdm_json_fail(&reader, "schedule", "is \"%s\"; %s is due", schedule,
+                      TDM_RATE_SCHEDULE_NAMES);
+    optimizer->decay_steps = tdm_json_count(&reader, "decay_steps", 0, (uint64_t)1 << 48);
+    optimizer->final_learning_rate = tdm_json_number(&reader, "final_learning_rate", 0, 1e3);
     return reader.status;
 }
 

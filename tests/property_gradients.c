@@ -17,6 +17,7 @@
 #include "executor/state.h"
 #include "executor/stochastic.h"
 #include "executor/walk.h"
+#include "schedule/learning_rate.h"
 #include "schedule/validate.h"
 #include "tests/bf16.h"
 #include "tests/random_schedule.h"
@@ -209,7 +210,7 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
         status = tdm_state_write_tokens(&arenas, program, data->inputs, data->targets, err);
     outcome->steps = schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? 1 : STEPS;
     for (uint32_t i = 0; i < outcome->steps && status == TDM_OK; i++) {
-        struct tdm_step step = {i + 1, schedule->optimizer.learning_rate, seed};
+        struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
             status = tdm_state_read_loss(&arenas, program, &outcome->losses[i], &norm, err);
@@ -382,10 +383,11 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
         if (!(error <= worst->loss))
             worst->loss = error;
         stores.step = i + 1;
+        double rate = tdm_learning_rate(o, i + 1);
         if (o->kind == TDM_OPTIMIZER_SGD)
-            tdm_reference_sgd(reference, o->learning_rate, o->weight_decay);
+            tdm_reference_sgd(reference, rate, o->weight_decay);
         else if (!gradients)
-            tdm_reference_adamw(reference, i + 1, o->learning_rate, o->beta1, o->beta2, o->epsilon,
+            tdm_reference_adamw(reference, i + 1, rate, o->beta1, o->beta2, o->epsilon,
                                 o->weight_decay);
         for (int what = 0; what < WHATS; what++) {
             const float *values = values_of(outcome, i, (enum what)what);

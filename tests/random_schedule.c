@@ -277,6 +277,12 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
     if (dtypes->master != TDM_DTYPE_NONE || asked)
         dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
     schedule->optimizer.warmup_steps = tdm_dice_roll(dice, 0, 3);
+    schedule->optimizer.rate_schedule =
+        (enum tdm_rate_schedule)tdm_dice_roll(dice, 0, TDM_RATE_SCHEDULES - 1);
+    if (schedule->optimizer.rate_schedule != TDM_RATE_CONSTANT) {
+        schedule->optimizer.decay_steps = tdm_dice_roll(dice, 1, 4);
+        schedule->optimizer.final_learning_rate = tdm_dice_chance(dice, 50) ? 0 : 1e-4;
+    }
 }
 
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,

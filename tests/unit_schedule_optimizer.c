@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a schedule says of its optimizer: which dtypes go with which kind, and the bytes that masters
- * and moments take.
+ * What a schedule says of its optimizer: which dtypes go with which kind, the bytes that masters and
+ * moments take, and the learning rate of a step.
  */
+#include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/program.h"
 #include "schedule/validate.h"
@@ -143,12 +144,73 @@ static void test_bytes(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Against values worked out by hand. */
+static void test_learning_rates(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tdm_rate_schedule schedule;
+        uint64_t warmup, decay, step;
+        double final, due;
+    } table[] = {
+        {TDM_RATE_CONSTANT, 0, 0, 1, 0, 1},   {TDM_RATE_CONSTANT, 4, 0, 1, 0, 0.25},
+        {TDM_RATE_CONSTANT, 4, 0, 4, 0, 1},   {TDM_RATE_CONSTANT, 4, 0, 4000, 0, 1},
+        {TDM_RATE_LINEAR, 0, 4, 1, 0, 0.75},  {TDM_RATE_LINEAR, 2, 4, 1, 0.5, 0.5},
+        {TDM_RATE_LINEAR, 2, 4, 2, 0.5, 1},   {TDM_RATE_LINEAR, 2, 4, 4, 0.5, 0.75},
+        {TDM_RATE_LINEAR, 2, 4, 6, 0.5, 0.5}, {TDM_RATE_LINEAR, 2, 4, 7, 0.5, 0.5},
+        {TDM_RATE_COSINE, 2, 4, 2, 0, 1},     {TDM_RATE_COSINE, 2, 4, 3, 0, 0.853553390593274},
+        {TDM_RATE_COSINE, 2, 4, 4, 0, 0.5},   {TDM_RATE_COSINE, 2, 4, 5, 0.2, 0.317157287525381},
+        {TDM_RATE_COSINE, 2, 4, 6, 0.2, 0.2}, {TDM_RATE_COSINE, 2, 4, UINT64_MAX, 0.2, 0.2},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct tdm_optimizer_settings o = {.learning_rate = 2,
+                                           .rate_schedule = table[i].schedule,
+                                           .warmup_steps = table[i].warmup,
+                                           .decay_steps = table[i].decay,
+                                           .final_learning_rate = 2 * table[i].final};
+        double rate = tdm_learning_rate(&o, table[i].step);
+        if (!(rate > 2 * table[i].due - 1e-12 && rate < 2 * table[i].due + 1e-12))
+            fail_msg("row %zu: %.15g, not %.15g", i, rate, 2 * table[i].due);
+    }
+}
+
+/* What says nothing of itself, or contradicts. */
+static void test_bad_learning_rates(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tdm_rate_schedule schedule;
+        uint64_t decay;
+        double final;
+        const char *message;
+    } table[] = {
+        {TDM_RATE_CONSTANT, 5, 0, "decay_steps\" needs"},
+        {TDM_RATE_CONSTANT, 0, 1e-5, "final_learning_rate\" needs"},
+        {TDM_RATE_LINEAR, 0, 0, "decay_steps\" is 0"},
+        {TDM_RATE_COSINE, 5, 1, "final_learning_rate\" is 1"},
+        {TDM_RATE_COSINE, 5, -1e-5, "final_learning_rate\" is -1e-05"},
+    };
+    struct tdm_schedule *schedule = small();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct tdm_error err = {0};
+        schedule->optimizer.rate_schedule = table[i].schedule;
+        schedule->optimizer.decay_steps = table[i].decay;
+        schedule->optimizer.final_learning_rate = table[i].final;
+        assert_int_equal(tdm_schedule_check(schedule, "file", &err), TDM_INPUT);
+        if (strstr(err.message, table[i].message) == NULL)
+            fail_msg("row %zu: \"%s\"", i, err.message);
+    }
+    tdm_schedule_free(schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_learning_rates),
+        cmocka_unit_test(test_bad_learning_rates),
     };
     return cmocka_run_group_tests_name("schedule's optimizer", tests, NULL, NULL);
 }
