@@ -41,12 +41,14 @@ enum tdm_status tdm_learning_rate_check(const struct tdm_optimizer_settings *o, 
                                         struct tdm_error *err)
 {
     if (!(o->learning_rate >= 0 && o->learning_rate < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.learning_rate\" is %g", file,
-                        o->learning_rate);
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.learning_rate\" is %g; it must be at least 0 and below "
+                        "1000",
+                        file, o->learning_rate);
     if (!(o->final_learning_rate >= 0 && o->final_learning_rate <= o->learning_rate))
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"optimizer.final_learning_rate\" is %g; 0 to the learning rate, %g, "
-                        "is due",
+                        "%s: \"optimizer.final_learning_rate\" is %g; it must be at least 0 and at "
+                        "most the learning rate, which is %g",
                         file, o->final_learning_rate, o->learning_rate);
     bool decays = o->rate_schedule != TDM_RATE_CONSTANT;
     if (decays && o->decay_steps == 0)

@@ -54,16 +54,18 @@ static enum tdm_status check_master(const struct tdm_schedule *schedule, const c
     const char *dtype = tdm_dtype_name(dtypes->master);
     if (dtypes->master != TDM_DTYPE_NONE && kinds[kind].master == NO_MASTER)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"dtypes.master\" is %s; optimizer %s has no master, none is due",
-                        file, dtype, kinds[kind].name);
+                        "%s: \"dtypes.master\" is %s; optimizer %s has no master, write none", file,
+                        dtype, kinds[kind].name);
     if (dtypes->weights == TDM_DTYPE_FP32 && dtypes->master != TDM_DTYPE_NONE)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"dtypes.master\" is %s beside fp32 weights; none is due", file,
-                        dtype);
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"dtypes.master\" is %s beside fp32 weights, which are their own; write "
+            "none",
+            file, dtype);
     if (dtypes->master != TDM_DTYPE_NONE && dtypes->master != TDM_DTYPE_FP32 &&
         dtypes->master != TDM_DTYPE_REMAINDER16)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"dtypes.master\" is %s; fp32, remainder16 or none is due", file,
+                        "%s: \"dtypes.master\" is %s; it must be fp32, remainder16 or none", file,
                         dtype);
     if (dtypes->weights == TDM_DTYPE_BF16 && dtypes->master == TDM_DTYPE_NONE &&
         kinds[kind].master == MASTER_DUE) {
@@ -86,28 +88,48 @@ static enum tdm_status check_moments(const struct tdm_schedule *schedule, const 
         return TDM_OK;
     if (due == TDM_DTYPE_NONE)
         return tdm_fail(err, TDM_INPUT,
-                        "%s: \"dtypes.moments\" is %s; optimizer %s has no moments, none is due",
+                        "%s: \"dtypes.moments\" is %s; optimizer %s has no moments, write none",
                         file, tdm_dtype_name(moments), kinds[kind].name);
     tdm_fail(err, TDM_INPUT, "%s: \"dtypes.moments\" is %s; optimizer %s keeps %s moments", file,
              tdm_dtype_name(moments), kinds[kind].name, tdm_dtype_name(due));
     return tdm_hint(err, "the optimizer's kind says what the moments are: %s", TDM_OPTIMIZER_NAMES);
 }
 
+static enum tdm_status check_ranges(const struct tdm_optimizer_settings *o, const char *file,
+                                    struct tdm_error *err)
+{
+    if (!(o->beta1 >= 0 && o->beta1 < 1))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.beta1\" is %g; it must be at least 0 and below 1", file,
+                        o->beta1);
+    if (!(o->beta2 >= 0 && o->beta2 < 1))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.beta2\" is %g; it must be at least 0 and below 1", file,
+                        o->beta2);
+    if (!(o->epsilon > 0 && o->epsilon < 1))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.epsilon\" is %g; it must be above 0 and below 1", file,
+                        o->epsilon);
+    if (!(o->weight_decay >= 0 && o->weight_decay < 1e3))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.weight_decay\" is %g; it must be at least 0 and below "
+                        "1000",
+                        file, o->weight_decay);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,
                                     struct tdm_error *err)
 {
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" betas are %g and %g; [0, 1) is due",
-                        file, o->beta1, o->beta2);
-    if (!(o->epsilon > 0 && o->epsilon < 1) || !(o->weight_decay >= 0 && o->weight_decay < 1e3))
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer\" epsilon is %g, weight decay %g", file,
-                        o->epsilon, o->weight_decay);
+    enum tdm_status status = check_ranges(o, file, err);
+    if (status != TDM_OK)
+        return status;
     if (kinds[o->kind].narrow && schedule->dtypes.weights != TDM_DTYPE_BF16)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"dtypes.weights\" is %s; optimizer %s trains bf16 weights", file,
                         tdm_dtype_name(schedule->dtypes.weights), kinds[o->kind].name);
-    enum tdm_status status = tdm_learning_rate_check(o, file, err);
+    status = tdm_learning_rate_check(o, file, err);
     if (status == TDM_OK)
         status = check_master(schedule, file, err);
     return status == TDM_OK ? check_moments(schedule, file, err) : status;

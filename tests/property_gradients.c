@@ -422,12 +422,12 @@ static bool run_case(uint64_t seed, struct worst *worst)
     /* every fourth case stores in mixed dtypes: only the variant is compared then, and the loss roughly;
      * every eighth is long enough for blocks and tables that short ones do not fill */
     bool mixed = seed % 4 == 3, gradients = seed % 3 == 0;
-    struct tdm_random_options options = {
-        .dtypes = mixed       ? TDM_RANDOM_MIXED
-                  : gradients ? TDM_RANDOM_FP32
-                              : TDM_RANDOM_FP32_ACTIVATIONS,
-        .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_UPDATES,
-        .max_tokens = seed % 8 == 5 ? 300 : 64};
+    struct tdm_random_options options = {.dtypes = mixed       ? TDM_RANDOM_MIXED
+                                                   : gradients ? TDM_RANDOM_FP32
+                                                               : TDM_RANDOM_FP32_ACTIVATIONS,
+                                         .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER
+                                                                : TDM_RANDOM_UPDATES,
+                                         .max_tokens = seed % 8 == 5 ? 300 : 64};
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
     char text[512];
