@@ -200,9 +200,9 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
     const struct tdm_model *model = schedule->model;
     const struct tdm_layout *layout = program->layout;
     uint32_t embedding = tdm_model_embedding_unit(model);
-    if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+    if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE || schedule->pass == TDM_EVALUATE)
         return tdm_fail(err, TDM_INPUT,
-                        "gradients are gone at the end of a step with an optimizer");
+                        "only a step that trains without an optimizer leaves its gradients");
     memset(values, 0, model->units[unit].elements * sizeof(*values));
 
     uint32_t number = layout->head_gradient, slot = 0;

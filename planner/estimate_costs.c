@@ -31,7 +31,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         e->optimizer_seconds += seconds;
         return TDM_OK;
     }
-    if (op->kind == TDM_OP_HEAD || op->part == TDM_PART_FINAL_NORM) {
+    if (op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->part == TDM_PART_FINAL_NORM) {
         e->work_head = larger(e->work_head, work);
         profile->head[op->chunk] += seconds;
         return TDM_OK;

@@ -23,6 +23,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     case TDM_OP_ATTENTION_GRAD:
         return TDM_GROUP_ATTENTION;
     case TDM_OP_HEAD:
+    case TDM_OP_LOSS:
         return TDM_GROUP_HEAD;
     case TDM_OP_OPTIMIZER:
         return TDM_GROUP_OPTIMIZER;

@@ -132,13 +132,15 @@ static void declare_residents(struct builder *b)
         TDM_EMPTY, TDM_NONE, TDM_NONE);
     if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
+    /* an evaluate pass has them too, untouched, so that it can run among steps that train */
     declare_units(b, TDM_UNIT_MASTER, "master", layout->master);
     declare_units(b, TDM_UNIT_MOMENT1, "moment1", layout->moment1);
     declare_units(b, TDM_UNIT_MOMENT2, "moment2", layout->moment2);
-    layout->norms = resident(b,
-                             declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT, TDM_GRADIENT_NORM,
-                                     0, 1, b->model->unit_count, "norms"),
-                             TDM_EMPTY, TDM_NONE, TDM_NONE);
+    if (b->schedule->pass == TDM_TRAIN)
+        layout->norms = resident(b,
+                                 declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT,
+                                         TDM_GRADIENT_NORM, 0, 1, b->model->unit_count, "norms"),
+                                 TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
 /* Without an optimizer all gradients exist at the end of the step; else those of one layer
@@ -201,15 +203,16 @@ static void declare_kv(struct builder *b)
 {
     struct tdm_layout *layout = b->layout;
     bool row = b->schedule->order == TDM_LAYER_MAJOR;
+    bool backward = b->schedule->pass == TDM_TRAIN;
     uint32_t chunks = b->program->chunk_count;
     uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
 
-    if (row) {
+    if (row)
         shared = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
                          chunks, "kv");
+    if (row && backward)
         shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
                                    b->chunk_capacity, chunks, "kv_gradients");
-    }
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
         bool kept = group->kv == TDM_KV_KEEP;
@@ -223,7 +226,8 @@ static void declare_kv(struct builder *b)
             layout->host_kv[layer] = declare(b, TDM_HOST, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
                                              b->chunk_capacity, chunks, "kept_kv.layer%u", layer);
         layout->dkv[layer] =
-            row ? shared_gradients
+            row || !backward
+                ? shared_gradients
                 : declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
                           b->chunk_capacity, chunks, "kv_gradients.layer%u", layer);
     }
@@ -380,6 +384,7 @@ static void declare_workspaces(struct builder *b)
         tile = b->chunk_capacity;
     layout->work[TDM_LOGIT_TILE] =
         declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_LOGIT_TILE, 0, tile, 1, "logits");
+    /* without a backward it is X that runs through it, in chunk-major order too */
     layout->stream_slots = b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
                                ? 1
                                : b->program->chunk_count;
@@ -494,9 +499,11 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
 
     declare_residents(&b);
-    declare_gradients(&b);
+    if (schedule->pass == TDM_TRAIN)
+        declare_gradients(&b);
     declare_kv(&b);
-    declare_stores(&b);
+    if (schedule->pass == TDM_TRAIN)
+        declare_stores(&b);
     declare_workspaces(&b);
     declare_rings(&b);
 

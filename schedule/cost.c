@@ -57,6 +57,9 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_PRODUCT_GRAD_WEIGHT:
         op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, op->part));
         break;
+    case TDM_OP_LOSS: /* logits alone */
+        op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, TDM_PART_HEAD));
+        break;
     case TDM_OP_HEAD: /* logits, then both gradients */
         op->flops = tdm_size_mul(6 * op->tokens, part_elements(model, TDM_PART_HEAD));
         break;
@@ -80,9 +83,10 @@ double tdm_model_flops(const struct tdm_schedule *schedule)
         attention += tokens * (tokens + 1) / 2;
     }
     attention *= 4.0 * model->query_heads * model->head_dim * model->layers;
-    return 6.0 * (double)tdm_model_matmul_parameters(model) *
-               (double)tdm_schedule_tokens(schedule) +
-           3.0 * attention;
+    double forward =
+        2.0 * (double)tdm_model_matmul_parameters(model) * (double)tdm_schedule_tokens(schedule) +
+        attention;
+    return schedule->pass == TDM_EVALUATE ? forward : 3.0 * forward;
 }
 
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways)

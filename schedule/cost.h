@@ -13,8 +13,8 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
 /* (query, key) pairs that the causal attention of a chunk visits. */
 uint64_t tdm_chunk_pairs(const struct tdm_chunk *chunk);
 
-/* FLOPs of a step that MFU counts: 6 * matmul parameters * tokens + 3 * causal attention forward;
- * recompute is not counted. */
+/* FLOPs of a step that MFU counts: 6 * matmul parameters * tokens + 3 * causal attention forward, a third
+ * of it where the pass is `evaluate`; recompute is not counted. */
 double tdm_model_flops(const struct tdm_schedule *schedule);
 
 /* Predicted seconds of one op on a machine, alone on its lane. `both_ways`: the opposite copy lane

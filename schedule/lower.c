@@ -90,7 +90,7 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
  * needs a place for X between its layers, unless it is one layer that has its input elsewhere. */
 static bool group_needs_x(const struct tdm_lowering *l, uint32_t group)
 {
-    return group == 0 || l->schedule->groups[group].layers > 1;
+    return !tdm_low_streams_x(l) && (group == 0 || l->schedule->groups[group].layers > 1);
 }
 
 static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
@@ -126,7 +126,8 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (body->pass == TDM_PASS_FIRST) {
         if (group_needs_x(l, body->group))
             tdm_low_release_work(l, TDM_X);
-        return;
+        if (l->schedule->pass == TDM_TRAIN)
+            return; /* K and V are for the backward too */
     }
     for (uint32_t layer = first; layer < end; layer++) {
         tdm_low_release(l, l->layout->dkv[layer]);
@@ -179,7 +180,8 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
     for (int store = 0; store < TDM_STORES; store++)
         l->next_fetched[store] = l->next_stashed[store] = 0;
 
-    if (begin ? forward == tdm_low_layer_major(l) : !forward)
+    bool evaluates = l->schedule->pass == TDM_EVALUATE; /* its only phase */
+    if (evaluates || (begin ? forward == tdm_low_layer_major(l) : !forward))
         act(l, l->layout->stream);
     if (!begin && !forward && l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
         act(l, l->layout->tied_gradient);
@@ -231,6 +233,9 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         break;
     case TDM_BODY_HEAD:
         tdm_low_head_body(l, body);
+        break;
+    case TDM_BODY_LOSS:
+        tdm_low_loss_body(l, body);
         break;
     case TDM_BODY_BACKWARD:
         tdm_low_backward_body(l, pending);

@@ -5,62 +5,121 @@
 #include "base/size.h"
 
 /* One LM-head tile; tiles of the whole step are numbered through, and run in reverse. */
-static void head_tile(struct tdm_lowering *l, const struct tdm_body *body, uint32_t tile,
-                      uint32_t tiles)
+struct head_tile {
+    uint32_t tile, number; /* in its chunk, in the step */
+    bool first;            /* of its chunk to run */
+};
+
+/* Begins the op of a tile: its rows, and the weights of the output. */
+static uint32_t tile_begin(struct tdm_lowering *l, const struct tdm_body *body,
+                           enum tdm_op_kind kind, const struct head_tile *at, enum tdm_part *part)
 {
-    const struct tdm_schedule *schedule = l->schedule;
-    const struct tdm_layout *layout = l->layout;
-    uint64_t chunk_tokens = l->program->chunks[body->chunk].tokens;
-    uint32_t number = layout->tile_base[body->chunk] + tile;
-    uint32_t last = layout->tile_base[l->program->chunk_count] - 1;
+    uint64_t tile_tokens = l->schedule->head_tile_tokens;
     bool tied = l->model->tied;
-    uint32_t unit = tied ? tdm_model_embedding_unit(l->model) : tdm_model_head_unit(l->model);
-    enum tdm_part part = tied ? TDM_PART_EMBEDDING : TDM_PART_HEAD;
-    bool first = tile == tiles - 1;
+    tdm_low_op_begin(l, body, kind, TDM_PART_HEAD);
+    l->op.first_row = at->tile * tile_tokens;
+    l->op.tokens -= l->op.first_row;
+    if (l->op.tokens > tile_tokens)
+        l->op.tokens = tile_tokens;
+    *part = tied ? TDM_PART_EMBEDDING : TDM_PART_HEAD;
+    return tied ? tdm_model_embedding_unit(l->model) : tdm_model_head_unit(l->model);
+}
 
-    tdm_low_op_begin(l, body, TDM_OP_HEAD, TDM_PART_HEAD);
-    l->op.first_row = tile * schedule->head_tile_tokens;
-    l->op.tokens = chunk_tokens - l->op.first_row;
-    if (l->op.tokens > schedule->head_tile_tokens)
-        l->op.tokens = schedule->head_tile_tokens;
-
-    tdm_low_changes(l, tdm_low_work(l, TDM_FINAL_NORMED),
-                    first ? tdm_low_tag(TDM_FINAL_NORMED, body->layer, body->chunk)
-                          : tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile + 1),
-                    tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile));
-    tdm_low_reads(l, (struct tdm_ref){layout->tokens, body->chunk},
+/* Tokens, weights and the tile of logits. */
+static void tile_operands(struct tdm_lowering *l, const struct tdm_body *body,
+                          const struct head_tile *at, uint32_t unit, enum tdm_part part)
+{
+    tdm_low_reads(l, (struct tdm_ref){l->layout->tokens, body->chunk},
                   tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
     tdm_low_reads_weights(l, unit, part);
     tdm_low_writes(l, tdm_low_work(l, TDM_LOGIT_TILE),
-                   tdm_low_sum_tag(TDM_LOGIT_TILE, body->layer, body->chunk, tile));
-    if (tied) {
+                   tdm_low_sum_tag(TDM_LOGIT_TILE, body->layer, body->chunk, at->tile));
+}
+
+static void tile_loss(struct tdm_lowering *l, const struct tdm_body *body,
+                      const struct head_tile *at)
+{
+    tdm_low_access(l, (struct tdm_ref){l->layout->loss, body->chunk}, 1,
+                   at->first ? TDM_WRITE : TDM_ACCUMULATE, 0,
+                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, at->tile + 1),
+                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, at->tile), sizeof(double));
+}
+
+/* Forward and backward of a tile. */
+static void head_tile(struct tdm_lowering *l, const struct tdm_body *body,
+                      const struct head_tile *at)
+{
+    const struct tdm_layout *layout = l->layout;
+    uint32_t tile = at->tile, number = at->number;
+    uint32_t last = layout->tile_base[l->program->chunk_count] - 1;
+    enum tdm_part part;
+    uint32_t unit = tile_begin(l, body, TDM_OP_HEAD, at, &part);
+
+    tdm_low_changes(l, tdm_low_work(l, TDM_FINAL_NORMED),
+                    at->first
+                        ? tdm_low_tag(TDM_FINAL_NORMED, body->layer, body->chunk)
+                        : tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile + 1),
+                    tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, tile));
+    tile_operands(l, body, at, unit, part);
+    if (l->model->tied) {
         struct tdm_tag after = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, number);
         struct tdm_tag before = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, number + 1);
         tdm_low_access(l, (struct tdm_ref){layout->tied_gradient, 0}, 1,
                        number == last ? TDM_WRITE : TDM_ACCUMULATE, 0, before, after,
-                       tdm_part_bytes(l->model, unit, part, schedule->dtypes.gradients));
+                       tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.gradients));
     } else {
         tdm_low_adds_gradient(l, unit, TDM_PART_HEAD, number, last);
     }
-    tdm_low_access(l, (struct tdm_ref){layout->loss, body->chunk}, 1,
-                   first ? TDM_WRITE : TDM_ACCUMULATE, 0,
-                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, tile + 1),
-                   tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, tile), sizeof(double));
+    tile_loss(l, body, at);
     tdm_low_op_end(l);
+}
+
+/* The loss of a tile. */
+static void loss_tile(struct tdm_lowering *l, const struct tdm_body *body,
+                      const struct head_tile *at)
+{
+    enum tdm_part part;
+    uint32_t unit = tile_begin(l, body, TDM_OP_LOSS, at, &part);
+    tdm_low_reads(l, tdm_low_work(l, TDM_FINAL_NORMED),
+                  tdm_low_tag(TDM_FINAL_NORMED, body->layer, body->chunk));
+    tile_operands(l, body, at, unit, part);
+    tile_loss(l, body, at);
+    tdm_low_op_end(l);
+}
+
+/* The tiles of a chunk, from its normed rows in the workspace. */
+static void head_tiles(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t base = l->layout->tile_base[body->chunk];
+    uint32_t tiles = l->layout->tile_base[body->chunk + 1] - base;
+    tdm_low_alloc_work(l, TDM_LOGIT_TILE);
+    for (uint32_t tile = tiles; tile-- > 0;) {
+        struct head_tile at = {tile, base + tile, tile == tiles - 1};
+        if (body->kind == TDM_BODY_LOSS)
+            loss_tile(l, body, &at);
+        else
+            head_tile(l, body, &at);
+    }
+    tdm_low_release_work(l, TDM_LOGIT_TILE);
+}
+
+void tdm_low_loss_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_alloc_work(l, TDM_FINAL_NORMED);
+    tdm_low_norm(l, body, TDM_PART_FINAL_NORM, tdm_low_stream_ref(l, body->chunk), TDM_X,
+                 TDM_FINAL_NORMED);
+    head_tiles(l, body);
+    tdm_low_release_work(l, TDM_FINAL_NORMED);
 }
 
 void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t head = tdm_model_head_unit(l->model);
     struct tdm_ref stream = tdm_low_stream_ref(l, body->chunk);
-    uint32_t tiles = l->layout->tile_base[body->chunk + 1] - l->layout->tile_base[body->chunk];
 
     tdm_low_alloc_work(l, TDM_FINAL_NORMED);
     tdm_low_norm(l, body, TDM_PART_FINAL_NORM, stream, TDM_X, TDM_FINAL_NORMED);
-    tdm_low_alloc_work(l, TDM_LOGIT_TILE);
-    for (uint32_t tile = tiles; tile-- > 0;)
-        head_tile(l, body, tile, tiles);
-    tdm_low_release_work(l, TDM_LOGIT_TILE);
+    head_tiles(l, body);
 
     tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, TDM_PART_FINAL_NORM);
     tdm_low_reads(l, stream, tdm_low_tag(TDM_X, body->layer, body->chunk));

@@ -27,8 +27,8 @@ struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending
         return stored;
 
     bool first_pass = body->pass == TDM_PASS_FIRST;
-    struct tdm_ref x = first_pass && tdm_low_layer_major(l) ? tdm_low_stream_ref(l, body->chunk)
-                                                            : tdm_low_work(l, TDM_X);
+    struct tdm_ref x = first_pass && tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk)
+                                                          : tdm_low_work(l, TDM_X);
     if (body->layer == 0) {
         if (!first_pass) {
             tdm_low_alloc_work(l, TDM_X);
@@ -45,7 +45,7 @@ void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
     tdm_low_op_begin(l, body, TDM_OP_NORM, part);
     tdm_low_reads(l, x, tdm_low_tag(from, body->layer, body->chunk));
     tdm_low_reads_weights(
-        l, body->kind == TDM_BODY_HEAD ? tdm_model_head_unit(l->model) : body->layer, part);
+        l, body->layer == l->model->layers ? tdm_model_head_unit(l->model) : body->layer, part);
     tdm_low_writes(l, tdm_low_work(l, to), tdm_low_tag(to, body->layer, body->chunk));
     tdm_low_op_end(l);
 }

@@ -100,6 +100,8 @@ struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, ui
 
 /* ---- lower_where.c ---- */
 
+/* Does X run through the stream from layer to layer in the first forward? */
+bool tdm_low_streams_x(const struct tdm_lowering *l);
 /* What the schedule says of an order, a layer, the stream of X between layers. */
 bool tdm_low_layer_major(const struct tdm_lowering *l);
 bool tdm_low_first_of_group(const struct tdm_lowering *l, uint32_t layer);
@@ -170,6 +172,8 @@ void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 
 /* ---- lower_backward.c ---- */
 
+/* Final norm, LM head and loss, forward alone. */
+void tdm_low_loss_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Final norm, LM head and loss: a row of the last X becomes the same row of its gradient. */
 void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Recompute of what is not there, and backward; the update of a unit. */

@@ -10,6 +10,11 @@ bool tdm_low_layer_major(const struct tdm_lowering *l)
     return l->schedule->order == TDM_LAYER_MAJOR;
 }
 
+bool tdm_low_streams_x(const struct tdm_lowering *l)
+{
+    return tdm_low_layer_major(l) || l->schedule->pass == TDM_EVALUATE;
+}
+
 bool tdm_low_first_of_group(const struct tdm_lowering *l, uint32_t layer)
 {
     return layer == 0 || l->layout->group_of[layer] != l->layout->group_of[layer - 1];
@@ -176,7 +181,7 @@ struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *
         target = (struct tdm_ref){l->layout->input[body->group + 1], body->chunk};
 
     if (target.buffer == TDM_NONE) /* inside a group, on the way through the forward */
-        return tdm_low_layer_major(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);
+        return tdm_low_streams_x(l) ? tdm_low_stream_ref(l, body->chunk) : tdm_low_work(l, TDM_X);
     if (!tdm_low_on_host(l, target.buffer))
         return target;
     *home = target;

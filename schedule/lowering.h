@@ -28,8 +28,9 @@ struct tdm_layout {
     uint32_t weights[TDM_UNIT_ROWS], master[TDM_UNIT_ROWS], moment1[TDM_UNIT_ROWS],
         moment2[TDM_UNIT_ROWS];
     uint32_t embedding_gradient, head_gradient, tied_gradient;
-    uint32_t stream;       /* X between layers in the forward (layer-major), DX in the backward */
-    uint32_t stream_slots; /* one a chunk, or 1 where one chunk at a time is under way */
+    uint32_t stream; /* X between layers in the forward (layer-major, or without a backward), DX
+                            * in the backward */
+    uint32_t stream_slots;         /* one a chunk, or 1 where one chunk at a time is under way */
     uint32_t work[TDM_CONTENTS];   /* workspace of one slot */
     uint32_t fetched_x, stashed_x; /* staging rings */
     uint32_t fetched[TDM_STORES], stashed[TDM_STORES];

@@ -155,6 +155,45 @@ static void chunk_major(struct walk *walk)
     phase_end(walk);
 }
 
+/* A forward alone, and the loss where the last X of a chunk is there. */
+static void evaluate_layer_major(struct walk *walk)
+{
+    const struct tdm_schedule *schedule = walk->schedule;
+    uint32_t layers = schedule->model->layers;
+    for (uint32_t layer = 0; layer < layers; layer++)
+        forward_sweep(walk, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
+    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
+        visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, TDM_NONE, layers, chunk);
+}
+
+static void evaluate_chunk_major(struct walk *walk)
+{
+    const struct tdm_schedule *schedule = walk->schedule;
+    uint32_t layers = schedule->model->layers;
+    for (uint32_t group = 0; group < schedule->group_count; group++) {
+        uint32_t first = tdm_schedule_first_layer(schedule, group);
+        uint32_t end = first + schedule->groups[group].layers;
+        visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+        for (uint32_t chunk = 0; chunk < walk->chunks; chunk++) {
+            for (uint32_t layer = first; layer < end; layer++)
+                visit(walk, TDM_BODY_FORWARD, TDM_PASS_FIRST, group, layer, chunk);
+            if (end == layers)
+                visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, group, layers, chunk);
+        }
+        visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+    }
+}
+
+static void evaluate(struct walk *walk)
+{
+    phase_begin(walk, TDM_FORWARD);
+    if (walk->schedule->order == TDM_LAYER_MAJOR)
+        evaluate_layer_major(walk);
+    else
+        evaluate_chunk_major(walk);
+    phase_end(walk);
+}
+
 enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chunk_count,
                               tdm_body_visitor visitor, void *self, struct tdm_error *err)
 {
@@ -164,7 +203,9 @@ enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chun
                         .self = self,
                         .err = err,
                         .status = TDM_OK};
-    if (schedule->order == TDM_LAYER_MAJOR)
+    if (schedule->pass == TDM_EVALUATE)
+        evaluate(&walk);
+    else if (schedule->order == TDM_LAYER_MAJOR)
         layer_major(&walk);
     else
         chunk_major(&walk);

@@ -216,6 +216,13 @@ static const struct op_rule op_rules[] = {
       {TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, ROWS},
       ADDS(TDM_UNIT_GRADIENT, OF_OUTPUT, TILES),
       ADDS(TDM_LOSS, OF_NONE, ROWS)}},
+    {TDM_OP_LOSS,
+     TDM_PART_HEAD,
+     {READS(TDM_FINAL_NORMED, OF_LAYER),
+      READS(TDM_TOKENS, OF_NONE),
+      READS(TDM_UNIT_WEIGHTS, OF_OUTPUT),
+      {TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, ROWS},
+      ADDS(TDM_LOSS, OF_NONE, ROWS)}},
     {TDM_OP_OPTIMIZER,
      TDM_PART_ALL,
      {ADDS(TDM_UNIT_WEIGHTS, OF_LAYER, CLOSES), READS_SUM(TDM_UNIT_GRADIENT, COMPLETE),
@@ -251,6 +258,12 @@ static uint32_t unit_of(const struct tdm_model *model, const struct tdm_op *op, 
         return model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     }
     return TDM_NONE;
+}
+
+/* Works on a tile of the LM head. */
+static bool is_of_head(const struct tdm_op *op)
+{
+    return op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS;
 }
 
 /* LM-head tile of its chunk that an op works on. */
@@ -332,7 +345,7 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
     if (tdm_content_is_of_unit(rule->after)) {
         due.part = op->part;
         due.before.chunk = due.after.chunk = TDM_NONE;
-        if (op->kind == TDM_OP_HEAD && model->tied) {
+        if (is_of_head(op) && model->tied) {
             due.part = TDM_PART_EMBEDDING;
             if (rule->after == TDM_UNIT_GRADIENT) { /* an accumulator of its own */
                 due.part = 0;
@@ -380,7 +393,7 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
         bool by_rows = op->kind == TDM_OP_EMBED || op->kind == TDM_OP_EMBED_GRAD;
         return by_rows && rows < bytes ? rows : bytes;
     }
-    if (op->kind == TDM_OP_HEAD) /* the rows of its tile */
+    if (is_of_head(op)) /* the rows of its tile */
         return tdm_content_bytes(schedule, content, 0, op->tokens);
     uint64_t bytes = 0;
     for (uint32_t k = 0; k < due->slots; k++) {
@@ -435,7 +448,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
         return false;
 
     uint64_t tokens = program->chunks[op->chunk].tokens;
-    if (op->kind == TDM_OP_HEAD) {
+    if (is_of_head(op)) {
         uint64_t tile = program->schedule->head_tile_tokens;
         if (op->first_row % tile != 0 || op->first_row >= tokens)
             return false;
@@ -447,7 +460,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     if (op->tokens != tokens)
         return false;
 
-    bool on_top = op->kind == TDM_OP_HEAD || op->part == TDM_PART_FINAL_NORM;
+    bool on_top = is_of_head(op) || op->part == TDM_PART_FINAL_NORM;
     if (op->kind == TDM_OP_ZERO || op->kind == TDM_OP_EMBED_GRAD)
         return op->layer == tdm_model_embedding_unit(model);
     if (op->kind == TDM_OP_EMBED)

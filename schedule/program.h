@@ -167,6 +167,8 @@ enum tdm_op_kind {
     TDM_OP_SWIGLU_GRAD,         /* a GATE_UP to DGATE_UP, r DACTIVATED */
     TDM_OP_HEAD,                /* a normed to its gradient (rows of a tile), r tokens, r weights,
                                    w logits tile, w/a weights' gradient, w/a loss */
+    TDM_OP_LOSS,                /* r normed (rows of a tile), r tokens, r weights, w logits tile,
+                                   w/a loss */
     TDM_OP_OPTIMIZER,           /* a weights, r gradient, [a master], [a moment 1],
                                    [a moment 2],
                                    w gradient norm, [r second gradient of a tied tensor] */

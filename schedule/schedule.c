@@ -12,9 +12,15 @@
 #define MAX_PREFETCH 16u
 #define MAX_TOKENS ((uint64_t)1 << 40)
 
+static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const set_names[TDM_SETS] = {"input", "attention_output", "qkv", "all"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
+
+const char *tdm_purpose_name(enum tdm_purpose pass)
+{
+    return purpose_names[pass];
+}
 
 const char *tdm_order_name(enum tdm_order order)
 {
@@ -38,6 +44,14 @@ static int find_name(const char *const *names, int count, const char *name)
         if (strcmp(names[i], name) == 0)
             return i;
     return -1;
+}
+
+bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass)
+{
+    int found = find_name(purpose_names, TDM_PURPOSES, name);
+    if (found >= 0)
+        *pass = (enum tdm_purpose)found;
+    return found >= 0;
 }
 
 bool tdm_order_parse(const char *name, enum tdm_order *order)
@@ -130,6 +144,18 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     return TDM_OK;
 }
 
+/* All on the device, set `input`. */
+static struct tdm_group default_group(uint32_t layers)
+{
+    return (struct tdm_group){.layers = layers,
+                              .input_place = TDM_DEVICE,
+                              .kept = TDM_SET_INPUT,
+                              .kept_place = TDM_DEVICE,
+                              .held = TDM_SET_INPUT,
+                              .held_place = TDM_DEVICE,
+                              .kv_place = TDM_DEVICE};
+}
+
 enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t count,
                                         const uint32_t *layers, struct tdm_error *err)
 {
@@ -137,13 +163,7 @@ enum tdm_status tdm_schedule_set_groups(struct tdm_schedule *schedule, uint32_t 
     if (groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u groups", count);
     for (uint32_t i = 0; i < count; i++)
-        groups[i] = (struct tdm_group){.layers = layers[i],
-                                       .input_place = TDM_DEVICE,
-                                       .kept = TDM_SET_INPUT,
-                                       .kept_place = TDM_DEVICE,
-                                       .held = TDM_SET_INPUT,
-                                       .held_place = TDM_DEVICE,
-                                       .kv_place = TDM_DEVICE};
+        groups[i] = default_group(layers[i]);
     free(schedule->groups);
     schedule->groups = groups;
     schedule->group_count = count;
@@ -158,6 +178,14 @@ void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)
         schedule->groups[i].kv = order == TDM_CHUNK_MAJOR ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
         schedule->groups[i].kv_place = TDM_DEVICE;
     }
+}
+
+void tdm_schedule_set_evaluate(struct tdm_schedule *schedule)
+{
+    schedule->pass = TDM_EVALUATE;
+    for (uint32_t i = 0; i < schedule->group_count; i++)
+        schedule->groups[i] = default_group(schedule->groups[i].layers);
+    tdm_schedule_set_order(schedule, schedule->order);
 }
 
 void tdm_schedule_free(struct tdm_schedule *schedule)
@@ -197,6 +225,28 @@ static enum tdm_status check_dtypes(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
+/* A pass that has no backward stores nothing for it: a field that says otherwise is a mistake. */
+static enum tdm_status check_evaluate(const struct tdm_schedule *schedule, uint32_t number,
+                                      const char *file, struct tdm_error *err)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    bool keeps_kv = schedule->order == TDM_LAYER_MAJOR && group->kv == TDM_KV_KEEP;
+    const char *field = NULL, *due = NULL;
+    if (group->kept != TDM_SET_INPUT)
+        field = "kept", due = "input";
+    else if (group->held != TDM_SET_INPUT)
+        field = "held", due = "input";
+    else if (group->input_place != TDM_DEVICE)
+        field = "input_place", due = "device";
+    else if (keeps_kv)
+        field = "kv", due = "recompute";
+    if (field == NULL)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT, "%s: \"groups[%u].%s\" must be %s: the pass evaluate stores nothing",
+             file, number, field, due);
+    return tdm_hint(err, "tidemark plan MODEL --context N --pass evaluate writes one");
+}
+
 static enum tdm_status check_groups(const struct tdm_schedule *schedule, const char *file,
                                     struct tdm_error *err)
 {
@@ -206,6 +256,8 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
         if (group->layers == 0)
             return tdm_fail(err, TDM_INPUT, "%s: group %u has no layers", file, i);
         layers += group->layers;
+        if (schedule->pass == TDM_EVALUATE && check_evaluate(schedule, i, file, err) != TDM_OK)
+            return TDM_INPUT;
         if (schedule->order == TDM_CHUNK_MAJOR &&
             (group->kv != TDM_KV_KEEP || group->kv_place != TDM_DEVICE))
             return tdm_fail(

@@ -21,6 +21,9 @@
 
 #define TDM_SCHEDULE_FORMAT "tidemark-schedule-1"
 
+/* What a step is for: `evaluate` runs forward to the loss and leaves all state as it was. */
+enum tdm_purpose { TDM_TRAIN, TDM_EVALUATE, TDM_PURPOSES };
+
 enum tdm_order { TDM_LAYER_MAJOR, TDM_CHUNK_MAJOR, TDM_ORDERS };
 
 /* What a (chunk, layer) keeps for its backward beside its input; each set holds the ones before. */
@@ -39,6 +42,8 @@ enum tdm_optimizer {
     TDM_OPTIMIZERS
 };
 
+const char *tdm_purpose_name(enum tdm_purpose pass); /* "train", "evaluate" */
+bool tdm_purpose_parse(const char *name, enum tdm_purpose *pass);
 const char *tdm_order_name(enum tdm_order order); /* "layer-major", "chunk-major" */
 const char *tdm_set_name(enum tdm_set set);       /* "input", "attention_output", "qkv", "all" */
 const char *tdm_optimizer_name(enum tdm_optimizer optimizer); /* "none", "adamw", ... */
@@ -89,6 +94,7 @@ struct tdm_schedule {
     uint32_t sequence_count;
     uint64_t *sequence_tokens; /* [sequence_count], each the context of one sequence */
 
+    enum tdm_purpose pass;
     enum tdm_order order;
     uint32_t group_count;
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
@@ -128,6 +134,9 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        struct tdm_schedule **schedule, struct tdm_error *err);
 enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedule,
                                   struct tdm_error *err);
+
+/* Gives all groups the settings that the pass `evaluate` asks for, which stores nothing for a backward. */
+void tdm_schedule_set_evaluate(struct tdm_schedule *schedule);
 
 /* Tokens of all sequences of the step. */
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);

@@ -65,16 +65,16 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         json_array_append_new(sequences, count_json(schedule->sequence_tokens[i]));
     json_t *root = json_pack(
-        "{s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "format", TDM_SCHEDULE_FORMAT, "model", "name", model->name, "digest", model->digest,
-        "config", model->config, "machine", schedule->machine->description, "memory_bytes",
-        count_json(schedule->memory_bytes), "host_memory_bytes",
-        count_json(schedule->host_memory_bytes), "sequences", sequences, "order",
-        tdm_order_name(schedule->order), "chunk_tokens", count_json(schedule->chunk_tokens),
-        "page_tokens", count_json(schedule->page_tokens), "head_tile_tokens",
-        count_json(schedule->head_tile_tokens), "prefetch", count_json(schedule->prefetch),
-        "groups", groups_to_json(schedule), "dtypes", dtypes_to_json(&schedule->dtypes),
-        "optimizer", optimizer_to_json(&schedule->optimizer));
+        "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "format", TDM_SCHEDULE_FORMAT, "pass", tdm_purpose_name(schedule->pass), "model", "name",
+        model->name, "digest", model->digest, "config", model->config, "machine",
+        schedule->machine->description, "memory_bytes", count_json(schedule->memory_bytes),
+        "host_memory_bytes", count_json(schedule->host_memory_bytes), "sequences", sequences,
+        "order", tdm_order_name(schedule->order), "chunk_tokens",
+        count_json(schedule->chunk_tokens), "page_tokens", count_json(schedule->page_tokens),
+        "head_tile_tokens", count_json(schedule->head_tile_tokens), "prefetch",
+        count_json(schedule->prefetch), "groups", groups_to_json(schedule), "dtypes",
+        dtypes_to_json(&schedule->dtypes), "optimizer", optimizer_to_json(&schedule->optimizer));
     if (root == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     if (predicted != NULL && json_object_set(root, "predicted", (json_t *)predicted) != 0) {
@@ -270,6 +270,9 @@ static enum tdm_status read_model(const char *file, const json_t *object, struct
 
 static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_schedule *schedule)
 {
+    const char *pass = tdm_json_string_or(reader, "pass", tdm_purpose_name(TDM_TRAIN));
+    if (pass != NULL && !tdm_purpose_parse(pass, &schedule->pass))
+        tdm_json_fail(reader, "pass", "is \"%s\"; train or evaluate is due", pass);
     const char *order = tdm_json_string(reader, "order");
     if (order != NULL && !tdm_order_parse(order, &schedule->order))
         tdm_json_fail(reader, "order", "is \"%s\"; layer-major or chunk-major is due", order);
@@ -298,11 +301,23 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
 enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        struct tdm_schedule **out, struct tdm_error *err)
 {
-    static const char *const keys[] = {
-        "format",    "model",  "machine",      "memory_bytes", "host_memory_bytes",
-        "sequences", "order",  "chunk_tokens", "page_tokens",  "head_tile_tokens",
-        "prefetch",  "groups", "dtypes",       "optimizer",    "predicted",
-        NULL};
+    static const char *const keys[] = {"format",
+                                       "pass",
+                                       "model",
+                                       "machine",
+                                       "memory_bytes",
+                                       "host_memory_bytes",
+                                       "sequences",
+                                       "order",
+                                       "chunk_tokens",
+                                       "page_tokens",
+                                       "head_tile_tokens",
+                                       "prefetch",
+                                       "groups",
+                                       "dtypes",
+                                       "optimizer",
+                                       "predicted",
+                                       NULL};
     struct tdm_json_reader reader = {file, "", root, err, TDM_OK};
     const char *format = tdm_json_string(&reader, "format");
     if (format != NULL && strcmp(format, TDM_SCHEDULE_FORMAT) != 0) {

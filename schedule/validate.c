@@ -429,7 +429,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 /* ---- the stream ---- */
 
 /* What a slot of a resident buffer must hold at the end of the step: weights, masters and moments
- * updated once if there is an optimizer; complete gradients if there is none; a loss for every
+ * updated once if the pass trains and there is an optimizer; complete gradients if there is none; a loss for every
  * chunk and a norm for every unit; all else as it was. */
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                  uint32_t slot)
@@ -437,7 +437,8 @@ static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm
     struct tdm_tag due = initial_tag(buffer, slot);
     bool updated = buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER;
     if (due.content != TDM_EMPTY) {
-        if (updated && v->program->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+        if (updated && v->program->schedule->pass == TDM_TRAIN &&
+            v->program->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
             due.contributor = 0;
         return due;
     }

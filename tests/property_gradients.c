@@ -7,7 +7,7 @@
  * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are full of
  * poison. A third of the cases read all gradients of one step (no optimizer); the others train three
  * steps with one of the optimizers and compare masters (weights where there are none) and moments
- * after each.
+ * after each. Every ninth case evaluates instead, and weights stay as they were.
  * What is stored in bf16 is compared with a reference that rounds at the same places by the same
  * random numbers. Arenas must not be touched beyond the plan.
  */
@@ -140,11 +140,22 @@ static enum tdm_status write_all(const struct tdm_arenas *arenas, const struct t
     return status;
 }
 
+/* What is compared of a step: its gradients, or the weights after all steps. */
+static bool leaves_gradients(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
+}
+
+static bool updates(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
+}
+
 static enum tdm_status read_all(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                 uint32_t step, struct outcome *outcome, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    bool gradients = schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
+    bool gradients = leaves_gradients(schedule);
     enum tdm_status status = TDM_OK;
     float *at = values_of(outcome, step, VALUES);
     for (int what = 0; what < WHATS; what++)
@@ -208,7 +219,7 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
         status = write_all(&arenas, program, data, err);
     if (status == TDM_OK)
         status = tdm_state_write_tokens(&arenas, program, data->inputs, data->targets, err);
-    outcome->steps = schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? 1 : STEPS;
+    outcome->steps = updates(schedule) ? STEPS : 1;
     for (uint32_t i = 0; i < outcome->steps && status == TDM_OK; i++) {
         struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
@@ -365,7 +376,7 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
     struct stores stores = {.dtypes = dtypes, .seed = seed};
-    bool gradients = o->kind == TDM_OPTIMIZER_NONE;
+    bool gradients = leaves_gradients(schedule);
     bool alone =
         !gradients && dtypes->weights == TDM_DTYPE_BF16 && dtypes->master == TDM_DTYPE_NONE;
     struct tdm_reference *reference;
@@ -384,9 +395,9 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
             worst->loss = error;
         stores.step = i + 1;
         double rate = tdm_learning_rate(o, i + 1);
-        if (o->kind == TDM_OPTIMIZER_SGD)
+        if (updates(schedule) && o->kind == TDM_OPTIMIZER_SGD)
             tdm_reference_sgd(reference, rate, o->weight_decay);
-        else if (!gradients)
+        else if (updates(schedule))
             tdm_reference_adamw(reference, i + 1, rate, o->beta1, o->beta2, o->epsilon,
                                 o->weight_decay);
         for (int what = 0; what < WHATS; what++) {
@@ -420,14 +431,15 @@ static struct outcome new_outcome(const struct data *data)
 static bool run_case(uint64_t seed, struct worst *worst)
 {
     /* every fourth case stores in mixed dtypes: only the variant is compared then, and the loss roughly;
-     * every eighth is long enough for blocks and tables that short ones do not fill */
+     * every ninth evaluates only, every eighth is long enough for blocks and tables that short ones do not fill */
     bool mixed = seed % 4 == 3, gradients = seed % 3 == 0;
-    struct tdm_random_options options = {.dtypes = mixed       ? TDM_RANDOM_MIXED
-                                                   : gradients ? TDM_RANDOM_FP32
-                                                               : TDM_RANDOM_FP32_ACTIVATIONS,
-                                         .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER
-                                                                : TDM_RANDOM_UPDATES,
-                                         .max_tokens = seed % 8 == 5 ? 300 : 64};
+    struct tdm_random_options options = {
+        .dtypes = mixed       ? TDM_RANDOM_MIXED
+                  : gradients ? TDM_RANDOM_FP32
+                              : TDM_RANDOM_FP32_ACTIVATIONS,
+        .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_UPDATES,
+        .pass = seed % 9 == 4 ? TDM_RANDOM_EVALUATE : TDM_RANDOM_TRAIN,
+        .max_tokens = seed % 8 == 5 ? 300 : 64};
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
     char text[512];

@@ -199,6 +199,8 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         if (chunk_major) /* what is held there lives for one chunk: tdm_schedule_check */
             group->held_place = TDM_DEVICE;
     }
+    if (schedule->pass == TDM_EVALUATE)
+        tdm_schedule_set_evaluate(schedule);
     return TDM_OK;
 }
 
@@ -310,6 +312,9 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
         random_sequences(&dice, options->max_tokens == 0 ? 64 : options->max_tokens, schedule, err);
     random_dtypes(&dice, options, &schedule->dtypes);
     random_optimizer(&dice, options, schedule);
+    if (options->pass == TDM_RANDOM_EVALUATE ||
+        (options->pass == TDM_RANDOM_ANY_PASS && seed % 5 == 0))
+        schedule->pass = TDM_EVALUATE;
     if (status == TDM_OK)
         status = random_nest(&dice, schedule, err);
     if (status == TDM_OK)
@@ -378,10 +383,10 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         model->kv_heads, model->head_dim, model->intermediate, model->vocabulary);
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         add(&text, " %llu", (unsigned long long)schedule->sequence_tokens[i]);
-    add(&text, " chunk %llu page %llu tile %llu prefetch %u %s; groups",
+    add(&text, " chunk %llu page %llu tile %llu prefetch %u %s %s; groups",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
         (unsigned long long)schedule->head_tile_tokens, schedule->prefetch,
-        tdm_order_name(schedule->order));
+        tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         add(&text, " %u(input %c", group->layers, tdm_place_name(group->input_place)[0]);

@@ -31,7 +31,7 @@ uint64_t tdm_dice_roll(struct tdm_dice *dice, uint64_t low, uint64_t high);
 /* True in `percent` of 100 cases. */
 bool tdm_dice_chance(struct tdm_dice *dice, unsigned percent);
 
-/* What is asked of a random schedule; all zero: anything goes, 64 tokens at most. */
+/* What is asked of a random schedule; all zero: anything that trains, 64 tokens at most. */
 struct tdm_random_options {
     enum {
         TDM_RANDOM_ANY_DTYPES,
@@ -44,6 +44,7 @@ struct tdm_random_options {
         TDM_RANDOM_NO_OPTIMIZER,
         TDM_RANDOM_UPDATES /* any but none */
     } optimizer;
+    enum { TDM_RANDOM_TRAIN, TDM_RANDOM_EVALUATE, TDM_RANDOM_ANY_PASS } pass;
     uint64_t max_tokens; /* of all sequences together; 0: 64 */
 };
 

@@ -120,7 +120,7 @@ static uint64_t check_order(uint64_t seed, const struct tdm_recording *recording
 static void test_order(void **state)
 {
     (void)state;
-    const struct tdm_random_options options = {.max_tokens = 12};
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 12};
     uint64_t cases = tdm_case_count(25, 150), waits = 0, checked = 0;
     for (uint64_t n = 0; n < cases; n++) {
         uint64_t seed = tdm_case_seed(BASE_SEED, n);

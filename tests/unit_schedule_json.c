@@ -27,7 +27,7 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static json_t *random_json(uint64_t seed)
 {
-    const struct tdm_random_options options = {0};
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS};
     struct tdm_schedule *schedule = NULL;
     json_t *root = NULL;
     struct tdm_error err;
@@ -236,6 +236,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
     } table[] = {
         {"warmup_steps", REMOVED}, {"warmup_steps", NOTHING}, {"name", NONSENSE},
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
+        {"pass", REMOVED},         {"pass", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -9,6 +9,7 @@
  * would make it lie. Planting looks at what slots hold, so that nothing harmless is planted: a copy
  * that is dropped is one whose destination holds something else.
  */
+#include "schedule/cost.h"
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
 #include "tests/recording.h"
@@ -837,6 +838,34 @@ static bool optimizer_twice(struct trial *t)
     return false;
 }
 
+/* An evaluate pass that writes what it may only read, tags too. */
+static bool evaluation_updates(struct trial *t)
+{
+    for (struct operand o = anywhere(t);
+         t->r.program.schedule->pass == TDM_EVALUATE && next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (access->after.content != TDM_UNIT_WEIGHTS)
+            continue;
+        access->mode = TDM_ACCUMULATE;
+        access->after.contributor = 0;
+        tdm_op_cost(&t->r.program, op_at(t, o.i));
+        return true;
+    }
+    return false;
+}
+
+/* A tile of an evaluate pass whose op makes gradients. */
+static bool evaluation_goes_backward(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_LOSS)) {
+            op_at(t, i)->kind = TDM_OP_HEAD;
+            tdm_op_cost(&t->r.program, op_at(t, i));
+            return true;
+        }
+    return false;
+}
+
 static bool adds_to(struct trial *t, size_t i, const struct tdm_access *gradient)
 {
     const struct tdm_op *op = op_at(t, i);
@@ -1010,7 +1039,7 @@ static bool rows_of_another_tile(struct trial *t)
 {
     uint64_t tile = t->r.program.schedule->head_tile_tokens;
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_HEAD))
+        if (!is_op(t, i, TDM_OP_HEAD) && !is_op(t, i, TDM_OP_LOSS))
             continue;
         struct tdm_op *op = op_at(t, i);
         if (t->r.program.chunks[op->chunk].tokens <= tile)
@@ -1144,6 +1173,8 @@ static struct fault {
     {.name = "an optimizer dropped", .plant = optimizer_dropped},
     {.name = "an optimizer twice", .plant = optimizer_twice},
     {.name = "an optimizer before the last addition", .plant = optimizer_too_early},
+    {.name = "weights updated by an evaluate pass", .plant = evaluation_updates},
+    {.name = "an evaluate pass that goes backward", .plant = evaluation_goes_backward},
     {.name = "a tied gradient ignored", .plant = tied_gradient_ignored},
     {.name = "moments swapped", .plant = moments_swapped},
     {.name = "a gradient norm in another unit's slot", .plant = norm_of_another_unit},
@@ -1246,7 +1277,7 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
 static void test_faults(void **state)
 {
     (void)state;
-    const struct tdm_random_options options = {.max_tokens = 40};
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
     uint64_t cases = tdm_case_count(10, 150), programs = 0, planted = 0, caught = 0;
     for (uint64_t n = 0; n < cases; n++) {
         uint64_t seed = tdm_case_seed(BASE_SEED, n);

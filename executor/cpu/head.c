@@ -3,7 +3,7 @@
  * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
  * the gradients of the weights and of the normed rows, which these replace. No more of the logits
  * exists than a tile. The loss is the mean over all tokens of the step, so every gradient is
- * divided by their number.
+ * divided by their number. TDM_OP_LOSS is the same without gradients.
  */
 #include "executor/cpu/multiply.h"
 
@@ -20,6 +20,7 @@ struct head {
     uint64_t vocabulary;
     double per_token; /* 1 / tokens of the step */
     double *losses;   /* [rows of the tile] */
+    bool backward;    /* logits become their gradients */
 };
 
 static float largest(const float *x, uint64_t count, float most)
@@ -97,6 +98,8 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
         double sum = row_sum(logits, row, x->vocabulary, most);
         double lse = (double)most + log(sum);
         x->losses[t] = lse - (double)at_target;
+        if (!x->backward)
+            continue;
         float scale = (float)(x->per_token / sum);
         /* p - 1 without cancellation where p is nearly 1 */
         float d_target = (float)(expm1((double)at_target - lse) * x->per_token);
@@ -119,7 +122,8 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *normed = &launch->operand[0], *tokens = &launch->operand[1];
     const struct tdm_operand *w = &launch->operand[2], *logits = &launch->operand[3];
-    const struct tdm_operand *dw = &launch->operand[4], *loss = &launch->operand[5];
+    bool backward = op->kind == TDM_OP_HEAD;
+    const struct tdm_operand *dw = &launch->operand[4], *loss = &launch->operand[backward ? 5 : 4];
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
@@ -133,6 +137,7 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
         .vocabulary = vocabulary,
         .per_token = 1.0 / (double)tdm_schedule_tokens(launch->program->schedule),
         .losses = tdm_cpu_take(&scratch, op->tokens, sizeof(double)),
+        .backward = backward,
     };
     enum tdm_status status = tdm_cpu_check_tokens(launch, x.targets, op->tokens, err);
     if (status != TDM_OK)
@@ -157,6 +162,8 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
         sum += x.losses[t];
     double *total = loss->data;
     *total = (loss->mode == TDM_ACCUMULATE ? *total : 0.0) + sum * x.per_token;
+    if (!backward)
+        return TDM_OK;
 
     struct tdm_multiplication to_weight = {.m = vocabulary, .n = hidden, .terms = 1};
     to_weight.c = (struct tdm_matrix){tdm_operand_at(dw, tensor->offset), dw->dtype, hidden, false};
