@@ -24,6 +24,10 @@ libtidemark_a_SOURCES += \
 	schedule/order.h \
 	schedule/pack.c \
 	schedule/pack.h \
+	schedule/pack_graph.c \
+	schedule/pack_graph.h \
+	schedule/pack_search.c \
+	schedule/pack_search.h \
 	schedule/program.c \
 	schedule/program.h \
 	schedule/schedule.c \

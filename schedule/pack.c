@@ -2,16 +2,23 @@
 /*
  * Packing: buffers are placed one by one at the lowest offset that is free of what they conflict
  * with. The order of placing decides how good the result is: several orders are tried, then the
- * buffer that makes the arena as high as it is moves to the front, again and again.
+ * buffer that makes the arena as high as it is moves to the front, again and again. What this does
+ * not pack as tightly as can be, which is little, is left to a search (pack_search.h).
  */
 #include "schedule/pack.h"
 
 #include "base/size.h"
+#include "schedule/pack_search.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOVES 400u /* placings tried after the fixed orders */
+#define KEYS 3u
+#define FEW_MOVES 40u /* placings tried after those by key, before ... */
+#define MOVES 400u    /* ... cliques are looked at, which may show that no more can be gained */
+
+/* Sums up to here are searched: then no sum of two overflows. */
+#define SEARCHED_BYTES ((uint64_t)1 << 62)
 
 enum tdm_status tdm_conflicts_new(uint32_t count, struct tdm_conflicts *conflicts,
                                   struct tdm_error *err)
@@ -52,13 +59,21 @@ bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint3
     return conflicts->bits[(size_t)a * conflicts->words + b / 64] >> (b % 64) & 1;
 }
 
+struct keyed {
+    uint64_t key, bytes;
+    uint32_t buffer;
+};
+
 struct packer {
     const struct tdm_conflicts *conflicts;
     const uint64_t *bytes; /* aligned */
-    uint32_t count;        /* of buffers to place */
-    uint32_t *order;       /* [count] in which they are placed */
-    uint32_t *placed;      /* [count] by rising offset */
-    uint64_t *offsets;     /* [conflicts->count] */
+    uint64_t align;
+    uint32_t count;      /* of buffers to place */
+    struct keyed *keyed; /* [count] scratch */
+    uint32_t *order;     /* [count] in which they are placed */
+    uint32_t *placed;    /* [count] by rising offset */
+    uint64_t *offsets;   /* [conflicts->count] of the placing at hand */
+    uint64_t *best;      /* [conflicts->count] of the best one */
 };
 
 /* Lowest free offset for a buffer among those placed. */
@@ -113,11 +128,6 @@ static uint64_t key_of(const struct packer *p, uint32_t buffer, int rule)
     return rule == 1 ? tdm_size_add(crowd, key) : degree;
 }
 
-struct keyed {
-    uint64_t key, bytes;
-    uint32_t buffer;
-};
-
 static int by_falling_key(const void *a, const void *b)
 {
     const struct keyed *left = a, *right = b;
@@ -128,8 +138,9 @@ static int by_falling_key(const void *a, const void *b)
     return left->buffer < right->buffer ? -1 : left->buffer > right->buffer;
 }
 
-static void sort_order(struct packer *p, struct keyed *keyed, int rule)
+static void sort_order(struct packer *p, int rule)
 {
+    struct keyed *keyed = p->keyed;
     for (uint32_t i = 0; i < p->count; i++)
         keyed[i] = (struct keyed){key_of(p, p->order[i], rule), p->bytes[p->order[i]], p->order[i]};
     qsort(keyed, p->count, sizeof(*keyed), by_falling_key);
@@ -144,53 +155,102 @@ static void move_to_front(uint32_t *order, uint32_t from)
     order[0] = buffer;
 }
 
+/* Greedy packings number `first` to `last`, as long as *least, the best arena so far, is above the
+ * goal. They go on from p->order. */
+static void pack_greedily(struct packer *p, uint64_t goal, unsigned first, unsigned last,
+                          uint64_t *least)
+{
+    for (unsigned attempt = first; attempt<last && * least> goal; attempt++) {
+        uint32_t highest = 0;
+        if (attempt <= KEYS)
+            sort_order(p, (int)(attempt % KEYS));
+        uint64_t arena = place_all(p, &highest);
+        if (arena < *least) {
+            *least = arena;
+            memcpy(p->best, p->offsets, p->conflicts->count * sizeof(*p->best));
+        }
+        if (attempt >= KEYS)
+            move_to_front(p->order, highest);
+    }
+}
+
+/* Searches a packing of the goal; if there is none or it is not found with half of the effort, one
+ * half way between what failed and what is there, and so on. *least: the best arena so far. */
+static enum tdm_status search(struct packer *p, uint64_t goal, uint64_t effort, uint64_t *least,
+                              struct tdm_error *err)
+{
+    struct tdm_pack_search *search = NULL;
+    enum tdm_status status = tdm_pack_search_new(p->conflicts, p->bytes, &effort, &search, err);
+    if (status != TDM_OK)
+        return status;
+    if (goal < tdm_pack_search_bound(search))
+        goal = tdm_pack_search_bound(search);
+    pack_greedily(p, goal, KEYS + FEW_MOVES, KEYS + MOVES, least);
+    uint64_t capacity = goal;
+    while (status == TDM_OK && *least > goal && effort > 0 && capacity < *least) {
+        enum tdm_pack_answer answer;
+        uint64_t share = effort / 2, left = share;
+        status = tdm_pack_search_run(search, capacity, &left, p->best, &answer, err);
+        effort -= share - left + 1;
+        if (status == TDM_OK && answer == TDM_PACK_FOUND) {
+            *least = 0;
+            for (uint32_t i = 0; i < p->count; i++) {
+                uint64_t end = p->best[p->order[i]] + p->bytes[p->order[i]];
+                *least = end > *least ? end : *least;
+            }
+        } else {
+            goal = capacity + p->align; /* nothing below is looked for again */
+        }
+        capacity = goal + (*least - goal) / 2;
+    }
+    tdm_pack_search_free(search);
+    return status;
+}
+
 enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
-                         uint64_t align, uint64_t live_peak_bytes, uint64_t *offsets,
+                         uint64_t align, uint64_t goal_bytes, uint64_t effort, uint64_t *offsets,
                          uint64_t *arena_bytes, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     uint32_t all = conflicts->count;
-    uint64_t *aligned = calloc((size_t)all + 1, sizeof(*aligned));
-    uint64_t *trial = calloc((size_t)all + 1, sizeof(*trial));
+    uint64_t *numbers = calloc((size_t)all * 3 + 1, sizeof(*numbers));
     uint32_t *lists = calloc((size_t)all * 2 + 1, sizeof(*lists));
     struct keyed *keyed = calloc((size_t)all + 1, sizeof(*keyed));
-    if (aligned == NULL || trial == NULL || lists == NULL || keyed == NULL) {
+    if (numbers == NULL || lists == NULL || keyed == NULL) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for packing %u buffers", all);
         goto free_lists;
     }
 
+    uint64_t *aligned = numbers, sum = 0, arena = 0;
     struct packer p = {.conflicts = conflicts,
                        .bytes = aligned,
+                       .align = align,
+                       .keyed = keyed,
                        .order = lists,
                        .placed = lists + all,
-                       .offsets = trial};
+                       .offsets = numbers + all,
+                       .best = numbers + 2 * (size_t)all};
     for (uint32_t i = 0; i < all; i++) {
         aligned[i] = tdm_size_align(bytes[i], align);
+        sum = tdm_size_add(sum, aligned[i]);
         if (bytes[i] > 0)
             p.order[p.count++] = i;
     }
-
-    uint64_t best = TDM_SIZE_MAX;
-    for (unsigned attempt = 0; attempt < 3 + MOVES && best > live_peak_bytes && p.count > 0;
-         attempt++) {
-        uint32_t highest = 0;
-        if (attempt < 3)
-            sort_order(&p, keyed, (int)attempt);
-        else if (attempt == 3)
-            sort_order(&p, keyed, 0);
-        uint64_t arena = place_all(&p, &highest);
-        if (arena < best) {
-            best = arena;
-            memcpy(offsets, trial, all * sizeof(*offsets));
-        }
-        if (attempt >= 3)
-            move_to_front(p.order, highest);
+    if (p.count > 0) {
+        arena = TDM_SIZE_MAX;
+        pack_greedily(&p, goal_bytes, 0, KEYS + FEW_MOVES, &arena);
     }
-    *arena_bytes = p.count > 0 ? best : 0;
+    if (arena > goal_bytes && effort > 0 && p.count <= TDM_PACK_SEARCH_MOST &&
+        sum <= SEARCHED_BYTES)
+        status = search(&p, goal_bytes, effort, &arena, err);
+    if (status == TDM_OK) {
+        for (uint32_t i = 0; i < p.count; i++)
+            offsets[p.order[i]] = p.best[p.order[i]];
+        *arena_bytes = arena;
+    }
 
 free_lists:
-    free(aligned);
-    free(trial);
+    free(numbers);
     free(lists);
     free(keyed);
     return status;

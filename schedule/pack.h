@@ -27,11 +27,16 @@ void tdm_conflicts_free(struct tdm_conflicts *conflicts);
 void tdm_conflicts_add(struct tdm_conflicts *conflicts, uint32_t buffer, const uint64_t *live);
 bool tdm_conflicts_test(const struct tdm_conflicts *conflicts, uint32_t a, uint32_t b);
 
+/* Steps of search that a call may spend where greedy packing fails, a few nanoseconds each. This many
+ * are for every day; the hardest public instances take some thirty times as many. */
+#define TDM_PACK_EFFORT 6000000u
+
 /* Chooses offsets, multiples of `align`, for the buffers with bytes[i] > 0, and the arena's bytes.
- * Tries several orders, keeps the best, stops at `live_peak_bytes` (a lower bound). Never fails but
- * for memory. */
+ * An arena of `goal_bytes` is good enough: the live peak, below which nothing fits, or a capacity.
+ * Greedy orders are tried first, and where none reaches the goal, a search of `effort` steps (0: no
+ * search). The same input gives the same offsets, on any machine. Fails only for memory. */
 enum tdm_status tdm_pack(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
-                         uint64_t align, uint64_t live_peak_bytes, uint64_t *offsets,
+                         uint64_t align, uint64_t goal_bytes, uint64_t effort, uint64_t *offsets,
                          uint64_t *arena_bytes, struct tdm_error *err);
 
 #endif

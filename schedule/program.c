@@ -121,8 +121,8 @@ static enum tdm_status pack_place(struct tdm_program *program,
     for (uint32_t i = 0; i < count; i++)
         if (program->buffers[i].used && program->buffers[i].place == place)
             bytes[i] = program->buffers[i].bytes;
-    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, program->live_peak_bytes[place], offsets,
-                      &program->arena_bytes[place], err);
+    status = tdm_pack(conflicts, bytes, ARENA_ALIGN, program->live_peak_bytes[place],
+                      TDM_PACK_EFFORT, offsets, &program->arena_bytes[place], err);
     if (status != TDM_OK)
         goto free_lists;
     for (uint32_t i = 0; i < count; i++)

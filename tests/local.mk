@@ -48,12 +48,13 @@ tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=posix_memalign,--wrap=strdup,--wrap=mmap
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
-cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_schedule_json \
+cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_schedule_json \
 	tests/unit_schedule_optimizer tests/validator_mutations
 random_schedule = tests/random_schedule.c tests/random_schedule.h
 recording = tests/recording.c tests/recording.h
 tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
 tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)
+tests_unit_pack_SOURCES = tests/unit_pack.c $(random_schedule)
 tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
 tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random_schedule)
 tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)

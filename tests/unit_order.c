@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of what needs no schedule to be judged: the order of ops against waits derived from
- * accesses the slow way, and packing on random live ranges.
+ * Tests of the order of ops: against waits derived from accesses the slow way.
  */
 #include "schedule/order.h"
-#include "schedule/pack.h"
 #include "tests/random_schedule.h"
 #include "tests/recording.h"
 
@@ -24,8 +22,6 @@ static void must(uint64_t seed, enum tdm_status status, const struct tdm_error *
     if (status != TDM_OK)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err->message);
 }
-
-/* ---- order ---- */
 
 static bool same_bytes(const struct tdm_buffer *a, const struct tdm_buffer *b)
 {
@@ -143,106 +139,10 @@ static void test_order(void **state)
                   BASE_SEED, (unsigned long long)waits);
 }
 
-/* ---- packing ---- */
-
-enum { MOST_BUFFERS = 60, MOMENTS = 40 };
-
-/* Random buffers, each live in any of the moments: one stretch, or several. */
-static void random_ranges(struct tdm_dice *dice, uint32_t count, bool live[][MOMENTS])
-{
-    for (uint32_t i = 0; i < count; i++)
-        for (uint64_t stretches = tdm_dice_chance(dice, 70) ? 1 : 3; stretches > 0; stretches--) {
-            uint64_t first = tdm_dice_roll(dice, 0, MOMENTS - 1);
-            uint64_t last = tdm_dice_roll(dice, first, MOMENTS - 1);
-            for (uint64_t moment = first; moment <= last; moment++)
-                live[i][moment] = true;
-        }
-}
-
-static bool meet(const bool *a, const bool *b)
-{
-    for (int moment = 0; moment < MOMENTS; moment++)
-        if (a[moment] && b[moment])
-            return true;
-    return false;
-}
-
-/* Packs one instance; returns the arena over the live peak. */
-static double pack_instance(uint64_t seed)
-{
-    static bool live[MOST_BUFFERS][MOMENTS];
-    struct tdm_dice dice;
-    struct tdm_conflicts conflicts;
-    struct tdm_error err;
-    uint64_t bytes[MOST_BUFFERS], offsets[MOST_BUFFERS], arena = 0, peak = 0;
-    tdm_dice_seed(&dice, seed);
-    memset(live, 0, sizeof(live));
-    uint32_t count = (uint32_t)tdm_dice_roll(&dice, 0, MOST_BUFFERS);
-    uint64_t align = (uint64_t)1 << tdm_dice_roll(&dice, 0, 9);
-    random_ranges(&dice, count, live);
-    for (uint32_t i = 0; i < count; i++) /* some take no bytes, as buffers of another place do */
-        bytes[i] = tdm_dice_chance(&dice, 10) ? 0 : tdm_dice_roll(&dice, 1, 20000);
-
-    must(seed, tdm_conflicts_new(count, &conflicts, &err), &err);
-    for (int moment = 0; moment < MOMENTS; moment++) {
-        uint64_t now[1] = {0}, sum = 0;
-        for (uint32_t i = 0; i < count; i++)
-            if (live[i][moment]) {
-                tdm_conflicts_add(&conflicts, i, now);
-                now[0] |= (uint64_t)1 << i;
-                sum += (bytes[i] + align - 1) / align * align;
-            }
-        peak = sum > peak ? sum : peak;
-    }
-    must(seed, tdm_pack(&conflicts, bytes, align, peak, offsets, &arena, &err), &err);
-
-    uint64_t highest = 0;
-    for (uint32_t a = 0; a < count; a++) {
-        for (uint32_t b = 0; b < count; b++)
-            assert_int_equal(tdm_conflicts_test(&conflicts, a, b),
-                             a != b && meet(live[a], live[b]));
-        if (bytes[a] == 0)
-            continue;
-        assert_int_equal(offsets[a] % align, 0);
-        highest = offsets[a] + bytes[a] > highest ? offsets[a] + bytes[a] : highest;
-        for (uint32_t b = 0; b < a; b++)
-            if (bytes[b] > 0 && meet(live[a], live[b]) && offsets[a] < offsets[b] + bytes[b] &&
-                offsets[b] < offsets[a] + bytes[a])
-                fail_msg("seed %llu: buffers %u and %u overlap", (unsigned long long)seed, a, b);
-    }
-    if (arena < peak || arena < highest || arena >= highest + align)
-        fail_msg("seed %llu: arena of %llu, buffers end at %llu, live peak %llu",
-                 (unsigned long long)seed, (unsigned long long)arena, (unsigned long long)highest,
-                 (unsigned long long)peak);
-    tdm_conflicts_free(&conflicts);
-    return peak == 0 ? 0 : (double)(arena - peak) / (double)peak;
-}
-
-static void test_packing(void **state)
-{
-    (void)state;
-    uint64_t cases = tdm_case_count(100, 1000), worst_seed = 0;
-    double worst = 0, sum = 0;
-    for (uint64_t n = 0; n < cases; n++) {
-        uint64_t seed = tdm_case_seed(BASE_SEED, n);
-        double over = pack_instance(seed);
-        sum += over;
-        if (over > worst) {
-            worst = over;
-            worst_seed = seed;
-        }
-    }
-    print_message("%llu random instances from seed %d: arena over live peak mean %.2f%%, worst "
-                  "%.2f%% (seed %llu)\n",
-                  (unsigned long long)cases, BASE_SEED, 100 * sum / (double)cases, 100 * worst,
-                  (unsigned long long)worst_seed);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
-        cmocka_unit_test(test_packing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
