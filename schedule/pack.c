@@ -160,7 +160,7 @@ static void move_to_front(uint32_t *order, uint32_t from)
 static void pack_greedily(struct packer *p, uint64_t goal, unsigned first, unsigned last,
                           uint64_t *least)
 {
-    for (unsigned attempt = first; attempt<last && * least> goal; attempt++) {
+    for (unsigned attempt = first; *least > goal && attempt < last; attempt++) {
         uint32_t highest = 0;
         if (attempt <= KEYS)
             sort_order(p, (int)(attempt % KEYS));
