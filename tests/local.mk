@@ -101,8 +101,8 @@ AM_TESTS_ENVIRONMENT = \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
 	TDM_SHORT="$${TDM_SHORT-$(TDM_SHORT)}" TDM_CMOCKA_TESTS='$(cmocka_tests)' $(tdm_sanitized); \
-	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA \
-	XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
+	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
+	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
 	tests/golden tests/data
