@@ -29,6 +29,7 @@ struct arguments {
     uint64_t context, memory_bytes, host_memory_bytes, sequences;
     bool has_memory, has_host_memory, force, json, done;
     enum tdm_optimizer optimizer;
+    enum tdm_purpose pass;
 };
 
 static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
@@ -59,6 +60,11 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; %s is due", optarg,
                         TDM_OPTIMIZER_NAMES);
+    case 'p':
+        if (tdm_purpose_parse(optarg, &a->pass))
+            return TDM_OK;
+        return tdm_fail(err, TDM_USAGE, "--pass: \"%s\" is not known; use train or evaluate",
+                        optarg);
     case 's':
         if (a->pair_count == MOST_PAIRS)
             return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
@@ -87,6 +93,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"host-memory", required_argument, NULL, 'H'},
                                             {"sequences", required_argument, NULL, 'n'},
                                             {"optimizer", required_argument, NULL, 'O'},
+                                            {"pass", required_argument, NULL, 'p'},
                                             {"set", required_argument, NULL, 's'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
@@ -177,6 +184,7 @@ static enum tdm_status make_request(const struct arguments *a, struct tdm_schedu
         return status;
     }
     tdm_schedule_set_optimizer(schedule, a->optimizer);
+    schedule->pass = a->pass;
     status = set_limits(a, schedule, err);
     if (status == TDM_OK)
         status = set_sequences(a, schedule, err);
@@ -339,6 +347,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  --sequences N       sequences in a step (default 1)\n"
         "  --optimizer KIND    adamw (default), adamw-bf16-moments, adamw-bf16, sgd, or none:\n"
         "                      gradients only\n"
+        "  --pass PASS         train (default); evaluate: forward to the loss, to run among steps that\n"
+        "                      train, with the same optimizer and dtypes of state (run --evaluate)\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout\n"
         "  --force             overwrite FILE\n"

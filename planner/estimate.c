@@ -72,6 +72,17 @@ static double sum_attention(const struct tdm_estimator *e, uint32_t from, uint32
     return e->attention_before[to] - e->attention_before[from];
 }
 
+double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
+{
+    double seconds = 0;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        struct layer_cost all = sum_costs(e, layer, 0, e->chunks);
+        seconds += all.embed + all.norm + all.q + all.kv + all.rest;
+        seconds += sum_attention(e, 0, e->chunks);
+    }
+    return seconds;
+}
+
 static double later(double a, double b)
 {
     return a > b ? a : b;
@@ -317,6 +328,10 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                   struct tdm_estimate *out)
 {
+    if (schedule->pass == TDM_EVALUATE) {
+        tdm_estimate_evaluate(e, schedule, out);
+        return;
+    }
     struct tdm_estimate estimate = {.seconds = e->head_seconds + e->optimizer_seconds};
     struct stored stored = {0};
     uint64_t forward_rings, backward_rings;

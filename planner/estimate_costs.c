@@ -111,6 +111,8 @@ static void note_sizes(struct tdm_estimator *e)
     e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
+    if (base->pass == TDM_EVALUATE)
+        return; /* no gradients */
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
     for (uint32_t layer = 0; layer < e->layers; layer++)

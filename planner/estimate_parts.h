@@ -36,6 +36,13 @@ struct tdm_estimator {
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
 
+/* Seconds of one forward through all layers, without the LM head. */
+double tdm_estimator_forward_seconds(const struct tdm_estimator *e);
+
+/* tdm_estimate() of a schedule whose pass is `evaluate`. */
+void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           struct tdm_estimate *estimate);
+
 static inline uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;

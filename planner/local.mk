@@ -4,6 +4,7 @@ libtidemark_a_SOURCES += \
 	planner/candidates.c planner/candidates.h \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
+	planner/estimate_evaluate.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/prediction.c planner/prediction.h \
 	planner/recipes.c planner/recipes.h \

@@ -191,6 +191,18 @@ static void vary_input_place(struct enumeration *e)
     }
 }
 
+/* A pass that stores nothing for a backward has nothing to choose but chunks: layer-major order runs the
+ * same ops with K and V of one layer. Who pins chunk-major has groups too. */
+static void vary_evaluate(struct enumeration *e)
+{
+    bool pinned = e->kitchen->pins->has_order;
+    if (e->recipe.order == TDM_LAYER_MAJOR ? e->recipe.list > 0 : !pinned)
+        return;
+    e->recipe.input_place = e->recipe.held_place = e->recipe.kept_place = TDM_DEVICE;
+    e->recipe.held = e->recipe.kept = false;
+    offer(e);
+}
+
 void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self)
 {
     const struct tdm_pins *pins = kitchen->pins;
@@ -201,7 +213,10 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor
         e.recipe.order = (enum tdm_order)order;
         for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++)
             for (e.recipe.list = 0; e.recipe.list < kitchen->lists.count; e.recipe.list++)
-                vary_input_place(&e);
+                if (kitchen->schedule->pass == TDM_EVALUATE)
+                    vary_evaluate(&e);
+                else
+                    vary_input_place(&e);
     }
 }
 

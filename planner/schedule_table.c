@@ -82,6 +82,8 @@ static uint32_t chunk_count(const struct tdm_schedule *schedule)
 /* All groups have the same settings here; the first speaks for them. */
 static void print_stores(FILE *out, const struct tdm_schedule *schedule)
 {
+    if (schedule->pass == TDM_EVALUATE) /* stores nothing */
+        return;
     const struct tdm_group *group = &schedule->groups[0];
     uint32_t chunks = chunk_count(schedule);
     uint32_t from = group->kept_from_chunk;
@@ -128,6 +130,8 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
     char text[TDM_FORMAT_SIZE];
     fprintf(out, "\nschedule\n");
+    if (schedule->pass == TDM_EVALUATE)
+        fprintf(out, ROW "evaluate: forward to the loss, all state stays as it is\n", "pass");
     fprintf(out, ROW "%s\n", "order", tdm_order_name(schedule->order));
     print_groups(out, schedule);
     print_chunks(out, schedule);

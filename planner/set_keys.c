@@ -286,8 +286,17 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
 }
 
 /* Keys that say something about each other. */
-static enum tdm_status check_together(struct tdm_pins *pins, struct tdm_error *err)
+static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pass,
+                                      struct tdm_error *err)
 {
+    bool stores = pins->has_attention && pins->attention != TDM_ATTENTION_NONE;
+    stores = stores || pins->has_input_place || pins->has_kept_place || pins->has_held_place ||
+             pins->kept_from_unit != TDM_SPLIT_FREE;
+    if (pass == TDM_EVALUATE && stores)
+        return tdm_fail(
+            err, TDM_USAGE,
+            "--set: inputs, attention, kept_place, kept_from and held_place are about a "
+            "backward, which --pass evaluate has not");
     bool about_kept = pins->has_kept_place || pins->kept_from_unit != TDM_SPLIT_FREE;
     if (about_kept && pins->has_attention && pins->attention != TDM_ATTENTION_KEPT)
         return tdm_fail(err, TDM_USAGE,
@@ -323,5 +332,5 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
     /* fp32 weights are their own master */
     if (schedule->dtypes.weights == TDM_DTYPE_FP32 && schedule->dtypes.master == master)
         schedule->dtypes.master = TDM_DTYPE_NONE;
-    return check_together(pins, err);
+    return check_together(pins, schedule->pass, err);
 }

@@ -83,7 +83,8 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
 {
     struct tdm_shortage shortage = {
         .limit_bytes = {schedule->memory_bytes, schedule->host_memory_bytes},
-        .has_optimizer = schedule->optimizer.kind != TDM_OPTIMIZER_NONE};
+        .has_optimizer =
+            schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN};
     uint64_t *needed = shortage.needed_bytes;
     bool alike = true;
     for (uint32_t s = 1; s < schedule->sequence_count; s++)

@@ -189,8 +189,8 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
 
 static void head_gradients(struct tdm_lowering *l, bool begin)
 {
-    if (l->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
-        return; /* resident */
+    if (l->schedule->optimizer.kind == TDM_OPTIMIZER_NONE || l->schedule->pass == TDM_EVALUATE)
+        return; /* resident, or none */
     if (begin) {
         tdm_low_alloc(l, l->layout->head_gradient);
         tdm_low_alloc(l, l->layout->tied_gradient); /* lives until the embedding's optimizer */

@@ -162,8 +162,10 @@ static void evaluate_layer_major(struct walk *walk)
     uint32_t layers = schedule->model->layers;
     for (uint32_t layer = 0; layer < layers; layer++)
         forward_sweep(walk, TDM_PASS_FIRST, tdm_schedule_group_of(schedule, layer), layer);
+    visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
     for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
         visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, TDM_NONE, layers, chunk);
+    visit(walk, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
 }
 
 static void evaluate_chunk_major(struct walk *walk)
@@ -173,13 +175,18 @@ static void evaluate_chunk_major(struct walk *walk)
     for (uint32_t group = 0; group < schedule->group_count; group++) {
         uint32_t first = tdm_schedule_first_layer(schedule, group);
         uint32_t end = first + schedule->groups[group].layers;
+        bool last = end == layers;
         visit(walk, TDM_BODY_GROUP_BEGIN, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
+        if (last)
+            visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
         for (uint32_t chunk = 0; chunk < walk->chunks; chunk++) {
             for (uint32_t layer = first; layer < end; layer++)
                 visit(walk, TDM_BODY_FORWARD, TDM_PASS_FIRST, group, layer, chunk);
-            if (end == layers)
+            if (last)
                 visit(walk, TDM_BODY_LOSS, TDM_PASS_FIRST, group, layers, chunk);
         }
+        if (last)
+            visit(walk, TDM_BODY_HEAD_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
         visit(walk, TDM_BODY_GROUP_END, TDM_PASS_FIRST, group, TDM_NONE, TDM_NONE);
     }
 }

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The estimate of a pass that only evaluates: one forward, the K and V under way, and X between layers. */
+#include "planner/estimate_parts.h"
+
+void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           struct tdm_estimate *out)
+{
+    const uint64_t *runtime = schedule->machine->runtime_bytes;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    uint32_t most = 1, last = 0; /* layers whose K and V live at once: anywhere, with the head */
+    if (!by_layer) {
+        last = schedule->groups[schedule->group_count - 1].layers;
+        for (uint32_t g = 0; g < schedule->group_count; g++)
+            if (schedule->groups[g].layers > most)
+                most = schedule->groups[g].layers;
+    }
+    uint64_t n = e->chunks;
+    uint64_t slots = by_layer || schedule->group_count > 1 ? n : 1; /* of X between layers */
+    uint64_t all = runtime[TDM_DEVICE] + e->resident_bytes + slots * e->x;
+    struct tdm_estimate estimate = {
+        .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
+        .bytes[TDM_HOST] = runtime[TDM_HOST],
+        .body_bytes = all + most * n * e->kv + e->work_forward,
+        .head_bytes = all + last * n * e->kv + e->work_head,
+    };
+    estimate.bytes[TDM_DEVICE] =
+        larger(estimate.body_bytes,
+               estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
+    *out = estimate;
+}
