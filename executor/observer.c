@@ -66,8 +66,8 @@ enum tdm_status tdm_observer_new(const struct tdm_program *program, struct tdm_o
         goto no_memory;
     observer->program = program;
     for (uint32_t i = 0; i < program->buffer_count; i++)
-        observer->value_count += (size_t)program->buffers[i].slots *
-                                 (program->buffers[i].axis == TDM_AXIS_UNIT ? TDM_PARTS : 1);
+        observer->value_count +=
+            (size_t)program->buffers[i].slots * (program->buffers[i].by_part ? TDM_PARTS : 1);
     observer->change_capacity = 2 * (writes + observer->value_count);
     observer->seen = calloc((size_t)program->buffer_count + 1, sizeof(*observer->seen));
     observer->values = calloc(observer->value_count + 1, sizeof(*observer->values));
@@ -79,7 +79,7 @@ enum tdm_status tdm_observer_new(const struct tdm_program *program, struct tdm_o
         goto no_memory;
     struct value *next = observer->values;
     for (uint32_t i = 0; i < program->buffer_count; i++) {
-        observer->seen[i].parts = program->buffers[i].axis == TDM_AXIS_UNIT ? TDM_PARTS : 1;
+        observer->seen[i].parts = program->buffers[i].by_part ? TDM_PARTS : 1;
         observer->seen[i].values = next;
         next += (size_t)program->buffers[i].slots * observer->seen[i].parts;
     }

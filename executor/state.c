@@ -17,13 +17,14 @@ double tdm_random_normal(uint64_t seed, uint64_t step, uint64_t tensor, uint64_t
     return radius * cos(2.0 * M_PI * tdm_random_unit(tdm_random_mix(bits)));
 }
 
-/* Where a unit's row of one kind is; NULL if this schedule has none. */
+/* Where a content of a unit is at home; NULL if this schedule has none. */
 static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                       const uint32_t rows[TDM_UNIT_ROWS], uint32_t unit)
+                       enum tdm_content content, uint32_t unit)
 {
-    uint32_t slot;
-    uint32_t number = rows[tdm_unit_row_of(program->schedule->model, unit, &slot)];
-    return number == TDM_NONE ? NULL : tdm_arenas_slot(arenas, &program->buffers[number], slot);
+    uint32_t buffer, slot;
+    if (!tdm_program_home(program, content, unit, &buffer, &slot))
+        return NULL;
+    return tdm_arenas_slot(arenas, &program->buffers[buffer], slot);
 }
 
 /* Element `i` of an array of fp32 or bf16. */
@@ -66,7 +67,6 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
 {
     const struct tdm_model *model = program->schedule->model;
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
-    const struct tdm_layout *layout = program->layout;
     uint64_t elements = model->units[unit].elements;
     uint16_t *weights = calloc(elements, sizeof(*weights));
     uint16_t *remainders = calloc(elements, sizeof(*remainders));
@@ -77,16 +77,16 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
         goto free_arrays;
     }
     split_values(values, elements, weights, remainders);
-    status = upload_tensors(arenas, model, unit, unit_data(arenas, program, layout->weights, unit),
+    status = upload_tensors(arenas, model, unit, unit_data(arenas, program, TDM_UNIT_WEIGHTS, unit),
                             dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights,
                             dtypes->weights, err);
-    void *master = unit_data(arenas, program, layout->master, unit);
+    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, unit);
     if (master != NULL && status == TDM_OK)
         status =
             upload_tensors(arenas, model, unit, master,
                            dtypes->master == TDM_DTYPE_FP32 ? (const void *)values : remainders,
                            dtypes->master, err);
-    const uint32_t *moments[] = {layout->moment1, layout->moment2};
+    const enum tdm_content moments[] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2};
     for (int m = 0; m < 2 && status == TDM_OK; m++) {
         void *moment = unit_data(arenas, program, moments[m], unit);
         if (moment != NULL)
@@ -158,8 +158,8 @@ enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
     const struct tdm_model *model = program->schedule->model;
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
     const struct tdm_unit *u = &model->units[unit];
-    void *weights = unit_data(arenas, program, program->layout->weights, unit);
-    void *master = unit_data(arenas, program, program->layout->master, unit);
+    void *weights = unit_data(arenas, program, TDM_UNIT_WEIGHTS, unit);
+    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, unit);
     memset(values, 0, u->elements * sizeof(*values));
     if (master == NULL)
         return add_tensors(arenas, model, unit, weights, dtypes->weights, values, err);
@@ -200,26 +200,20 @@ enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
     const struct tdm_model *model = schedule->model;
     const struct tdm_layout *layout = program->layout;
     uint32_t embedding = tdm_model_embedding_unit(model);
+    uint32_t tied = layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient;
     if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE || schedule->pass == TDM_EVALUATE)
         return tdm_fail(err, TDM_INPUT,
                         "only a step that trains without an optimizer leaves its gradients");
     memset(values, 0, model->units[unit].elements * sizeof(*values));
 
-    uint32_t number = layout->head_gradient, slot = 0;
-    if (unit < model->layers) {
-        number = layout->layer_gradient[unit];
-        slot = layout->layer_gradient_slot[unit];
-    } else if (unit == embedding) {
-        number = layout->embedding_gradient;
-    }
     enum tdm_dtype dtype = schedule->dtypes.gradients;
     enum tdm_status status =
-        add_tensors(arenas, model, unit, tdm_arenas_slot(arenas, &program->buffers[number], slot),
-                    dtype, values, err);
+        add_tensors(arenas, model, unit, unit_data(arenas, program, TDM_UNIT_GRADIENT, unit), dtype,
+                    values, err);
     if (status == TDM_OK && unit == embedding && model->tied)
-        status = add_tensors(arenas, model, unit,
-                             tdm_arenas_slot(arenas, &program->buffers[layout->tied_gradient], 0),
-                             dtype, values, err);
+        status =
+            add_tensors(arenas, model, unit, tdm_arenas_slot(arenas, &program->buffers[tied], 0),
+                        dtype, values, err);
     return status;
 }
 
@@ -228,9 +222,8 @@ enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
                                       float *values, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    const struct tdm_layout *layout = program->layout;
     memset(values, 0, schedule->model->units[unit].elements * sizeof(*values));
-    void *moment = unit_data(arenas, program, second ? layout->moment2 : layout->moment1, unit);
+    void *moment = unit_data(arenas, program, second ? TDM_UNIT_MOMENT2 : TDM_UNIT_MOMENT1, unit);
     return moment == NULL ? TDM_OK
                           : add_tensors(arenas, schedule->model, unit, moment,
                                         schedule->dtypes.moments, values, err);

@@ -94,7 +94,8 @@ static double link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, ui
                            uint64_t bytes)
 {
     const struct tdm_machine *machine = e->base->machine;
-    uint64_t ahead = larger(e->base->prefetch + 1, 2) + e->base->sequence_count;
+    uint64_t ahead =
+        larger(e->base->prefetch + 1, e->base->rings.stashed) + e->base->sequence_count;
     if (chunks <= ahead)
         return 0;
     return (double)(chunks - ahead) * (machine->copy_seconds + (double)bytes / machine->rate[rate]);
@@ -230,9 +231,10 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
         first += group->layers;
     }
     uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
-    uint64_t stash_slots = e->chunks < 2 ? 1 : 2;
+    uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
     bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
-    *forward = *backward = 0;
+    *forward = e->weight_ring;
+    *backward = e->weight_ring + e->state_rings;
     if (inputs || inner)
         *backward += fetch_slots * e->x;
     if (inner)
@@ -261,10 +263,10 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t held[TDM_PLACES] = {0};
     held[span->group->held_place] =
         (layers - 1) * (n * e->x + (uint64_t)(span->kept - span->held) * e->attention);
-    uint64_t sweep = e->resident_bytes + rings + e->tied_gradient + e->layer_gradient +
+    uint64_t sweep = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->layer_gradient +
                      n * (e->x + e->kv + e->dkv);
     uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, span->top) +
-                    (span->top == 0 ? e->embedding_gradient : 0);
+                    (span->top == 0 ? e->embedding_gradient + e->embedding_room : 0);
     raise_to(&estimate->body_bytes, sweep + work + stored->kept[TDM_DEVICE] +
                                         stored->inputs[TDM_DEVICE] + held[TDM_DEVICE]);
     raise_to(&estimate->bytes[TDM_HOST],
@@ -274,7 +276,8 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
         uint64_t outputs =
             on_host(span->group->held_place) ? 0 : (span->kept - span->held) * e->attention;
         raise_to(&estimate->body_bytes, sweep + backward_work(e, span, TDM_LAYER_MAJOR, 0) +
-                                            e->embedding_gradient + kept + outputs);
+                                            e->embedding_gradient + e->embedding_room + kept +
+                                            outputs);
     }
 }
 
@@ -291,10 +294,10 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
             held += e->attention;
     }
-    uint64_t group = e->resident_bytes + rings + e->tied_gradient + (one_group ? 1 : n) * e->x +
-                     (span->last ? e->head_gradient : 0) + n * e->kv * (span->top + 1) +
-                     layers * (n * e->dkv + e->layer_gradient) + held + stored->kept[TDM_DEVICE] +
-                     stored->inputs[TDM_DEVICE];
+    uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
+                     (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : 0) +
+                     n * e->kv * (span->top + 1) + layers * (n * e->dkv + e->layer_gradient) +
+                     held + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
     if (span->first == 0)
         raise_to(&estimate->body_bytes,
@@ -310,7 +313,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                             uint64_t backward_rings, struct tdm_estimate *estimate)
 {
     uint64_t n = e->chunks;
-    uint64_t all = e->resident_bytes + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    uint64_t all =
+        e->resident_bytes[TDM_DEVICE] + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     if (schedule->order == TDM_CHUNK_MAJOR) {
         /* the last layer makes its K and V only, which takes little workspace */
         raise_to(&estimate->body_bytes, all + forward_rings + n * e->kv * e->layers);
@@ -321,8 +325,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? e->attention : 0);
     raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + e->kv) + work);
-    raise_to(&estimate->head_bytes,
-             all + backward_rings + n * e->x + e->tied_gradient + e->head_gradient + e->work_head);
+    raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
+                                        e->head_gradient + e->work_head + e->head_room);
 }
 
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
@@ -358,6 +362,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
 
     const struct tdm_machine *machine = schedule->machine;
+    estimate.bytes[TDM_HOST] += e->resident_bytes[TDM_HOST];
     for (int place = 0; place < TDM_PLACES; place++)
         estimate.bytes[place] += machine->runtime_bytes[place];
     estimate.body_bytes += machine->runtime_bytes[TDM_DEVICE];

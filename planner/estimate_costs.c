@@ -27,6 +27,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     uint64_t work = live[TDM_DEVICE][TDM_WORKSPACE] - profile->resident_work;
     (void)err;
 
+    if (op->kind == TDM_OP_COPY) /* of units, which may pass beside the computing */
+        return TDM_OK;
     if (op->phase == TDM_OPTIMIZER_PHASE) {
         e->optimizer_seconds += seconds;
         return TDM_OK;
@@ -72,9 +74,9 @@ static void note_residents(struct profile *profile)
         if (!buffer->resident)
             continue;
         bool by_chunk = buffer->axis == TDM_AXIS_CHUNK;
-        e->resident_bytes =
-            tdm_size_add(e->resident_bytes,
-                         by_chunk ? tdm_size_mul(buffer->slot_bytes, e->chunks) : buffer->bytes);
+        uint64_t *resident = &e->resident_bytes[buffer->place];
+        *resident = tdm_size_add(*resident, by_chunk ? tdm_size_mul(buffer->slot_bytes, e->chunks)
+                                                     : buffer->bytes);
         if (buffer->category == TDM_WORKSPACE)
             profile->resident_work += buffer->bytes;
     }
@@ -100,6 +102,37 @@ static void small_schedule(const struct tdm_schedule *base, uint64_t *sequences,
         groups[i] = (struct tdm_group){.layers = 1};
 }
 
+/* Bytes on the device for a content of the layers that are at home on the host. */
+static uint64_t ring_bytes(const struct tdm_schedule *base, enum tdm_state state,
+                           enum tdm_content content, uint32_t slots)
+{
+    uint64_t most = 0;
+    for (uint32_t layer = 0; layer < base->model->layers; layer++)
+        most = larger(most, tdm_content_bytes(base, content, layer, 0));
+    return base->homes[state].device_layers < base->model->layers ? slots * most : 0;
+}
+
+static uint64_t room_bytes(const struct tdm_schedule *base, uint32_t unit)
+{
+    bool far = tdm_schedule_home(base, TDM_STATE_WEIGHTS, unit) == TDM_HOST;
+    return far ? tdm_content_bytes(base, TDM_UNIT_WEIGHTS, unit, 0) : 0;
+}
+
+static void note_rings(struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    uint32_t embedding = tdm_model_embedding_unit(base->model);
+    uint32_t slots = base->rings.optimizer;
+    e->weight_ring = ring_bytes(base, TDM_STATE_WEIGHTS, TDM_UNIT_WEIGHTS, base->rings.weights);
+    e->embedding_room = room_bytes(base, embedding);
+    e->head_room = room_bytes(base, tdm_model_head_unit(base->model)) +
+                   (base->model->tied ? e->embedding_room : 0);
+    if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
+        return;
+    e->state_rings = ring_bytes(base, TDM_STATE_MASTER, TDM_UNIT_MASTER, slots) +
+                     2 * ring_bytes(base, TDM_STATE_MOMENTS, TDM_UNIT_MOMENT1, slots);
+}
+
 static void note_sizes(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -111,6 +144,7 @@ static void note_sizes(struct tdm_estimator *e)
     e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
+    note_rings(e);
     if (base->pass == TDM_EVALUATE)
         return; /* no gradients */
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE)

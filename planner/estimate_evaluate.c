@@ -16,12 +16,13 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
     }
     uint64_t n = e->chunks;
     uint64_t slots = by_layer || schedule->group_count > 1 ? n : 1; /* of X between layers */
-    uint64_t all = runtime[TDM_DEVICE] + e->resident_bytes + slots * e->x;
+    uint64_t all =
+        runtime[TDM_DEVICE] + e->resident_bytes[TDM_DEVICE] + e->weight_ring + slots * e->x;
     struct tdm_estimate estimate = {
         .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
-        .bytes[TDM_HOST] = runtime[TDM_HOST],
+        .bytes[TDM_HOST] = runtime[TDM_HOST] + e->resident_bytes[TDM_HOST],
         .body_bytes = all + most * n * e->kv + e->work_forward,
-        .head_bytes = all + last * n * e->kv + e->work_head,
+        .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
     };
     estimate.bytes[TDM_DEVICE] =
         larger(estimate.body_bytes,

@@ -26,8 +26,11 @@ struct tdm_estimator {
     double attention_grad_seconds;
     double head_seconds, optimizer_seconds; /* of the whole step */
 
-    uint64_t
-        resident_bytes; /* weights, optimizer states, tokens; without optimizer gradients too */
+    /* weights, optimizer states, tokens; without optimizer gradients too */
+    uint64_t resident_bytes[TDM_PLACES];
+    /* on the device, for state whose home is the host: rings of weights (all the step) and of masters
+     * and moments (in the backward), rooms for weights of head (with a tied embedding) and embedding */
+    uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, kv, dkv; /* bytes of a chunk's slot */
     uint64_t layer_gradient, head_gradient, embedding_gradient, tied_gradient; /* not resident */

@@ -124,6 +124,25 @@ static void print_groups(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "%u of %u layers, the last of %u\n", "groups", count, size, last);
 }
 
+/* State that is not all on the device. */
+static void print_homes(FILE *out, const struct tdm_schedule *schedule)
+{
+    uint32_t layers = schedule->model->layers;
+    for (int state = 0; state < TDM_STATES; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        bool rest = home->embedding == TDM_DEVICE && home->head == TDM_DEVICE;
+        if (home->device_layers == layers && rest)
+            continue;
+        fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
+        if (home->device_layers == 0 && home->embedding == TDM_HOST && home->head == TDM_HOST)
+            fprintf(out, "on the host\n");
+        else
+            fprintf(out, "%u of %u layers on the device; embedding on the %s, head on the %s\n",
+                    home->device_layers, layers, tdm_place_name(home->embedding),
+                    tdm_place_name(home->head));
+    }
+}
+
 static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
 {
     const struct tdm_dtypes *d = &schedule->dtypes;
@@ -136,6 +155,7 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     print_groups(out, schedule);
     print_chunks(out, schedule);
     print_stores(out, schedule);
+    print_homes(out, schedule);
     fprintf(out, ROW "%s tokens\n", "LM-head tile",
             tdm_format_tokens(schedule->head_tile_tokens < schedule->chunk_tokens
                                   ? schedule->head_tile_tokens

@@ -207,6 +207,40 @@ static enum tdm_status read_rate_schedule(struct reading *r, size_t field)
                : bad(r, TDM_RATE_SCHEDULE_NAMES);
 }
 
+/* A number of layers that are on the device, or a place for all, embedding and head too. */
+static enum tdm_status read_home(struct reading *r, size_t field)
+{
+    struct tdm_home *home = (struct tdm_home *)(void *)((char *)r->schedule + field);
+    uint32_t layers = r->schedule->model->layers;
+    enum tdm_place place;
+    uint64_t count;
+    if (tdm_place_parse(r->value, &place)) {
+        *home = (struct tdm_home){place == TDM_DEVICE ? layers : 0, place, place};
+        return TDM_OK;
+    }
+    if (r->value[0] < '0' || r->value[0] > '9')
+        return bad(r, "device, host or the number of layers that are on the device");
+    enum tdm_status status = tdm_parse_count(r->value, r->what, 0, layers, &count, r->err);
+    if (status == TDM_OK)
+        home->device_layers = (uint32_t)count;
+    return status;
+}
+
+static enum tdm_status read_home_place(struct reading *r, size_t field)
+{
+    enum tdm_place *place = (enum tdm_place *)(void *)((char *)r->schedule + field);
+    return tdm_place_parse(r->value, place) ? TDM_OK : bad(r, "device or host");
+}
+
+static enum tdm_status read_ring(struct reading *r, size_t field)
+{
+    uint64_t slots;
+    enum tdm_status status = tdm_parse_count(r->value, r->what, 1, TDM_MAX_RING, &slots, r->err);
+    if (status == TDM_OK)
+        *(uint32_t *)(void *)((char *)r->schedule + field) = (uint32_t)slots;
+    return status;
+}
+
 #define FIELD(member) offsetof(struct tdm_schedule, member)
 
 static const struct key keys[] = {
@@ -221,6 +255,21 @@ static const struct key keys[] = {
     {"kept_place", read_kept_place, 0},
     {"kept_from", read_kept_from, 0},
     {"held_place", read_held_place, 0},
+    {"weights", read_home, FIELD(homes[TDM_STATE_WEIGHTS])},
+    {"weights.embedding", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].embedding)},
+    {"weights.head", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].head)},
+    {"master", read_home, FIELD(homes[TDM_STATE_MASTER])},
+    {"master.embedding", read_home_place, FIELD(homes[TDM_STATE_MASTER].embedding)},
+    {"master.head", read_home_place, FIELD(homes[TDM_STATE_MASTER].head)},
+    {"moments", read_home, FIELD(homes[TDM_STATE_MOMENTS])},
+    {"moments.embedding", read_home_place, FIELD(homes[TDM_STATE_MOMENTS].embedding)},
+    {"moments.head", read_home_place, FIELD(homes[TDM_STATE_MOMENTS].head)},
+    {"gradients", read_home, FIELD(homes[TDM_STATE_GRADIENTS])},
+    {"gradients.embedding", read_home_place, FIELD(homes[TDM_STATE_GRADIENTS].embedding)},
+    {"gradients.head", read_home_place, FIELD(homes[TDM_STATE_GRADIENTS].head)},
+    {"rings.weights", read_ring, FIELD(rings.weights)},
+    {"rings.optimizer", read_ring, FIELD(rings.optimizer)},
+    {"rings.stashed", read_ring, FIELD(rings.stashed)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},

@@ -47,6 +47,25 @@ static enum tdm_category category_of(enum tdm_content content)
     }
 }
 
+static bool is_of_unit(enum tdm_content content)
+{
+    return content >= TDM_UNIT_WEIGHTS && content <= TDM_UNIT_GRADIENT;
+}
+
+enum tdm_state tdm_state_of(enum tdm_content content)
+{
+    switch (content) {
+    case TDM_UNIT_WEIGHTS:
+        return TDM_STATE_WEIGHTS;
+    case TDM_UNIT_MASTER:
+        return TDM_STATE_MASTER;
+    case TDM_UNIT_GRADIENT:
+        return TDM_STATE_GRADIENTS;
+    default:
+        return TDM_STATE_MOMENTS;
+    }
+}
+
 /* Adds a buffer of `slots` slots for `content`; returns its number. Capacity was reserved. */
 static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_category category,
                         enum tdm_axis axis, enum tdm_content content, uint32_t unit,
@@ -66,6 +85,7 @@ static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_catego
     buffer->place = place;
     buffer->category = category;
     buffer->axis = axis;
+    buffer->by_part = is_of_unit(content);
     buffer->dtype = tdm_content_dtype(b->schedule, content);
     buffer->slots = slots;
     buffer->slot_bytes =
@@ -93,28 +113,75 @@ static uint32_t resident(struct builder *b, uint32_t number, enum tdm_content co
     return number;
 }
 
-/* Weights, master or moments: a row for the layers, one buffer each for embedding and head. */
-static void declare_units(struct builder *b, enum tdm_content content, const char *name,
-                          uint32_t rows[TDM_UNIT_ROWS])
+/* Homes of a content of units: a row of layers at each place, one buffer each for embedding and head.
+ * Between steps they hold `initial`. */
+static void declare_homes(struct builder *b, enum tdm_content content, enum tdm_content initial,
+                          const char *name)
 {
     if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
         return;
+    const struct tdm_home *home = &b->schedule->homes[tdm_state_of(content)];
+    uint32_t *rows = b->layout->home[content - TDM_UNIT_WEIGHTS];
+    uint32_t layers = b->model->layers, near = home->device_layers;
+    uint32_t largest = largest_layer(b->model);
     uint32_t embedding = tdm_model_embedding_unit(b->model);
     uint32_t head = tdm_model_head_unit(b->model);
     enum tdm_category category = category_of(content);
 
-    rows[TDM_ROW_LAYERS] =
-        resident(b,
-                 declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest_layer(b->model),
-                         0, b->model->layers, "%s.layers", name),
-                 content, 0, TDM_NONE);
+    if (near > 0)
+        rows[TDM_ROW_LAYERS] = resident(b,
+                                        declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
+                                                largest, 0, near, "%s.layers", name),
+                                        initial, 0, TDM_NONE);
+    if (near < layers)
+        rows[TDM_ROW_HOST_LAYERS] =
+            resident(b,
+                     declare(b, TDM_HOST, category, TDM_AXIS_UNIT, content, largest, 0,
+                             layers - near, "%s.host_layers", name),
+                     initial, near, TDM_NONE);
     rows[TDM_ROW_EMBEDDING] = resident(b,
-                                       declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
+                                       declare(b, home->embedding, category, TDM_AXIS_UNIT, content,
                                                embedding, 0, 1, "%s.embedding", name),
-                                       content, embedding, TDM_NONE);
+                                       initial, embedding, TDM_NONE);
     rows[TDM_ROW_HEAD] = resident(
-        b, declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, head, 0, 1, "%s.head", name),
-        content, head, TDM_NONE);
+        b, declare(b, home->head, category, TDM_AXIS_UNIT, content, head, 0, 1, "%s.head", name),
+        initial, head, TDM_NONE);
+}
+
+/* On the device: where what is at home on the host is used. */
+static void declare_staged(struct builder *b, enum tdm_content content, uint32_t slots,
+                           const char *name)
+{
+    if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
+        return;
+    const struct tdm_home *home = &b->schedule->homes[tdm_state_of(content)];
+    uint32_t *rows = b->layout->staged[content - TDM_UNIT_WEIGHTS];
+    if (home->device_layers < b->model->layers)
+        rows[TDM_ROW_LAYERS] = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
+                                       largest_layer(b->model), 0, slots, "staged_%s.layers", name);
+    if (home->embedding == TDM_HOST)
+        rows[TDM_ROW_EMBEDDING] =
+            declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
+                    tdm_model_embedding_unit(b->model), 0, 1, "staged_%s.embedding", name);
+    if (home->head == TDM_HOST)
+        rows[TDM_ROW_HEAD] = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
+                                     tdm_model_head_unit(b->model), 0, 1, "staged_%s.head", name);
+}
+
+static void declare_state(struct builder *b)
+{
+    const struct tdm_rings *rings = &b->schedule->rings;
+    declare_homes(b, TDM_UNIT_WEIGHTS, TDM_UNIT_WEIGHTS, "weights");
+    declare_staged(b, TDM_UNIT_WEIGHTS, rings->weights, "weights");
+    if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return;
+    /* an evaluate pass has them too, untouched, so that it can run among steps that train */
+    declare_homes(b, TDM_UNIT_MASTER, TDM_UNIT_MASTER, "master");
+    declare_homes(b, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT1, "moment1");
+    declare_homes(b, TDM_UNIT_MOMENT2, TDM_UNIT_MOMENT2, "moment2");
+    declare_staged(b, TDM_UNIT_MASTER, rings->optimizer, "master");
+    declare_staged(b, TDM_UNIT_MOMENT1, rings->optimizer, "moment1");
+    declare_staged(b, TDM_UNIT_MOMENT2, rings->optimizer, "moment2");
 }
 
 static void declare_residents(struct builder *b)
@@ -122,20 +189,16 @@ static void declare_residents(struct builder *b)
     struct tdm_layout *layout = b->layout;
     uint32_t chunks = b->program->chunk_count;
 
+    declare_state(b);
     layout->tokens = resident(b,
                               declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_TOKENS, 0,
                                       b->chunk_capacity, chunks, "tokens"),
                               TDM_TOKENS, TDM_NONE, 0);
-    declare_units(b, TDM_UNIT_WEIGHTS, "weights", layout->weights);
     layout->loss = resident(
         b, declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_CHUNK, TDM_LOSS, 0, 1, chunks, "loss"),
         TDM_EMPTY, TDM_NONE, TDM_NONE);
     if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
-    /* an evaluate pass has them too, untouched, so that it can run among steps that train */
-    declare_units(b, TDM_UNIT_MASTER, "master", layout->master);
-    declare_units(b, TDM_UNIT_MOMENT1, "moment1", layout->moment1);
-    declare_units(b, TDM_UNIT_MOMENT2, "moment2", layout->moment2);
     if (b->schedule->pass == TDM_TRAIN)
         layout->norms = resident(b,
                                  declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT,
@@ -143,49 +206,71 @@ static void declare_residents(struct builder *b)
                                  TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
-/* Without an optimizer all gradients exist at the end of the step; else those of one layer
- * (layer-major) or of one group (chunk-major) at a time. */
+bool tdm_gradients_stay(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
+}
+
+bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit)
+{
+    return !tdm_gradients_stay(program->schedule) ||
+           tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit);
+}
+
+/* Where gradients are summed: at home where that is the device and they stay there; else one layer's
+ * (layer-major) or one group's (chunk-major) at a time. */
 static void declare_gradients(struct builder *b)
 {
     const struct tdm_schedule *schedule = b->schedule;
     const struct tdm_model *model = b->model;
     struct tdm_layout *layout = b->layout;
-    bool all = schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
     uint32_t largest = largest_layer(model);
+    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
     enum tdm_content content = TDM_UNIT_GRADIENT;
 
-    uint32_t row = TDM_NONE;
+    if (tdm_gradients_stay(schedule))
+        declare_homes(b, content, TDM_EMPTY, "gradients");
+    uint32_t row = TDM_NONE, group_of_row = TDM_NONE;
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
         uint32_t first = tdm_schedule_first_layer(schedule, group);
-        layout->layer_gradient_slot[layer] = 0;
-        if (all)
-            layout->layer_gradient_slot[layer] = layer;
-        else if (schedule->order == TDM_CHUNK_MAJOR)
-            layout->layer_gradient_slot[layer] = layer - first;
-        if (layer == 0 && (all || schedule->order == TDM_LAYER_MAJOR))
-            row = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, largest, 0,
-                          all ? model->layers : 1, "gradients.layers");
-        else if (!all && schedule->order == TDM_CHUNK_MAJOR && layer == first)
-            row = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, largest, 0,
-                          schedule->groups[group].layers, "gradients.group%u", group);
+        if (!tdm_gradient_passes(b->program, layer)) {
+            struct tdm_ref home = tdm_home_of(b->program, content, layer);
+            layout->layer_gradient[layer] = home.buffer;
+            layout->layer_gradient_slot[layer] = home.slot;
+            continue;
+        }
+        if (by_layer ? row == TDM_NONE : group != group_of_row)
+            row = by_layer ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
+                                     0, 1, "gradients.layer")
+                           : declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
+                                     0, schedule->groups[group].layers, "gradients.group%u", group);
+        group_of_row = group;
         layout->layer_gradient[layer] = row;
+        layout->layer_gradient_slot[layer] = by_layer ? 0 : layer - first;
     }
-    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
-    layout->embedding_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content,
-                                         embedding, 0, 1, "gradients.embedding");
-    layout->head_gradient =
-        declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, head, 0, 1, "gradients.head");
-    if (model->tied)
-        layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT,
-                                        TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied");
-    if (all) {
-        resident(b, row, TDM_EMPTY, 0, TDM_NONE);
-        resident(b, layout->embedding_gradient, TDM_EMPTY, embedding, TDM_NONE);
-        resident(b, layout->head_gradient, TDM_EMPTY, head, TDM_NONE);
-        if (model->tied)
-            resident(b, layout->tied_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
-    }
+    layout->embedding_gradient = tdm_gradient_passes(b->program, embedding)
+                                     ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
+                                               embedding, 0, 1, "gradients.embedding_sum")
+                                     : tdm_home_of(b->program, content, embedding).buffer;
+    layout->head_gradient = tdm_gradient_passes(b->program, head)
+                                ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
+                                          head, 0, 1, "gradients.head_sum")
+                                : tdm_home_of(b->program, content, head).buffer;
+    if (!model->tied)
+        return;
+    layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, TDM_TIED_GRADIENT,
+                                    0, 0, 1, "gradients.tied");
+    if (!tdm_gradients_stay(schedule))
+        return;
+    if (tdm_gradient_passes(b->program, embedding))
+        layout->tied_home = resident(b,
+                                     declare(b, TDM_HOST, TDM_GRADIENTS, TDM_AXIS_UNIT,
+                                             TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied_home"),
+                                     TDM_EMPTY, TDM_NONE, TDM_NONE);
+    else
+        resident(b, layout->tied_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
 /* Does a layer run forward again with its group? In chunk-major order the last layer of all does too:
@@ -329,7 +414,8 @@ static void declare_rings(struct builder *b)
     bool host_held = any_on_host(program, layout->held_input, layers);
     uint32_t chunks = program->chunk_count;
     uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
-    uint32_t stash_slots = chunks < 2 ? 1 : 2;
+    uint32_t stash_slots =
+        b->schedule->rings.stashed < chunks ? b->schedule->rings.stashed : chunks;
 
     if (host_inputs || host_held)
         layout->fetched_x = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
@@ -410,15 +496,15 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     uint32_t *scalars[] = {&layout->tokens,        &layout->loss,
                            &layout->norms,         &layout->embedding_gradient,
                            &layout->head_gradient, &layout->tied_gradient,
-                           &layout->stream,        &layout->fetched_x,
-                           &layout->stashed_x};
+                           &layout->tied_home,     &layout->stream,
+                           &layout->fetched_x,     &layout->stashed_x};
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
         *scalars[i] = TDM_NONE;
     for (int store = 0; store < TDM_STORES; store++)
         layout->fetched[store] = layout->stashed[store] = TDM_NONE;
-    for (int row = 0; row < TDM_UNIT_ROWS; row++)
-        layout->weights[row] = layout->master[row] = layout->moment1[row] = layout->moment2[row] =
-            TDM_NONE;
+    for (int content = 0; content < TDM_UNIT_CONTENTS; content++)
+        for (int row = 0; row < TDM_UNIT_ROWS; row++)
+            layout->home[content][row] = layout->staged[content][row] = TDM_NONE;
     for (int content = 0; content < TDM_CONTENTS; content++)
         layout->work[content] = TDM_NONE;
 
@@ -480,6 +566,8 @@ void tdm_layout_free(struct tdm_layout *layout)
     free(layout->held_input);
     free(layout->group_of);
     free(layout->tile_base);
+    free(layout->visits);
+    free(layout->updates);
     free(layout);
 }
 
@@ -492,7 +580,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
         if (program->chunks[chunk].tokens > b.chunk_capacity)
             b.chunk_capacity = program->chunks[chunk].tokens;
-    b.capacity = 2 * MAX_WORKSPACES + 12 * model->layers + 2 * schedule->group_count;
+    b.capacity =
+        2 * MAX_WORKSPACES + 8 * TDM_UNIT_CONTENTS + 12 * model->layers + 2 * schedule->group_count;
     program->layout = b.layout = layout_new(program);
     program->buffers = calloc(b.capacity, sizeof(*program->buffers));
     if (program->layout == NULL || program->buffers == NULL)
@@ -511,7 +600,7 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         if (program->buffers[i].bytes == TDM_SIZE_MAX)
             return tdm_fail(err, TDM_INPUT, "buffer \"%s\" has more than 2^64 bytes",
                             program->buffers[i].name);
-    return TDM_OK;
+    return tdm_stream_plan(program, err);
 }
 
 uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
@@ -527,12 +616,35 @@ uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_p
     return elements * tdm_dtype_bytes(dtype);
 }
 
-enum tdm_unit_row tdm_unit_row_of(const struct tdm_model *model, uint32_t unit, uint32_t *slot)
+struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content content,
+                           uint32_t unit)
 {
-    *slot = unit < model->layers ? unit : 0;
+    const struct tdm_model *model = program->schedule->model;
+    const uint32_t *rows = program->layout->home[content - TDM_UNIT_WEIGHTS];
+    uint32_t near = program->schedule->homes[tdm_state_of(content)].device_layers;
+    struct tdm_ref ref = {TDM_NONE, 0};
     if (unit < model->layers)
-        return TDM_ROW_LAYERS;
-    return unit == tdm_model_embedding_unit(model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD;
+        ref = unit < near ? (struct tdm_ref){rows[TDM_ROW_LAYERS], unit}
+                          : (struct tdm_ref){rows[TDM_ROW_HOST_LAYERS], unit - near};
+    else
+        ref.buffer =
+            rows[unit == tdm_model_embedding_unit(model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
+    return ref.buffer == TDM_NONE ? tdm_nowhere : ref;
+}
+
+bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content, uint32_t unit)
+{
+    uint32_t home = tdm_home_of(program, content, unit).buffer;
+    return home != TDM_NONE && program->buffers[home].place != TDM_DEVICE;
+}
+
+bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
+                      uint32_t *buffer, uint32_t *slot)
+{
+    struct tdm_ref home = tdm_home_of(program, content, unit);
+    *buffer = home.buffer;
+    *slot = home.slot;
+    return home.buffer != TDM_NONE;
 }
 
 bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,

@@ -9,6 +9,7 @@ libtidemark_a_SOURCES += \
 	schedule/learning_rate.h \
 	schedule/lower.c \
 	schedule/lower_backward.c \
+	schedule/lower_stream.c \
 	schedule/lower_emit.c \
 	schedule/lower_layer.c \
 	schedule/lower_parts.h \

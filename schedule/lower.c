@@ -62,9 +62,54 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
         tdm_low_release(l, l->layout->input[group]);
 }
 
+/* A gradient is complete: if it stays and its home is far, it goes there. */
+static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    if (tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
+        tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_gradient_ref(l, unit),
+                          tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit),
+                          tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
+}
+
+static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t embedding = tdm_model_embedding_unit(l->model);
+    if (!tdm_gradient_passes(l->program, embedding))
+        return;
+    if (l->layout->tied_home != TDM_NONE)
+        tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->tied_gradient, 0},
+                          (struct tdm_ref){l->layout->tied_home, 0},
+                          tdm_low_sum_tag(TDM_TIED_GRADIENT, embedding, TDM_NONE, 0));
+    tdm_low_release(l, l->layout->tied_gradient);
+}
+
+/* Weights that bodies between two markers use beside those of their layers: of the embedding, in
+ * layer 0; of the head. */
+static void use_embedding(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
+{
+    uint32_t embedding = tdm_model_embedding_unit(l->model);
+    if (begin)
+        tdm_low_enter_room(l, body, embedding);
+    else
+        tdm_low_leave_room(l, embedding);
+}
+
+static void use_head(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
+{
+    uint32_t head = tdm_model_head_unit(l->model);
+    if (l->model->tied)
+        use_embedding(l, body, begin);
+    if (begin)
+        tdm_low_enter_room(l, body, head);
+    else
+        tdm_low_leave_room(l, head);
+}
+
 static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer;
+    if (layer == 0)
+        use_embedding(l, body, true);
     tdm_low_alloc(l, sweep_row(l, layer, body->pass));
     if (body->pass == TDM_PASS_FIRST) {
         alloc_kept(l, body->group, layer);
@@ -77,11 +122,14 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
 static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer;
+    if (layer == 0)
+        use_embedding(l, body, false);
     tdm_low_release(l, sweep_row(l, layer, body->pass));
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
-    if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+    end_gradient(l, body, layer);
+    if (tdm_gradient_passes(l->program, layer))
         tdm_low_release(l, l->layout->layer_gradient[layer]);
     release_stores(l, body->group, layer);
 }
@@ -101,10 +149,13 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t end = first + l->schedule->groups[body->group].layers;
     bool forward = body->pass == TDM_PASS_FIRST;
 
+    if (first == 0)
+        use_embedding(l, body, true);
     if (forward && group_needs_x(l, body->group))
         tdm_low_alloc_work(l, TDM_X);
-    if (!forward && l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        tdm_low_alloc(l, l->layout->layer_gradient[first]);
+    /* layers that are far from home come above those that are not */
+    if (!forward && tdm_gradient_passes(l->program, end - 1))
+        tdm_low_alloc(l, l->layout->layer_gradient[end - 1]);
     for (uint32_t layer = first; layer < end; layer++) {
         if (forward) {
             alloc_kept(l, body->group, layer);
@@ -123,6 +174,8 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
     uint32_t first = first_layer(l, body->group);
     uint32_t end = first + l->schedule->groups[body->group].layers;
 
+    if (first == 0)
+        use_embedding(l, body, false);
     if (body->pass == TDM_PASS_FIRST) {
         if (group_needs_x(l, body->group))
             tdm_low_release_work(l, TDM_X);
@@ -132,9 +185,10 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
     for (uint32_t layer = first; layer < end; layer++) {
         tdm_low_release(l, l->layout->dkv[layer]);
         release_stores(l, body->group, layer);
+        end_gradient(l, body, layer);
     }
-    if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        tdm_low_release(l, l->layout->layer_gradient[first]);
+    if (tdm_gradient_passes(l->program, end - 1))
+        tdm_low_release(l, l->layout->layer_gradient[end - 1]);
 }
 
 /* Is any of these buffers, one a layer or group, on the host? */
@@ -175,7 +229,9 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
 {
     void (*act)(struct tdm_lowering *, uint32_t) = begin ? tdm_low_alloc : tdm_low_release;
     bool forward = body->phase == TDM_FORWARD;
+    uint32_t embedding = tdm_model_embedding_unit(l->model);
     phase_rings(l, forward, act);
+    tdm_low_stream_phase(l, body, begin);
     l->next_fetched_x = l->next_stashed_x = 0;
     for (int store = 0; store < TDM_STORES; store++)
         l->next_fetched[store] = l->next_stashed[store] = 0;
@@ -183,20 +239,30 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
     bool evaluates = l->schedule->pass == TDM_EVALUATE; /* its only phase */
     if (evaluates || (begin ? forward == tdm_low_layer_major(l) : !forward))
         act(l, l->layout->stream);
-    if (!begin && !forward && l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        act(l, l->layout->tied_gradient);
+    if (begin || forward)
+        return;
+    end_tied_gradient(l, body);
+    end_gradient(l, body, embedding);
+    if (tdm_gradients_stay(l->schedule) && tdm_gradient_passes(l->program, embedding))
+        tdm_low_release(l, l->layout->embedding_gradient);
 }
 
-static void head_gradients(struct tdm_lowering *l, bool begin)
+static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
-    if (l->schedule->optimizer.kind == TDM_OPTIMIZER_NONE || l->schedule->pass == TDM_EVALUATE)
-        return; /* resident, or none */
+    uint32_t head = tdm_model_head_unit(l->model);
+    bool passes = tdm_gradient_passes(l->program, head);
+    use_head(l, body, begin);
     if (begin) {
-        tdm_low_alloc(l, l->layout->head_gradient);
-        tdm_low_alloc(l, l->layout->tied_gradient); /* lives until the embedding's optimizer */
-    } else {
-        tdm_low_release(l, l->layout->head_gradient);
+        if (passes)
+            tdm_low_alloc(l, l->layout->head_gradient);
+        /* lives until the embedding's gradient is complete too */
+        if (tdm_gradient_passes(l->program, tdm_model_embedding_unit(l->model)))
+            tdm_low_alloc(l, l->layout->tied_gradient);
+        return;
     }
+    end_gradient(l, body, head);
+    if (passes)
+        tdm_low_release(l, l->layout->head_gradient);
 }
 
 /* ---- the queue ---- */
@@ -223,12 +289,14 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         break;
     case TDM_BODY_HEAD_BEGIN:
     case TDM_BODY_HEAD_END:
-        head_gradients(l, body->kind == TDM_BODY_HEAD_BEGIN);
+        head_gradients(l, body, body->kind == TDM_BODY_HEAD_BEGIN);
         break;
     case TDM_BODY_FORWARD:
+        tdm_low_visit(l, body, body->layer);
         tdm_low_forward_body(l, pending);
         break;
     case TDM_BODY_KV:
+        tdm_low_visit(l, body, body->layer);
         tdm_low_kv_body(l, pending);
         break;
     case TDM_BODY_HEAD:
@@ -238,6 +306,7 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         tdm_low_loss_body(l, body);
         break;
     case TDM_BODY_BACKWARD:
+        tdm_low_visit(l, body, body->layer);
         tdm_low_backward_body(l, pending);
         break;
     case TDM_BODY_OPTIMIZER:
@@ -284,6 +353,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
                              .self = self,
                              .err = err,
                              .status = TDM_OK,
+                             .ring = {.current = TDM_NONE},
                              .depth = tdm_prefetch_depth(program)};
     for (uint32_t i = 0; i < program->buffer_count; i++)
         if (program->buffers[i].resident)

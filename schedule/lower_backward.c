@@ -268,7 +268,7 @@ static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *bo
     on_unit.layer = unit;
 
     if (body->chunk == chunks - 1) { /* rows of tokens that do not occur stay zero */
-        if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+        if (tdm_gradient_passes(l->program, unit))
             tdm_low_alloc(l, gradient.buffer);
         tdm_low_op_begin(l, &on_unit, TDM_OP_ZERO, TDM_PART_EMBEDDING);
         tdm_low_access(l, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
@@ -306,7 +306,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 
     if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
-        if (l->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+        if (tdm_gradient_passes(l->program, layer))
             tdm_low_alloc(l, l->layout->layer_gradient[layer]);
     }
 
@@ -346,10 +346,9 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
         embedding_backward(l, body);
 }
 
-static void updates(struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
-                    enum tdm_content content, enum tdm_dtype dtype)
+static void updates(struct tdm_lowering *l, enum tdm_content content, enum tdm_dtype dtype)
 {
-    struct tdm_ref ref = tdm_low_unit_ref(l, rows, l->op.layer);
+    struct tdm_ref ref = tdm_low_unit_on_device(l, content, l->op.layer);
     if (ref.buffer == TDM_NONE) {
         tdm_low_absent(l);
         return;
@@ -370,13 +369,14 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
     uint64_t gradient_bytes = tdm_part_bytes(l->model, unit, TDM_PART_ALL, dtypes->gradients);
     struct tdm_tag gradient = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0);
 
+    tdm_low_update_begin(l, body, unit);
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
-    updates(l, layout->weights, TDM_UNIT_WEIGHTS, dtypes->weights);
+    updates(l, TDM_UNIT_WEIGHTS, dtypes->weights);
     tdm_low_access(l, tdm_low_gradient_ref(l, unit), 1, TDM_READ, TDM_PART_ALL, gradient, gradient,
                    gradient_bytes);
-    updates(l, layout->master, TDM_UNIT_MASTER, dtypes->master);
-    updates(l, layout->moment1, TDM_UNIT_MOMENT1, dtypes->moments);
-    updates(l, layout->moment2, TDM_UNIT_MOMENT2, dtypes->moments);
+    updates(l, TDM_UNIT_MASTER, dtypes->master);
+    updates(l, TDM_UNIT_MOMENT1, dtypes->moments);
+    updates(l, TDM_UNIT_MOMENT2, dtypes->moments);
     struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
     tdm_low_access(l, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE, 0, norms, norms,
                    sizeof(double));
@@ -388,4 +388,5 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_op_end(l);
     if (unit == embedding)
         tdm_low_release(l, layout->embedding_gradient);
+    tdm_low_update_end(l, body, unit);
 }

@@ -109,19 +109,11 @@ void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content)
 
 /* ---- units: weights, gradients, moments ---- */
 
-struct tdm_ref tdm_low_unit_ref(const struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
-                                uint32_t unit)
-{
-    struct tdm_ref ref;
-    ref.buffer = rows[tdm_unit_row_of(l->model, unit, &ref.slot)];
-    return ref;
-}
-
 void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part)
 {
     struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
-    tdm_low_access(l, tdm_low_unit_ref(l, l->layout->weights, unit), 1, TDM_READ, part, what, what,
-                   tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
+    tdm_low_access(l, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part, what,
+                   what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
 }
 
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
@@ -162,6 +154,22 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
     l->op.layer = what.layer;
     tdm_low_reads(l, from, what);
     tdm_low_writes(l, to, what);
+    tdm_low_op_end(l);
+}
+
+void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+{
+    uint64_t bytes = tdm_content_bytes(l->schedule, what.content, what.layer, 0);
+    uint32_t part = l->program->buffers[from.buffer].by_part ? TDM_PART_ALL : 0;
+    tdm_low_op_begin(l, body, TDM_OP_COPY, 0);
+    l->op.lane = lane;
+    l->op.layer = what.layer;
+    l->op.chunk = TDM_NONE;
+    l->op.tokens = 0;
+    tdm_low_access(l, from, 1, TDM_READ, part, what, what, bytes);
+    tdm_low_access(l, to, 1, TDM_WRITE, part, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
+                   bytes);
     tdm_low_op_end(l);
 }
 

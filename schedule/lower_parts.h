@@ -15,17 +15,18 @@
 /* Bodies that the queue can hold; more than any prefetch. */
 #define MAX_QUEUE 32u
 
-/* A slot of a buffer. */
-struct tdm_ref {
-    uint32_t buffer, slot;
-};
-
-static const struct tdm_ref tdm_nowhere = {TDM_NONE, 0};
-
 /* A body in the queue, and where its fetches put what it will read. */
 struct tdm_pending {
     struct tdm_body body;
     struct tdm_ref fetched_x, fetched[TDM_STORES];
+};
+
+/* What the ring of weights holds: visits in the order of the layout's list, some of them ahead. */
+struct tdm_weight_ring {
+    uint32_t layer[TDM_MAX_RING];  /* in a slot; TDM_NONE: nothing */
+    uint64_t needed[TDM_MAX_RING]; /* 1 + the last visit that was promised the slot */
+    uint32_t visit, next;          /* under way; not yet promised a slot */
+    uint32_t current;              /* layer under way */
 };
 
 struct tdm_lowering {
@@ -44,6 +45,9 @@ struct tdm_lowering {
     uint32_t queue_first, queue_count, depth;
     uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
+    struct tdm_weight_ring ring;
+    uint32_t update, next_update;       /* in the layout's list: due, not yet fetched */
+    uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
 };
 
 /* ---- lower_emit.c ---- */
@@ -79,9 +83,7 @@ struct tdm_ref tdm_low_work(const struct tdm_lowering *l, enum tdm_content conte
 void tdm_low_alloc_work(struct tdm_lowering *l, enum tdm_content content);
 void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content);
 
-/* Units: the slot in one of the per-unit rows, weights as an operand, the slot of a gradient. */
-struct tdm_ref tdm_low_unit_ref(const struct tdm_lowering *l, const uint32_t rows[TDM_UNIT_ROWS],
-                                uint32_t unit);
+/* Units: weights as an operand, the slot of a gradient. */
 void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
 
@@ -97,6 +99,30 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
                   struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
 bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next);
+
+/* A whole unit between its home and where it is used. */
+void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
+
+/* ---- lower_stream.c ---- */
+
+/* Where a unit's weights, master or moments can be used on the device. */
+struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_content content,
+                                      uint32_t unit);
+
+/* A body is about to use a layer's weights: they come, and those of the next layers ahead. */
+void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer);
+
+/* Weights of embedding or head are used from here on, and no longer. */
+void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
+void tdm_low_leave_room(struct tdm_lowering *l, uint32_t unit);
+
+/* Around the update of a unit: what it changes comes, and goes home. */
+void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
+void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
+
+/* The rings of a phase of the step. */
+void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);
 
 /* ---- lower_where.c ---- */
 

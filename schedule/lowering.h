@@ -10,8 +10,25 @@
 
 #include "schedule/program.h"
 
-/* Where a unit's tensors are: the layers share a row, embedding and head have buffers of their own. */
-enum tdm_unit_row { TDM_ROW_LAYERS, TDM_ROW_EMBEDDING, TDM_ROW_HEAD, TDM_UNIT_ROWS };
+/* A slot of a buffer. */
+struct tdm_ref {
+    uint32_t buffer, slot;
+};
+
+static const struct tdm_ref tdm_nowhere = {TDM_NONE, 0};
+
+/* Where units are: the layers on the device share a row, those on the host another; embedding and head
+ * have buffers of their own. */
+enum tdm_unit_row {
+    TDM_ROW_LAYERS,
+    TDM_ROW_HOST_LAYERS,
+    TDM_ROW_EMBEDDING,
+    TDM_ROW_HEAD,
+    TDM_UNIT_ROWS
+};
+
+/* What units have, as indices: weights, master, both moments, gradient. */
+#define TDM_UNIT_CONTENTS (TDM_UNIT_GRADIENT - TDM_UNIT_WEIGHTS + 1)
 
 /* What a chunk of a layer may keep or hold beside its input, one buffer each. */
 enum tdm_store { TDM_STORE_ATTENTION, TDM_STORE_Q, TDM_STORE_GATE_UP, TDM_STORES };
@@ -25,9 +42,12 @@ enum tdm_set tdm_store_set(enum tdm_store store);
  * kv and dkv buffer. */
 struct tdm_layout {
     uint32_t tokens, loss, norms;
-    uint32_t weights[TDM_UNIT_ROWS], master[TDM_UNIT_ROWS], moment1[TDM_UNIT_ROWS],
-        moment2[TDM_UNIT_ROWS];
-    uint32_t embedding_gradient, head_gradient, tied_gradient;
+    /* by content - TDM_UNIT_WEIGHTS: homes of units, and where on the device those of the host are
+     * used: a ring for the layers, a room each for embedding and head */
+    uint32_t home[TDM_UNIT_CONTENTS][TDM_UNIT_ROWS];
+    uint32_t staged[TDM_UNIT_CONTENTS][TDM_UNIT_ROWS];
+    /* where gradients are summed; a tied one goes to tied_home if embedding gradients are far */
+    uint32_t embedding_gradient, head_gradient, tied_gradient, tied_home;
     uint32_t stream; /* X between layers in the forward (layer-major, or without a backward), DX
                             * in the backward */
     uint32_t stream_slots;         /* one a chunk, or 1 where one chunk at a time is under way */
@@ -47,14 +67,26 @@ struct tdm_layout {
     uint32_t *held_input;       /* [layers] slot: chunk, or 0 in chunk-major */
     uint32_t *group_of;         /* [layers] */
     uint32_t *tile_base;        /* [chunks + 1] LM-head tiles before a chunk */
+
+    /* What streams through the rings of units, in order: layers whose weights bodies use one after the
+     * other, and layers that are updated. Owned. */
+    uint32_t *visits, *updates;
+    uint32_t visit_count, update_count;
 };
 
 /* Bytes of the tensors of one part (TDM_PART_ALL: of all) of a unit, at a dtype. */
 uint64_t tdm_part_bytes(const struct tdm_model *model, uint32_t unit, enum tdm_part part,
                         enum tdm_dtype dtype);
 
-/* Row and slot of a unit in the per-unit buffers. */
-enum tdm_unit_row tdm_unit_row_of(const struct tdm_model *model, uint32_t unit, uint32_t *slot);
+/* The kind of state that a content of units belongs to. */
+enum tdm_state tdm_state_of(enum tdm_content content);
+
+/* Home of a unit's content; tdm_nowhere if this schedule has none. */
+struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content content,
+                           uint32_t unit);
+
+/* Is it on the host, so that it must be staged for its use? */
+bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content, uint32_t unit);
 
 /* Fills program->buffers and program->layout for a program whose schedule and chunks are set. */
 enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_error *err);
@@ -69,6 +101,16 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
 /* Bodies by which fetches run ahead: the schedule's prefetch, but fewer than the chunks, so that a
  * fetch never overtakes the op that writes its source. */
 uint32_t tdm_prefetch_depth(const struct tdm_program *program);
+
+/* Do the gradients of all units exist at once, at the end of the backward? */
+bool tdm_gradients_stay(const struct tdm_schedule *schedule);
+
+/* Does a unit's gradient leave the place where it is summed when it is complete: to its home on the
+ * host, or because it was used? */
+bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit);
+
+/* Finds out what will stream through the rings of units: fills layout->visits and updates. */
+enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err);
 
 /* Emits the items of one step. */
 enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void *self,

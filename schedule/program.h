@@ -206,6 +206,7 @@ struct tdm_buffer {
     enum tdm_category category;
     enum tdm_dtype dtype;
     enum tdm_axis axis;
+    bool by_part;  /* slots hold units: what they hold is known part by part */
     bool resident; /* its contents outlive the step; slots hold `initial` before the first one */
     struct tdm_tag initial; /* slot k: chunk + k or layer + k, by the axis */
     uint32_t slots;
@@ -248,6 +249,11 @@ enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sin
                                  struct tdm_error *err);
 
 void tdm_program_free(struct tdm_program *program);
+
+/* Where a unit's weights, master, moments or gradient are at home between steps: a slot of a resident
+ * buffer. False if this schedule has none. */
+bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,
+                      uint32_t *buffer, uint32_t *slot);
 
 /* Looks a buffer up by name: its number, or TDM_NONE. */
 uint32_t tdm_program_find(const struct tdm_program *program, const char *name);

@@ -16,6 +16,7 @@ static const char *const purpose_names[TDM_PURPOSES] = {"train", "evaluate"};
 static const char *const order_names[TDM_ORDERS] = {"layer-major", "chunk-major"};
 static const char *const set_names[TDM_SETS] = {"input", "attention_output", "qkv", "all"};
 static const char *const kv_names[TDM_KVS] = {"recompute", "keep"};
+static const char *const state_names[TDM_STATES] = {"weights", "master", "moments", "gradients"};
 
 const char *tdm_purpose_name(enum tdm_purpose pass)
 {
@@ -35,6 +36,11 @@ const char *tdm_set_name(enum tdm_set set)
 const char *tdm_kv_name(enum tdm_kv kv)
 {
     return kv_names[kv];
+}
+
+const char *tdm_state_name(enum tdm_state state)
+{
+    return state_names[state];
 }
 
 /* Index of a name in a list, or -1. */
@@ -120,6 +126,9 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                                           .beta2 = 0.95,
                                                           .epsilon = 1e-8,
                                                           .weight_decay = 0.1};
+    for (int state = 0; state < TDM_STATES; state++)
+        schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
+    schedule->rings = (struct tdm_rings){.weights = 2, .optimizer = 1, .stashed = 2};
     schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
     schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
     schedule->model = model;
@@ -283,6 +292,35 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
     return TDM_OK;
 }
 
+static enum tdm_status check_homes(const struct tdm_schedule *schedule, const char *file,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = schedule->model;
+    for (int state = 0; state < TDM_STATES; state++)
+        if (schedule->homes[state].device_layers > model->layers)
+            return tdm_fail(err, TDM_INPUT, "%s: \"homes.%s.device_layers\" is %u of %u layers",
+                            file, state_names[state], schedule->homes[state].device_layers,
+                            model->layers);
+    for (uint32_t unit = 0; unit < model->unit_count; unit++)
+        if (tdm_schedule_home(schedule, TDM_STATE_GRADIENTS, unit) != TDM_DEVICE &&
+            schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"homes.gradients\" has the host, but the optimizer takes "
+                            "gradients as soon as they are complete; it must be the device",
+                            file);
+    const struct {
+        const char *name;
+        uint32_t slots;
+    } rings[] = {{"weights", schedule->rings.weights},
+                 {"optimizer", schedule->rings.optimizer},
+                 {"stashed", schedule->rings.stashed}};
+    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
+        if (rings[i].slots == 0 || rings[i].slots > TDM_MAX_RING)
+            return tdm_fail(err, TDM_INPUT, "%s: \"rings.%s\" is %u; use 1 to %u slots", file,
+                            rings[i].name, rings[i].slots, TDM_MAX_RING);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const char *file,
                                    struct tdm_error *err)
 {
@@ -312,6 +350,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     enum tdm_status status = check_dtypes(schedule, file, err);
     if (status == TDM_OK)
         status = check_groups(schedule, file, err);
+    if (status == TDM_OK)
+        status = check_homes(schedule, file, err);
     return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;
 }
 
@@ -321,6 +361,21 @@ uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule)
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         tokens = tdm_size_add(tokens, schedule->sequence_tokens[i]);
     return tokens;
+}
+
+enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
+                                 uint32_t unit)
+{
+    const struct tdm_home *home = &schedule->homes[state];
+    if (unit < schedule->model->layers)
+        return unit < home->device_layers ? TDM_DEVICE : TDM_HOST;
+    return unit == tdm_model_embedding_unit(schedule->model) ? home->embedding : home->head;
+}
+
+void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
+                           uint32_t device_layers, enum tdm_place rest)
+{
+    schedule->homes[state] = (struct tdm_home){device_layers, rest, rest};
 }
 
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer)

@@ -68,6 +68,33 @@ struct tdm_group {
     enum tdm_place kv_place;   /* where they are kept */
 };
 
+/* What outlives the use that a layer makes of it. Moments are both moments of AdamW. */
+enum tdm_state {
+    TDM_STATE_WEIGHTS,
+    TDM_STATE_MASTER,
+    TDM_STATE_MOMENTS,
+    TDM_STATE_GRADIENTS,
+    TDM_STATES
+};
+
+const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
+
+/* Where a kind of state is at home. What is on the host comes to the device for its use, and goes home
+ * when it was changed. */
+struct tdm_home {
+    uint32_t device_layers; /* layers [0, device_layers) on the device, the others on the host */
+    enum tdm_place embedding, head;
+};
+
+/* Slots of the staging rings on the device; those that chunks are fetched into have prefetch + 1. */
+struct tdm_rings {
+    uint32_t weights;   /* layers of which the weights are on the host */
+    uint32_t optimizer; /* layers of which masters or moments are */
+    uint32_t stashed;   /* chunks of a content on their way to the host */
+};
+
+#define TDM_MAX_RING 16u
+
 /* Buffer sizes come from these alone. */
 struct tdm_dtypes {
     enum tdm_dtype weights, master, activations, kv, kv_gradients, gradients, moments, logits;
@@ -102,6 +129,8 @@ struct tdm_schedule {
     uint64_t page_tokens;
     uint64_t head_tile_tokens; /* at most chunk_tokens */
     uint32_t prefetch;         /* bodies by which a fetch runs ahead of its use; 0: none */
+    struct tdm_home homes[TDM_STATES];
+    struct tdm_rings rings;
     struct tdm_dtypes dtypes;
     struct tdm_optimizer_settings optimizer;
 };
@@ -144,6 +173,14 @@ uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
 /* Sets the order, and of all groups what that order can do with K and V by default: layer-major makes
  * them again, chunk-major keeps them on the device. */
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order);
+
+/* Where a unit's state of a kind is at home. */
+enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
+                                 uint32_t unit);
+
+/* Sets the home of a kind of state: `device_layers` layers, embedding and head at `rest`. */
+void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
+                           uint32_t device_layers, enum tdm_place rest);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

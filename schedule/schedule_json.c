@@ -46,6 +46,26 @@ static json_t *dtypes_to_json(const struct tdm_dtypes *dtypes)
         "moments", tdm_dtype_name(dtypes->moments), "logits", tdm_dtype_name(dtypes->logits));
 }
 
+static json_t *homes_to_json(const struct tdm_schedule *schedule)
+{
+    json_t *object = json_object();
+    for (int state = 0; state < TDM_STATES; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        json_object_set_new(object, tdm_state_name((enum tdm_state)state),
+                            json_pack("{s:I, s:s, s:s}", "device_layers",
+                                      (json_int_t)home->device_layers, "embedding",
+                                      tdm_place_name(home->embedding), "head",
+                                      tdm_place_name(home->head)));
+    }
+    return object;
+}
+
+static json_t *rings_to_json(const struct tdm_rings *rings)
+{
+    return json_pack("{s:I, s:I, s:I}", "weights", (json_int_t)rings->weights, "optimizer",
+                     (json_int_t)rings->optimizer, "stashed", (json_int_t)rings->stashed);
+}
+
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
 {
     return json_pack(
@@ -65,7 +85,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         json_array_append_new(sequences, count_json(schedule->sequence_tokens[i]));
     json_t *root = json_pack(
-        "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o}",
         "format", TDM_SCHEDULE_FORMAT, "pass", tdm_purpose_name(schedule->pass), "model", "name",
         model->name, "digest", model->digest, "config", model->config, "machine",
         schedule->machine->description, "memory_bytes", count_json(schedule->memory_bytes),
@@ -73,7 +94,8 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         "order", tdm_order_name(schedule->order), "chunk_tokens",
         count_json(schedule->chunk_tokens), "page_tokens", count_json(schedule->page_tokens),
         "head_tile_tokens", count_json(schedule->head_tile_tokens), "prefetch",
-        count_json(schedule->prefetch), "groups", groups_to_json(schedule), "dtypes",
+        count_json(schedule->prefetch), "groups", groups_to_json(schedule), "homes",
+        homes_to_json(schedule), "rings", rings_to_json(&schedule->rings), "dtypes",
         dtypes_to_json(&schedule->dtypes), "optimizer", optimizer_to_json(&schedule->optimizer));
     if (root == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
@@ -207,6 +229,43 @@ static enum tdm_status read_dtypes(const char *file, const json_t *object,
     return reader.status;
 }
 
+static enum tdm_status read_homes(const char *file, const json_t *object,
+                                  struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    static const char *const states[] = {"weights", "master", "moments", "gradients", NULL};
+    static const char *const keys[] = {"device_layers", "embedding", "head", NULL};
+    struct tdm_json_reader all = {file, "homes", object, err, TDM_OK};
+    tdm_json_only(&all, states);
+    for (int state = 0; state < TDM_STATES && all.status == TDM_OK; state++) {
+        char prefix[32];
+        const json_t *entry = tdm_json_object(&all, states[state]);
+        if (entry == NULL)
+            break;
+        snprintf(prefix, sizeof(prefix), "homes.%s", states[state]);
+        struct tdm_json_reader reader = {file, prefix, entry, err, TDM_OK};
+        struct tdm_home *home = &schedule->homes[state];
+        tdm_json_only(&reader, keys);
+        home->device_layers =
+            (uint32_t)tdm_json_count(&reader, "device_layers", 0, schedule->model->layers);
+        read_place(&reader, "embedding", &home->embedding);
+        read_place(&reader, "head", &home->head);
+        all.status = reader.status;
+    }
+    return all.status;
+}
+
+static enum tdm_status read_rings(const char *file, const json_t *object, struct tdm_rings *rings,
+                                  struct tdm_error *err)
+{
+    static const char *const keys[] = {"weights", "optimizer", "stashed", NULL};
+    struct tdm_json_reader reader = {file, "rings", object, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    rings->weights = (uint32_t)tdm_json_count(&reader, "weights", 1, TDM_MAX_RING);
+    rings->optimizer = (uint32_t)tdm_json_count(&reader, "optimizer", 1, TDM_MAX_RING);
+    rings->stashed = (uint32_t)tdm_json_count(&reader, "stashed", 1, TDM_MAX_RING);
+    return reader.status;
+}
+
 static enum tdm_status read_optimizer(const char *file, const json_t *object,
                                       struct tdm_optimizer_settings *optimizer,
                                       struct tdm_error *err)
@@ -284,6 +343,8 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->prefetch = (uint32_t)tdm_json_count(reader, "prefetch", 0, 16);
     const json_t *sequences = tdm_json_array(reader, "sequences");
     const json_t *groups = tdm_json_array(reader, "groups");
+    const json_t *homes = tdm_json_object(reader, "homes");
+    const json_t *rings = tdm_json_object(reader, "rings");
     const json_t *dtypes = tdm_json_object(reader, "dtypes");
     const json_t *optimizer = tdm_json_object(reader, "optimizer");
     enum tdm_status status = reader->status;
@@ -291,6 +352,10 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
         status = read_sequences(reader->file, sequences, schedule, reader->err);
     if (status == TDM_OK)
         status = read_groups(reader->file, groups, schedule, reader->err);
+    if (status == TDM_OK)
+        status = read_homes(reader->file, homes, schedule, reader->err);
+    if (status == TDM_OK)
+        status = read_rings(reader->file, rings, &schedule->rings, reader->err);
     if (status == TDM_OK)
         status = read_dtypes(reader->file, dtypes, &schedule->dtypes, reader->err);
     if (status == TDM_OK)
@@ -314,6 +379,8 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "head_tile_tokens",
                                        "prefetch",
                                        "groups",
+                                       "homes",
+                                       "rings",
                                        "dtypes",
                                        "optimizer",
                                        "predicted",

@@ -63,7 +63,7 @@ enum tdm_status tdm_validator_new(const struct tdm_program *program,
     for (uint32_t i = 0; i < program->buffer_count; i++) {
         const struct tdm_buffer *buffer = &program->buffers[i];
         struct record *record = &v->records[i];
-        record->parts = buffer->axis == TDM_AXIS_UNIT ? TDM_PARTS : 1;
+        record->parts = buffer->by_part ? TDM_PARTS : 1;
         record->tags = calloc((size_t)buffer->slots * record->parts, sizeof(*record->tags));
         record->uses = calloc(buffer->slots, sizeof(*record->uses));
         if (record->tags == NULL || record->uses == NULL)
@@ -173,8 +173,7 @@ static void parts_of(const struct record *record, const struct tdm_access *acces
 static bool has_part(const struct tdm_program *program, const struct record *record,
                      struct tdm_tag tag, uint32_t part)
 {
-    if (record->parts == 1 || tag.layer >= program->schedule->model->unit_count ||
-        tag.content == TDM_TIED_GRADIENT || tag.content == TDM_GRADIENT_NORM)
+    if (record->parts == 1 || tag.layer >= program->schedule->model->unit_count)
         return record->parts == 1 || part == 0;
     return tdm_part_bytes(program->schedule->model, tag.layer, (enum tdm_part)part,
                           TDM_DTYPE_BF16) > 0;
@@ -326,6 +325,18 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
+/* Units are copied whole: as the step found them, or when their sum or their update is complete. */
+static bool is_whole_unit(const struct tdm_validator *v, const struct tdm_op *op,
+                          struct tdm_tag what)
+{
+    bool by_part = what.content != TDM_TIED_GRADIENT;
+    bool is_sum = what.content == TDM_UNIT_GRADIENT || !by_part;
+    return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
+           what.chunk == TDM_NONE && op->chunk == TDM_NONE && op->tokens == 0 &&
+           (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
+           op->access[0].part == (by_part ? (uint32_t)TDM_PART_ALL : 0);
+}
+
 static enum tdm_status check_copy(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
@@ -337,13 +348,17 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
                         (unsigned long long)op->number);
     struct tdm_tag what = op->access[0].before;
-    if (what.layer != op->layer || what.chunk != op->chunk ||
-        what.chunk >= v->program->chunk_count ||
-        op->tokens != v->program->chunks[what.chunk].tokens || what.contributor != TDM_NONE)
+    bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT;
+    if (unit ? !is_whole_unit(v, op, what)
+             : what.layer != op->layer || what.chunk != op->chunk ||
+                   what.chunk >= v->program->chunk_count ||
+                   op->tokens != v->program->chunks[what.chunk].tokens ||
+                   what.contributor != TDM_NONE)
         return tdm_fail(err, TDM_INPUT, "op %llu, for layer %d, chunk %d, copies %s",
                         (unsigned long long)op->number, (int)op->layer, (int)op->chunk,
                         tdm_tag_show(what, (char[TDM_TAG_TEXT]){0}));
-    uint64_t bytes = tdm_content_bytes(v->program->schedule, what.content, 0, op->tokens);
+    uint64_t bytes =
+        tdm_content_bytes(v->program->schedule, what.content, unit ? what.layer : 0, op->tokens);
     if (op->access[0].bytes != bytes)
         return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
                         (unsigned long long)op->number, (unsigned long long)op->access[0].bytes,
@@ -365,15 +380,15 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                                   struct tdm_error *err)
 {
     struct tdm_op due = *op;
-    bool update = op->kind == TDM_OP_OPTIMIZER;
-    if (update != (op->phase == TDM_OPTIMIZER_PHASE) || op->phase >= TDM_PHASES)
+    bool update = op->kind == TDM_OP_OPTIMIZER, copy = op->kind == TDM_OP_COPY;
+    if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->phase);
     if (op->chunk != TDM_NONE && op->chunk >= v->program->chunk_count)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of chunk %u of %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->chunk,
                         v->program->chunk_count);
-    if (op->chunk == TDM_NONE && !update)
+    if (op->chunk == TDM_NONE && !update && !copy)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of no chunk",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind));
     tdm_op_cost(v->program, &due);

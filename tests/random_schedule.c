@@ -155,7 +155,34 @@ static enum tdm_set random_set(struct tdm_dice *dice)
                                      : (enum tdm_set)tdm_dice_roll(dice, 1, TDM_SETS - 1);
 }
 
-/* Order, groups, places, sets and prefetch: what never changes a result. */
+/* All of it on the device, all of it on the host, or some. */
+static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, enum tdm_state state)
+{
+    uint64_t kind = tdm_dice_roll(dice, 0, 2);
+    uint32_t layers = schedule->model->layers;
+    struct tdm_home *home = &schedule->homes[state];
+    *home = (struct tdm_home){layers, TDM_DEVICE, TDM_DEVICE};
+    if (kind == 0)
+        return;
+    home->device_layers = kind == 1 ? 0 : (uint32_t)tdm_dice_roll(dice, 0, layers);
+    home->embedding = kind == 1 ? TDM_HOST : random_place(dice);
+    home->head = kind == 1 ? TDM_HOST : random_place(dice);
+}
+
+static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, bool device_only)
+{
+    for (int state = 0; state < TDM_STATES; state++) {
+        tdm_schedule_set_home(schedule, (enum tdm_state)state, schedule->model->layers, TDM_DEVICE);
+        if (!device_only &&
+            (state != TDM_STATE_GRADIENTS || schedule->optimizer.kind == TDM_OPTIMIZER_NONE))
+            random_home(dice, schedule, (enum tdm_state)state);
+    }
+    schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
+    schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
+    schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
+}
+
+/* Order, groups, places, sets, homes, rings and prefetch: what never changes a result. */
 static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *schedule,
                                    struct tdm_error *err)
 {
@@ -180,6 +207,7 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
     bool device_only = tdm_dice_chance(dice, 25);
     tdm_schedule_set_order(schedule, chunk_major ? TDM_CHUNK_MAJOR : TDM_LAYER_MAJOR);
     schedule->prefetch = (uint32_t)tdm_dice_roll(dice, 0, 5);
+    random_homes(dice, schedule, device_only);
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         struct tdm_group *group = &schedule->groups[i];
         group->kept = random_set(dice);
@@ -400,11 +428,19 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             add(&text, ", kv %c", tdm_place_name(group->kv_place)[0]);
         add(&text, ")");
     }
-    add(&text, "; %s; dtypes %s %s %s %s %s %s %s %s", tdm_optimizer_name(schedule->optimizer.kind),
-        tdm_dtype_name(dtypes->weights), tdm_dtype_name(dtypes->master),
-        tdm_dtype_name(dtypes->activations), tdm_dtype_name(dtypes->kv),
-        tdm_dtype_name(dtypes->kv_gradients), tdm_dtype_name(dtypes->gradients),
-        tdm_dtype_name(dtypes->moments), tdm_dtype_name(dtypes->logits));
+    add(&text, "; homes");
+    for (int state = 0; state < TDM_STATES; state++)
+        add(&text, " %s %u%c%c", tdm_state_name((enum tdm_state)state),
+            schedule->homes[state].device_layers,
+            tdm_place_name(schedule->homes[state].embedding)[0],
+            tdm_place_name(schedule->homes[state].head)[0]);
+    add(&text, " rings %u %u %u; %s; dtypes %s %s %s %s %s %s %s %s", schedule->rings.weights,
+        schedule->rings.optimizer, schedule->rings.stashed,
+        tdm_optimizer_name(schedule->optimizer.kind), tdm_dtype_name(dtypes->weights),
+        tdm_dtype_name(dtypes->master), tdm_dtype_name(dtypes->activations),
+        tdm_dtype_name(dtypes->kv), tdm_dtype_name(dtypes->kv_gradients),
+        tdm_dtype_name(dtypes->gradients), tdm_dtype_name(dtypes->moments),
+        tdm_dtype_name(dtypes->logits));
     return out;
 }
 

@@ -51,14 +51,14 @@ struct tdm_random_options {
 /* A random model (1 to 6 layers, both architectures, tied or not, all kinds of RoPE) on the shipped
  * machine h200 with a random schedule: 1 to 3 sequences, both orders, any groups, chunks from one
  * token to more than the context, pages and LM-head tiles that need not divide them, places, kept
- * and held sets with splits that may lie beyond the last chunk, prefetch 0 to 5. The same seed and
+ * and held sets with splits that may lie beyond the last chunk, homes, rings, prefetch 0 to 5. The same seed and
  * options give the same schedule. The caller owns *schedule (tdm_schedule_free), which passed
  * tdm_schedule_check; a refusal is passed on and is a bug here or there. */
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **schedule, struct tdm_error *err);
 
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer, that
- * differs only in order, groups, places, sets with their splits, and prefetch: executed, both give
+ * differs only in order, groups, places, sets with their splits, homes, rings and prefetch: executed, both give
  * bit-identical losses, gradients and weights. The caller owns *variant. */
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);

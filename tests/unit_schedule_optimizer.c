@@ -29,6 +29,8 @@ static struct tdm_schedule *small(void)
     struct tdm_schedule *schedule = NULL;
     struct tdm_error err = {0};
     must(tdm_random_schedule(1, &options, &schedule, &err), &err);
+    for (int state = 0; state < TDM_STATES; state++)
+        tdm_schedule_set_home(schedule, (enum tdm_state)state, schedule->model->layers, TDM_DEVICE);
     return schedule;
 }
 

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streaming of units whose home is on the host.
+ *
+ * Weights of layers pass through a ring on the device. The nest was walked before, so that it is known
+ * which layers bodies will use: a visit of a layer promises free slots to the visits after it and
+ * fetches them, and a layer that is still in the ring when its next visit comes (where the forward
+ * turns into the backward) is not fetched again. Embedding and head have rooms, filled while somebody
+ * uses them. Masters and moments pass through a ring of their own in the order of the updates; when an
+ * update is done they go home, and the slot is filled for the next.
+ */
+#include "schedule/lower_parts.h"
+
+#include <stdlib.h>
+
+/* ---- the plan ---- */
+
+struct list {
+    uint32_t *units, count, room;
+};
+
+struct planning {
+    const struct tdm_program *program;
+    struct list visits, updates;
+    uint32_t last; /* layer that was visited last */
+};
+
+static bool add(struct list *list, uint32_t unit)
+{
+    if (list->count == list->room) {
+        uint32_t room = list->room == 0 ? 256 : 2 * list->room;
+        uint32_t *units = realloc(list->units, room * sizeof(*units));
+        if (units == NULL)
+            return false;
+        list->units = units;
+        list->room = room;
+    }
+    list->units[list->count++] = unit;
+    return true;
+}
+
+static bool uses_layer(const struct tdm_body *body, uint32_t layers)
+{
+    return body->layer < layers &&
+           (body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
+            body->kind == TDM_BODY_BACKWARD || body->kind == TDM_BODY_OPTIMIZER);
+}
+
+static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2};
+#define STATES (sizeof(states) / sizeof(states[0]))
+
+static bool has_far_state(const struct tdm_program *program, uint32_t unit)
+{
+    for (size_t i = 0; i < STATES; i++)
+        if (tdm_home_is_far(program, states[i], unit))
+            return true;
+    return false;
+}
+
+static enum tdm_status plan_body(void *self, const struct tdm_body *body, struct tdm_error *err)
+{
+    struct planning *planning = self;
+    const struct tdm_program *program = planning->program;
+    bool stored = true;
+    if (!uses_layer(body, program->schedule->model->layers))
+        return TDM_OK;
+    if (body->layer != planning->last && tdm_home_is_far(program, TDM_UNIT_WEIGHTS, body->layer))
+        stored = add(&planning->visits, body->layer);
+    planning->last = body->layer;
+    if (body->kind == TDM_BODY_OPTIMIZER && has_far_state(program, body->layer))
+        stored &= add(&planning->updates, body->layer);
+    return stored ? TDM_OK : tdm_fail(err, TDM_NO_MEMORY, "out of memory for streaming layers");
+}
+
+enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err)
+{
+    struct tdm_layout *layout = program->layout;
+    struct planning planning = {.program = program, .last = TDM_NONE};
+    enum tdm_status status =
+        tdm_nest_walk(program->schedule, program->chunk_count, plan_body, &planning, err);
+    layout->visits = planning.visits.units;
+    layout->visit_count = planning.visits.count;
+    layout->updates = planning.updates.units;
+    layout->update_count = planning.updates.count;
+    return status;
+}
+
+/* ---- weights ---- */
+
+static uint32_t staged(const struct tdm_lowering *l, enum tdm_content content,
+                       enum tdm_unit_row row)
+{
+    return l->layout->staged[content - TDM_UNIT_WEIGHTS][row];
+}
+
+static enum tdm_unit_row room_of(const struct tdm_lowering *l, uint32_t unit)
+{
+    return unit == tdm_model_embedding_unit(l->model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD;
+}
+
+static bool is_layer(const struct tdm_lowering *l, uint32_t unit)
+{
+    return unit < l->model->layers;
+}
+
+/* Slot of the ring that holds a layer, or TDM_NONE. */
+static uint32_t find_layer(const struct tdm_lowering *l, uint32_t layer)
+{
+    uint32_t slots = l->program->buffers[staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS)].slots;
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (l->ring.layer[slot] == layer)
+            return slot;
+    return TDM_NONE;
+}
+
+/* The slot whose promises ran out first, if those of visits before `visit` have; else TDM_NONE. */
+static uint32_t free_slot(const struct tdm_lowering *l, uint32_t visit)
+{
+    uint32_t slots = l->program->buffers[staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS)].slots;
+    uint32_t best = TDM_NONE;
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (l->ring.needed[slot] <= visit &&
+            (best == TDM_NONE || l->ring.needed[slot] < l->ring.needed[best]))
+            best = slot;
+    return best;
+}
+
+struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_content content,
+                                      uint32_t unit)
+{
+    if (!tdm_home_is_far(l->program, content, unit))
+        return tdm_home_of(l->program, content, unit);
+    if (!is_layer(l, unit))
+        return (struct tdm_ref){staged(l, content, room_of(l, unit)), 0};
+    uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
+    uint32_t slot = content == TDM_UNIT_WEIGHTS ? find_layer(l, unit)
+                                                : l->update % l->program->buffers[ring].slots;
+    return (struct tdm_ref){ring, slot};
+}
+
+void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t layer)
+{
+    const struct tdm_layout *layout = l->layout;
+    struct tdm_weight_ring *ring = &l->ring;
+    if (layer == ring->current)
+        return;
+    ring->current = layer;
+    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, layer))
+        return;
+    while (ring->next < layout->visit_count) {
+        uint32_t due = layout->visits[ring->next];
+        uint32_t slot = find_layer(l, due);
+        if (slot == TDM_NONE) {
+            slot = free_slot(l, ring->visit);
+            if (slot == TDM_NONE)
+                break;
+            tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, due),
+                              (struct tdm_ref){staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS), slot},
+                              tdm_low_tag(TDM_UNIT_WEIGHTS, due, TDM_NONE));
+            ring->layer[slot] = due;
+        }
+        ring->needed[slot] = ++ring->next;
+    }
+    ring->visit++;
+}
+
+void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    enum tdm_unit_row row = room_of(l, unit);
+    if (!tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) || l->room_users[row]++ > 0)
+        return;
+    struct tdm_ref room = {staged(l, TDM_UNIT_WEIGHTS, row), 0};
+    tdm_low_alloc(l, room.buffer);
+    tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, TDM_UNIT_WEIGHTS, unit), room,
+                      tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE));
+}
+
+void tdm_low_leave_room(struct tdm_lowering *l, uint32_t unit)
+{
+    enum tdm_unit_row row = room_of(l, unit);
+    if (tdm_home_is_far(l->program, TDM_UNIT_WEIGHTS, unit) && --l->room_users[row] == 0)
+        tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, row));
+}
+
+/* ---- masters and moments ---- */
+
+static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
+                        enum tdm_content content, uint32_t unit, struct tdm_ref to)
+{
+    if (tdm_home_is_far(l->program, content, unit))
+        tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, content, unit), to,
+                          tdm_low_tag(content, unit, TDM_NONE));
+}
+
+/* Fills the ring as far as updates that are done have left it free. */
+static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    for (; l->next_update < layout->update_count; l->next_update++) {
+        uint32_t unit = layout->updates[l->next_update];
+        for (size_t i = 0; i < STATES; i++) {
+            uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
+            if (ring == TDM_NONE)
+                continue;
+            uint32_t slots = l->program->buffers[ring].slots;
+            if (l->next_update >= l->update + slots)
+                return;
+            fetch_state(l, body, states[i], unit, (struct tdm_ref){ring, l->next_update % slots});
+        }
+    }
+}
+
+static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_content content,
+                      uint32_t unit)
+{
+    if (tdm_home_is_far(l->program, content, unit))
+        tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_unit_on_device(l, content, unit),
+                          tdm_home_of(l->program, content, unit),
+                          tdm_low_sum_tag(content, unit, TDM_NONE, 0));
+}
+
+void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    if (is_layer(l, unit)) {
+        tdm_low_visit(l, body, unit);
+        return;
+    }
+    tdm_low_enter_room(l, body, unit);
+    for (size_t i = 0; i < STATES; i++)
+        if (tdm_home_is_far(l->program, states[i], unit)) {
+            struct tdm_ref room = {staged(l, states[i], room_of(l, unit)), 0};
+            tdm_low_alloc(l, room.buffer);
+            fetch_state(l, body, states[i], unit, room);
+        }
+}
+
+void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    send_home(l, body, TDM_UNIT_WEIGHTS, unit);
+    for (size_t i = 0; i < STATES; i++)
+        send_home(l, body, states[i], unit);
+    if (is_layer(l, unit)) {
+        if (has_far_state(l->program, unit)) {
+            l->update++;
+            fetch_states(l, body);
+        }
+        return;
+    }
+    tdm_low_leave_room(l, unit);
+    for (size_t i = 0; i < STATES; i++)
+        if (tdm_home_is_far(l->program, states[i], unit))
+            tdm_low_release(l, staged(l, states[i], room_of(l, unit)));
+}
+
+/* ---- phases ---- */
+
+void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
+{
+    bool forward = body->phase == TDM_FORWARD;
+    if (forward && begin)
+        for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
+            l->ring.layer[slot] = TDM_NONE;
+    bool only = l->schedule->pass == TDM_EVALUATE; /* phase of its step */
+    /* weights pass from the begin of the forward to the end of the backward */
+    if (only || forward == begin)
+        (begin ? tdm_low_alloc : tdm_low_release)(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
+    if (forward)
+        return;
+    for (size_t i = 0; i < STATES; i++)
+        (begin ? tdm_low_alloc : tdm_low_release)(l, staged(l, states[i], TDM_ROW_LAYERS));
+    if (begin)
+        fetch_states(l, body);
+}
