@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "executor/random.h"
+#include "schedule/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -93,28 +94,39 @@ double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)
     return entropy;
 }
 
+/* Where a document begins in the text: where it fits whole with its last target, if there is such a
+ * place. */
+static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_t step,
+                         uint32_t sequence, uint32_t document, uint64_t length)
+{
+    uint64_t places = tokens->count > length ? tokens->count - length : tokens->count;
+    uint64_t number = (uint64_t)document << 32 | sequence;
+    return tdm_random_bits(seed, step, POSITION_STREAM, number) % places;
+}
+
 void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                      uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets)
 {
     uint64_t row = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
-        uint64_t length = schedule->sequence_tokens[s];
-        uint64_t begin = 0;
-        if (tokens->bytes != NULL) {
-            /* where a whole sequence and its last target fit, if there is such a place */
-            uint64_t places = tokens->count > length ? tokens->count - length : tokens->count;
-            begin = tdm_random_bits(seed, step, POSITION_STREAM, s) % places;
-        }
-        for (uint64_t i = 0; i < length; i++, row++) {
-            if (tokens->bytes != NULL) {
-                inputs[row] = tokens->bytes[(begin + i) % tokens->count];
-                targets[row] = tokens->bytes[(begin + i + 1) % tokens->count];
-                continue;
+        const struct tdm_sequence *sequence = &schedule->sequences[s];
+        uint64_t token = 0, stream = TOKEN_STREAM + s;
+        for (uint32_t d = 0; d < sequence->document_count; d++) {
+            uint64_t length = tdm_document_end(sequence, d) - token;
+            uint64_t begin = tokens->bytes != NULL ? place_of(tokens, seed, step, s, d, length) : 0;
+            for (uint64_t i = 0; i < length; i++, row++, token++) {
+                if (tokens->bytes != NULL) {
+                    inputs[row] = tokens->bytes[(begin + i) % tokens->count];
+                    targets[row] = tokens->bytes[(begin + i + 1) % tokens->count];
+                    continue;
+                }
+                uint32_t vocabulary = tokens->vocabulary;
+                inputs[row] = (int32_t)(tdm_random_bits(seed, step, stream, token) % vocabulary);
+                targets[row] =
+                    (int32_t)(tdm_random_bits(seed, step, stream, token + 1) % vocabulary);
             }
-            uint64_t stream = TOKEN_STREAM + s;
-            inputs[row] = (int32_t)(tdm_random_bits(seed, step, stream, i) % tokens->vocabulary);
-            targets[row] =
-                (int32_t)(tdm_random_bits(seed, step, stream, i + 1) % tokens->vocabulary);
+            if (!tdm_sequence_trains(sequence, token - 1))
+                targets[row - 1] = TDM_NO_TARGET;
         }
     }
 }

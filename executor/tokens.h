@@ -24,9 +24,9 @@ uint64_t tdm_tokens_count(const struct tdm_tokens *tokens);
 /* Entropy in nats of a token drawn by its frequency: what a model that sees no context can reach. */
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens);
 
-/* The sequences of a step, one after the other: inputs and their targets (the token after each), [tokens
- * of the step]. Sequences begin at places drawn by (seed, step, sequence); text shorter than a
- * sequence goes round. */
+/* The sequences of a step, one after the other: inputs and their targets (the token after each, or
+ * TDM_NO_TARGET where a document ends inside its sequence), [tokens of the step]. Documents begin at
+ * places drawn by (seed, step, sequence, document); text shorter than a document goes round. */
 void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                      uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets);
 

@@ -152,20 +152,6 @@ static enum tdm_status set_limits(const struct arguments *a, struct tdm_schedule
     return TDM_OK;
 }
 
-static enum tdm_status set_sequences(const struct arguments *a, struct tdm_schedule *schedule,
-                                     struct tdm_error *err)
-{
-    uint64_t *tokens = malloc((size_t)a->sequences * sizeof(*tokens));
-    if (tokens == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for sequences");
-    for (uint64_t i = 0; i < a->sequences; i++)
-        tokens[i] = a->context;
-    free(schedule->sequence_tokens);
-    schedule->sequence_tokens = tokens;
-    schedule->sequence_count = (uint32_t)a->sequences;
-    return TDM_OK;
-}
-
 /* Model, machine, limits and pins, ready for the search. */
 static enum tdm_status make_request(const struct arguments *a, struct tdm_schedule **out,
                                     struct tdm_pins *pins, struct tdm_error *err)
@@ -187,7 +173,7 @@ static enum tdm_status make_request(const struct arguments *a, struct tdm_schedu
     schedule->pass = a->pass;
     status = set_limits(a, schedule, err);
     if (status == TDM_OK)
-        status = set_sequences(a, schedule, err);
+        status = tdm_schedule_set_sequences(schedule, (uint32_t)a->sequences, a->context, err);
     if (status == TDM_OK)
         status = tdm_set_keys_apply(a->pairs, a->pair_count, schedule, pins, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
@@ -372,6 +358,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  held_place=PLACE    where groups hold what they hold\n"
         "  head_tile=N         tokens in a tile of the LM head\n"
         "  page=N              tokens in a page of K and V (default 128)\n"
+        "  documents=N         pack sequences from documents of N tokens, which attention, RoPE's\n"
+        "                      positions and targets do not cross (default: one document)\n"
         "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default 2)\n"
         "  weights=device|host|N           where weights are at home: on the device, on the host and\n"
         "                      streamed through a ring, or N layers on the device\n"

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "planner/simulate.h"
+#include "schedule/attend.h"
 #include "schedule/cost.h"
 
 #include <stdlib.h>
@@ -89,11 +90,11 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
 }
 
 /* A schedule of groups of one, all on the device, one short sequence a class of chunks. */
-static void small_schedule(const struct tdm_schedule *base, uint64_t *sequences, uint32_t count,
-                           struct tdm_group *groups, struct tdm_schedule *small)
+static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence *sequences,
+                           uint32_t count, struct tdm_group *groups, struct tdm_schedule *small)
 {
     *small = *base;
-    small->sequence_tokens = sequences;
+    small->sequences = sequences;
     small->sequence_count = count;
     small->order = TDM_LAYER_MAJOR;
     small->groups = groups;
@@ -139,7 +140,7 @@ static void note_sizes(struct tdm_estimator *e)
     const struct tdm_model *model = base->model;
     uint64_t tokens = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++)
-        tokens = larger(tokens, smaller(base->sequence_tokens[s], base->chunk_tokens));
+        tokens = larger(tokens, smaller(base->sequences[s].tokens, base->chunk_tokens));
     e->x = tdm_content_bytes(base, TDM_X, 0, tokens);
     e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
@@ -161,7 +162,7 @@ static void note_sizes(struct tdm_estimator *e)
         e->tied_gradient = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
 }
 
-static enum tdm_status run_small_step(struct tdm_estimator *e, uint64_t *lengths,
+static enum tdm_status run_small_step(struct tdm_estimator *e, const uint64_t *lengths,
                                       struct tdm_error *err)
 {
     struct tdm_schedule small;
@@ -170,12 +171,15 @@ static enum tdm_status run_small_step(struct tdm_estimator *e, uint64_t *lengths
     struct profile profile = {.estimator = e};
     enum tdm_status status = TDM_OK;
     struct tdm_group *groups = calloc((size_t)e->layers + 1, sizeof(*groups));
+    struct tdm_sequence *sequences = tdm_sequences_new(e->classes, 0);
     profile.head = calloc((size_t)e->classes + 1, sizeof(*profile.head));
-    if (groups == NULL || profile.head == NULL) {
+    if (groups == NULL || sequences == NULL || profile.head == NULL) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto free_lists;
     }
-    small_schedule(e->base, lengths, e->classes, groups, &small);
+    for (uint32_t c = 0; c < e->classes; c++)
+        sequences[c].tokens = lengths[c];
+    small_schedule(e->base, sequences, e->classes, groups, &small);
     status = tdm_program_lower(&small, &program, err);
     if (status != TDM_OK)
         goto free_lists;
@@ -192,6 +196,7 @@ static enum tdm_status run_small_step(struct tdm_estimator *e, uint64_t *lengths
 
 free_lists:
     free(groups);
+    tdm_sequences_free(sequences, e->classes);
     free(profile.head);
     return status;
 }
@@ -202,23 +207,27 @@ free_lists:
 static double attention_seconds(const struct tdm_program *chunks, uint32_t number, bool gradient)
 {
     const struct tdm_schedule *schedule = chunks->schedule;
-    const struct tdm_chunk *chunk = &chunks->chunks[number];
-    uint64_t before = chunk->first_token / schedule->chunk_tokens;
-    uint64_t tokens = chunk->tokens;
-    const enum tdm_content contents[] = {TDM_Q,          TDM_KVPAGES, TDM_ATTENTION_OUT,
-                                         TDM_DATTENTION, TDM_DQ,      TDM_DKVPAGES};
+    uint32_t next = number + 1;
+    uint32_t first = tdm_attend_first(chunks, number), shared = tdm_attend_shared(chunks, number);
+    const struct {
+        enum tdm_content content;
+        uint32_t first, end; /* chunks */
+        enum tdm_mode mode;
+    } operands[] = {{TDM_Q, number, next, TDM_READ},
+                    {TDM_KVPAGES, first, next, TDM_READ},
+                    {TDM_ATTENTION_OUT, number, next, TDM_WRITE},
+                    {TDM_DATTENTION, number, next, TDM_READ},
+                    {TDM_DQ, number, next, TDM_WRITE},
+                    {TDM_DKVPAGES, first, shared, TDM_WRITE},
+                    {TDM_DKVPAGES, shared, next, TDM_ACCUMULATE}};
     struct tdm_op op = {.kind = gradient ? TDM_OP_ATTENTION_GRAD : TDM_OP_ATTENTION,
                         .chunk = number,
-                        .tokens = tokens,
-                        .access_count = gradient ? 6 : 3};
+                        .tokens = chunks->chunks[number].tokens,
+                        .access_count = gradient ? 7 : 3};
     for (uint32_t i = 0; i < op.access_count; i++) {
-        struct tdm_access *access = &op.access[i];
-        access->bytes = tdm_content_bytes(schedule, contents[i], 0, tokens);
-        if (contents[i] == TDM_KVPAGES || contents[i] == TDM_DKVPAGES)
-            access->bytes +=
-                before * tdm_content_bytes(schedule, contents[i], 0, schedule->chunk_tokens);
-        if (contents[i] == TDM_DKVPAGES && number != chunk->last_chunk)
-            access->mode = TDM_ACCUMULATE;
+        op.access[i].mode = operands[i].mode;
+        op.access[i].bytes =
+            tdm_chunks_bytes(chunks, operands[i].content, operands[i].first, operands[i].end);
     }
     tdm_op_cost(chunks, &op);
     return tdm_op_seconds(schedule->machine, &op, false);
@@ -237,7 +246,7 @@ static uint32_t class_of(uint64_t *lengths, uint32_t *classes, uint64_t tokens)
 
 static uint64_t chunks_of(const struct tdm_schedule *schedule, uint32_t sequence)
 {
-    return tdm_size_ceil_div(schedule->sequence_tokens[sequence], schedule->chunk_tokens);
+    return tdm_size_ceil_div(schedule->sequences[sequence].tokens, schedule->chunk_tokens);
 }
 
 /* Classes of all chunks and the seconds of their attention. `lengths` has room for two classes a
@@ -260,7 +269,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
     program.chunks = chunks;
     uint32_t number = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++) {
-        uint64_t left = base->sequence_tokens[s];
+        uint64_t left = base->sequences[s].tokens;
         chunk.sequence = s;
         chunk.first_chunk = number;
         chunk.last_chunk = number + (uint32_t)chunks_of(base, s) - 1;
@@ -269,11 +278,13 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
             left -= chunk.tokens;
             chunks[number] = chunk;
             list[number] = class_of(lengths, &e->classes, chunk.tokens);
-            e->attention_before[number + 1] =
-                e->attention_before[number] + attention_seconds(&program, number, false);
-            e->attention_grad_seconds += attention_seconds(&program, number, true);
             chunk.first_token += chunk.tokens;
         }
+    }
+    for (number = 0; number < e->chunks; number++) {
+        e->attention_before[number + 1] =
+            e->attention_before[number] + attention_seconds(&program, number, false);
+        e->attention_grad_seconds += attention_seconds(&program, number, true);
     }
     free(chunks);
     lengths[e->classes] = lengths[list[e->chunks - 1]];

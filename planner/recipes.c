@@ -22,7 +22,7 @@ static uint64_t chunks_at(const struct tdm_schedule *schedule, uint64_t chunk_to
     uint64_t chunks = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         chunks =
-            tdm_size_add(chunks, tdm_size_ceil_div(schedule->sequence_tokens[s], chunk_tokens));
+            tdm_size_add(chunks, tdm_size_ceil_div(schedule->sequences[s].tokens, chunk_tokens));
     return chunks;
 }
 
@@ -33,8 +33,8 @@ static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct td
 {
     uint64_t longest = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
-        if (schedule->sequence_tokens[s] > longest)
-            longest = schedule->sequence_tokens[s];
+        if (schedule->sequences[s].tokens > longest)
+            longest = schedule->sequences[s].tokens;
     if (pins->chunk_tokens != 0) {
         sizes[0] = pins->chunk_tokens < longest ? pins->chunk_tokens : longest;
         return 1;

@@ -49,10 +49,15 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
     char digits[TDM_DIGITS_SIZE], tokens[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
     fprintf(out, "model      %s: %s parameters, %u layers\n", model->name,
             tdm_format_digits(model->parameters, digits), model->layers);
-    fprintf(out, "step       %u sequence%s of %s tokens (%s)\n", schedule->sequence_count,
+    fprintf(out, "step       %u sequence%s of %s tokens (%s)", schedule->sequence_count,
             schedule->sequence_count == 1 ? "" : "s",
-            tdm_format_tokens(schedule->sequence_tokens[0], tokens),
-            tdm_format_digits(schedule->sequence_tokens[0], digits));
+            tdm_format_tokens(schedule->sequences[0].tokens, tokens),
+            tdm_format_digits(schedule->sequences[0].tokens, digits));
+    if (schedule->sequences[0].document_count > 1)
+        fprintf(out, ", %s from %" PRIu32 " documents",
+                schedule->sequence_count == 1 ? "packed" : "each packed",
+                schedule->sequences[0].document_count);
+    fputc('\n', out);
     fprintf(out, "machine    %s: %s\n", machine->name, machine->title);
     fprintf(out, "limits     %s of device memory used,",
             tdm_format_bytes(schedule->memory_bytes, text));
@@ -62,7 +67,7 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
 {
     char text[TDM_FORMAT_SIZE], last[TDM_FORMAT_SIZE];
-    uint64_t context = schedule->sequence_tokens[0], size = schedule->chunk_tokens;
+    uint64_t context = schedule->sequences[0].tokens, size = schedule->chunk_tokens;
     uint64_t count = tdm_size_ceil_div(context, size);
     fprintf(out, ROW "%" PRIu64 " of %s tokens", "chunks", count * schedule->sequence_count,
             tdm_format_tokens(size < context ? size : context, text));
@@ -75,7 +80,7 @@ static uint32_t chunk_count(const struct tdm_schedule *schedule)
 {
     uint64_t count = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
-        count += tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->chunk_tokens);
+        count += tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->chunk_tokens);
     return (uint32_t)count;
 }
 

@@ -89,6 +89,17 @@ static enum tdm_status read_chunk(struct reading *r, size_t field)
     return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
 }
 
+/* Documents of one length in every sequence. */
+static enum tdm_status read_documents(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t length;
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &length, r->err);
+    for (uint32_t s = 0; s < r->schedule->sequence_count && status == TDM_OK; s++)
+        status = tdm_sequence_divide(&r->schedule->sequences[s], r->what, length, r->err);
+    return status == TDM_INPUT ? (r->err->status = TDM_USAGE) : status;
+}
+
 static enum tdm_status read_head_tile(struct reading *r, size_t field)
 {
     (void)field;
@@ -249,6 +260,7 @@ static const struct key keys[] = {
     {"chunk", read_chunk, 0},
     {"page", read_page, 0},
     {"head_tile", read_head_tile, 0},
+    {"documents", read_documents, 0},
     {"prefetch", read_prefetch, 0},
     {"inputs", read_inputs, 0},
     {"attention", read_attention, 0},

@@ -30,7 +30,7 @@ static enum tdm_status least_bytes(struct tdm_schedule *schedule, const struct t
 static void set_context(struct tdm_schedule *schedule, uint64_t context)
 {
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
-        schedule->sequence_tokens[s] = context;
+        schedule->sequences[s].tokens = context;
 }
 
 static enum tdm_status context_fits(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -47,7 +47,13 @@ static enum tdm_status context_fits(struct tdm_schedule *schedule, const struct 
 static enum tdm_status longest_context(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                        uint64_t *longest, struct tdm_error *err)
 {
-    uint64_t context = schedule->sequence_tokens[0];
+    uint64_t context = schedule->sequences[0].tokens;
+    struct tdm_sequence *given = schedule->sequences; /* documents change no byte */
+    schedule->sequences = tdm_sequences_new(schedule->sequence_count, context);
+    if (schedule->sequences == NULL) {
+        schedule->sequences = given;
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for sequences");
+    }
     uint64_t step = context > 8192 ? 1024 : 1;
     uint64_t low = 0, high = tdm_size_ceil_div(context, step); /* in steps */
     enum tdm_status status = TDM_OK;
@@ -65,7 +71,8 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
         else
             high = middle;
     }
-    set_context(schedule, context);
+    tdm_sequences_free(schedule->sequences, schedule->sequence_count);
+    schedule->sequences = given;
     if (status == TDM_OK)
         *longest = low * step;
     return status;
@@ -88,7 +95,7 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     uint64_t *needed = shortage.needed_bytes;
     bool alike = true;
     for (uint32_t s = 1; s < schedule->sequence_count; s++)
-        alike &= schedule->sequence_tokens[s] == schedule->sequence_tokens[0];
+        alike &= schedule->sequences[s].tokens == schedule->sequences[0].tokens;
 
     enum tdm_status status = least_bytes(schedule, pins, TDM_DEVICE, &needed[TDM_DEVICE], err);
     if (status == TDM_OK)

@@ -49,10 +49,10 @@ static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_pl
 {
     char text[TDM_FORMAT_SIZE];
     char groups[96];
-    uint64_t tokens = schedule->sequence_tokens[0];
+    uint64_t tokens = schedule->sequences[0].tokens;
     bool equal = true;
     for (uint32_t i = 1; i < schedule->sequence_count; i++)
-        equal = equal && schedule->sequence_tokens[i] == tokens;
+        equal = equal && schedule->sequences[i].tokens == tokens;
     if (schedule->sequence_count == 1)
         snprintf(plot->title, sizeof(plot->title), "%s, context %s", schedule->model->name,
                  tdm_format_tokens(tokens, text));

@@ -3,6 +3,7 @@
 #include "schedule/cost.h"
 
 #include "base/size.h"
+#include "schedule/attend.h"
 
 /* Weight elements of the matrices of a part. */
 static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
@@ -25,13 +26,6 @@ static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
     default:
         return 0;
     }
-}
-
-uint64_t tdm_chunk_pairs(const struct tdm_chunk *chunk)
-{
-    uint64_t before = tdm_size_mul(chunk->tokens, chunk->first_token);
-    uint64_t twice = tdm_size_mul(chunk->tokens, chunk->tokens + 1);
-    return tdm_size_add(before, twice / 2);
 }
 
 static uint64_t access_bytes(const struct tdm_access *access)
@@ -64,10 +58,10 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->flops = tdm_size_mul(6 * op->tokens, part_elements(model, TDM_PART_HEAD));
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
-        op->flops = tdm_size_mul(2 * pair_flops, tdm_chunk_pairs(&program->chunks[op->chunk]));
+        op->flops = tdm_size_mul(2 * pair_flops, tdm_attend_pairs(program, op->chunk));
         break;
     case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
-        op->flops = tdm_size_mul(5 * pair_flops, tdm_chunk_pairs(&program->chunks[op->chunk]));
+        op->flops = tdm_size_mul(5 * pair_flops, tdm_attend_pairs(program, op->chunk));
         break;
     default:
         break;
@@ -77,12 +71,8 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
 double tdm_model_flops(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
-    double attention = 0;
-    for (uint32_t s = 0; s < schedule->sequence_count; s++) {
-        double tokens = (double)schedule->sequence_tokens[s];
-        attention += tokens * (tokens + 1) / 2;
-    }
-    attention *= 4.0 * model->query_heads * model->head_dim * model->layers;
+    double attention = 4.0 * model->query_heads * model->head_dim * model->layers *
+                       tdm_attend_step_pairs(schedule);
     double forward =
         2.0 * (double)tdm_model_matmul_parameters(model) * (double)tdm_schedule_tokens(schedule) +
         attention;

@@ -6,12 +6,9 @@
 #include "schedule/program.h"
 
 /* Sets op->flops and op->bytes. Products 2 FLOPs a multiply-add; attention by visited (query, key)
- * pairs of the causal triangle: forward 4 * head_dim * heads a pair, backward 10 (FlashAttention
+ * pairs (attend.h): forward 4 * head_dim * heads a pair, backward 10 (FlashAttention
  * counts five products). Bytes: every operand once, twice where it is accumulated into. */
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
-
-/* (query, key) pairs that the causal attention of a chunk visits. */
-uint64_t tdm_chunk_pairs(const struct tdm_chunk *chunk);
 
 /* FLOPs of a step that MFU counts: 6 * matmul parameters * tokens + 3 * causal attention forward, a third
  * of it where the pass is `evaluate`; recompute is not counted. */

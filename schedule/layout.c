@@ -127,3 +127,15 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         return tdm_size_mul(tdm_size_mul(tokens, row_elements(model, content)), element_bytes);
     }
 }
+
+uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,
+                          uint32_t first, uint32_t end)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    if (first == end)
+        return 0;
+    /* of a sequence only the last chunk can be shorter */
+    uint64_t full = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
+    return tdm_size_add(tdm_size_mul(end - first - 1, full),
+                        tdm_content_bytes(schedule, content, 0, program->chunks[end - 1].tokens));
+}

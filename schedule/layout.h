@@ -21,6 +21,7 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
-/* Tokens slot: int32 inputs [tokens], then targets [tokens]. */
+/* Tokens slot: int32 inputs [tokens], then targets [tokens]; of a token without one: */
+#define TDM_NO_TARGET (-1)
 
 #endif

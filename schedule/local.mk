@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	schedule/attend.c \
+	schedule/attend.h \
 	schedule/buffers.c \
 	schedule/cost.c \
 	schedule/cost.h \
@@ -34,5 +36,7 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
+	schedule/sequence.c \
+	schedule/sequence.h \
 	schedule/validate.c \
 	schedule/validate.h

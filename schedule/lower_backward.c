@@ -3,6 +3,7 @@
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
+#include "schedule/attend.h"
 
 /* One LM-head tile; tiles of the whole step are numbered through, and run in reverse. */
 struct head_tile {
@@ -208,20 +209,22 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
                            struct tdm_ref attention_out)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    const struct tdm_chunk *where = &l->program->chunks[chunk];
-    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, where->first_chunk);
-    struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, where->first_chunk, chunk);
+    uint32_t first = tdm_attend_first(l->program, chunk);
+    uint32_t shared = tdm_attend_shared(l->program, chunk);
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
+    struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;
     before.contributor = chunk + 1;
-    bool first = chunk == where->last_chunk;
 
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
-    tdm_low_prefix(l, tdm_low_kv_row(l, layer, body->pass), TDM_READ, pages, pages);
+    tdm_low_chunks(l, tdm_low_kv_row(l, layer, body->pass), first, chunk + 1, TDM_READ, pages,
+                   pages);
     tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
     tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
-    tdm_low_prefix(l, l->layout->dkv[layer], first ? TDM_WRITE : TDM_ACCUMULATE, before, after);
+    tdm_low_chunks(l, l->layout->dkv[layer], first, shared, TDM_WRITE, before, after);
+    tdm_low_chunks(l, l->layout->dkv[layer], shared, chunk + 1, TDM_ACCUMULATE, before, after);
     tdm_low_op_end(l);
 }
 

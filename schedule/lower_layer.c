@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer forward: for the first time, again, or as the recompute of a backward; K and V alone. */
+#include "schedule/attend.h"
 #include "schedule/lower_parts.h"
 
 static void embed(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref to)
@@ -102,24 +103,27 @@ static void kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
                  tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
 }
 
-void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
-                    struct tdm_tag before, struct tdm_tag after)
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
+                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
 {
-    const struct tdm_chunk *chunk = &l->program->chunks[l->op.chunk];
-    uint32_t slots = l->op.chunk - chunk->first_chunk + 1;
-    uint64_t full = tdm_content_bytes(l->schedule, after.content, 0, l->schedule->chunk_tokens);
-    tdm_low_access(l, (struct tdm_ref){buffer, chunk->first_chunk}, slots, mode, 0, before, after,
-                   (slots - 1) * full + tdm_low_row_bytes(l, after.content));
+    if (first == end) {
+        tdm_low_absent(l);
+        return;
+    }
+    before.chunk = after.chunk = first;
+    tdm_low_access(l, (struct tdm_ref){buffer, first}, end - first, mode, 0, before, after,
+                   tdm_chunks_bytes(l->program, after.content, first, end));
 }
 
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output)
 {
-    struct tdm_tag pages =
-        tdm_low_tag(TDM_KVPAGES, body->layer, l->program->chunks[body->chunk].first_chunk);
+    uint32_t first = tdm_attend_first(l->program, body->chunk);
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_prefix(l, tdm_low_kv_row(l, body->layer, body->pass), TDM_READ, pages, pages);
+    tdm_low_chunks(l, tdm_low_kv_row(l, body->layer, body->pass), first, body->chunk + 1, TDM_READ,
+                   pages, pages);
     tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
     tdm_low_op_end(l);
 }

@@ -180,9 +180,10 @@ struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending
 void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                   struct tdm_ref x, enum tdm_content from, enum tdm_content to);
 void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q);
-/* The slots of a KV buffer that a chunk sees: those of its sequence up to itself. */
-void tdm_low_prefix(struct tdm_lowering *l, uint32_t buffer, enum tdm_mode mode,
-                    struct tdm_tag before, struct tdm_tag after);
+/* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
+ * none. */
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
+                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output);
 

@@ -62,7 +62,8 @@ enum sum {
     CLOSES,   /* adds the second and last share; the first is tagged as no sum */
     NOT_YET,  /* makes zero what all chunks of the step will add to */
     CHUNKS,   /* adds to a sum over the chunks of the step */
-    SEQUENCE, /* ... over the chunks of a sequence */
+    OPENS,    /* ... over the chunks that see a chunk: as the first of them */
+    JOINS,    /* ... as one after the first */
     TILES,    /* ... over the LM-head tiles of the step */
     ROWS,     /* is one of the LM-head tiles of its chunk */
 };
@@ -201,7 +202,7 @@ static const struct op_rule op_rules[] = {
      0,
      {READS(TDM_Q, OF_LAYER), READS(TDM_KVPAGES, OF_LAYER), READS(TDM_ATTENTION_OUT, OF_LAYER),
       READS(TDM_DATTENTION, OF_LAYER), WRITES(TDM_DQ, OF_LAYER),
-      ADDS(TDM_DKVPAGES, OF_LAYER, SEQUENCE)}},
+      ADDS(TDM_DKVPAGES, OF_LAYER, OPENS), ADDS(TDM_DKVPAGES, OF_LAYER, JOINS)}},
     {TDM_OP_SWIGLU,
      TDM_PART_GATE_UP,
      {READS(TDM_GATE_UP, OF_LAYER), WRITES(TDM_ACTIVATED, OF_LAYER)}},
@@ -299,10 +300,11 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
         mine = op->chunk;
         last = program->chunk_count - 1;
         break;
-    case SEQUENCE:
-        mine = op->chunk;
-        last = program->chunks[op->chunk].last_chunk;
-        break;
+    case OPENS:
+    case JOINS:
+        *after = op->chunk;
+        *before = op->chunk + 1;
+        return sum == OPENS;
     case TILES:
         mine = step->tile_base[op->chunk] + tile_of(step, op);
         last = step->tile_base[program->chunk_count] - 1;
@@ -317,6 +319,42 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
+/* Does some token of `chunk` see a token of `seen`, an earlier chunk? If any, the first token does: what
+ * is seen first never falls. */
+static bool sees(const struct step *step, uint32_t chunk, uint32_t seen)
+{
+    const struct tdm_chunk *from = &step->program->chunks[chunk];
+    const struct tdm_chunk *to = &step->program->chunks[seen];
+    const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
+    uint32_t document = tdm_document_of(sequence, from->first_token);
+    return from->sequence == to->sequence &&
+           tdm_document_start(sequence, document) < to->first_token + to->tokens;
+}
+
+static uint32_t first_seen(const struct step *step, uint32_t chunk)
+{
+    uint32_t first = chunk;
+    while (first > 0 && sees(step, chunk, first - 1))
+        first--;
+    return first;
+}
+
+/* The chunks whose K and V an op works on; for a share of dK, dV, those to which it is (OPENS) or is
+ * not (JOINS) the first to add: chunks add in falling order. */
+static void seen_chunks(const struct step *step, const struct tdm_op *op, enum sum sum,
+                        uint32_t *first, uint32_t *slots)
+{
+    uint32_t next = op->chunk + 1, end = next;
+    *first = first_seen(step, op->chunk);
+    /* from here on the next chunk has added before */
+    uint32_t joins = next < step->program->chunk_count ? first_seen(step, next) : next;
+    if (sum == OPENS)
+        end = joins;
+    else if (sum == JOINS)
+        *first = joins;
+    *slots = end - *first;
+}
+
 /* Is the operand of a rule there in this model and schedule? */
 static bool operand_is_due(const struct step *step, const struct tdm_op *op,
                            const struct operand_rule *rule)
@@ -328,6 +366,11 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
         return schedule->dtypes.moments != TDM_DTYPE_NONE;
     if (rule->after == TDM_TIED_GRADIENT)
         return schedule->model->tied && op->layer == tdm_model_embedding_unit(schedule->model);
+    if (rule->sum == OPENS || rule->sum == JOINS) {
+        uint32_t first, slots;
+        seen_chunks(step, op, rule->sum, &first, &slots);
+        return slots > 0;
+    }
     return rule->after != TDM_EMPTY;
 }
 
@@ -354,8 +397,8 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
         }
     } else if (rule->after == TDM_KVPAGES || rule->after == TDM_DKVPAGES) {
         if (op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD) {
-            uint32_t first_chunk = step->program->chunks[op->chunk].first_chunk;
-            due.slots = op->chunk - first_chunk + 1;
+            uint32_t first_chunk;
+            seen_chunks(step, op, rule->sum, &first_chunk, &due.slots);
             due.before.chunk = due.after.chunk = first_chunk;
         }
     } else if (op->kind == TDM_OP_OPTIMIZER) {

@@ -24,7 +24,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     uint64_t count = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         count = tdm_size_add(
-            count, tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->chunk_tokens));
+            count, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->chunk_tokens));
     if (count > MAX_CHUNKS) {
         tdm_fail(err, TDM_INPUT, "%llu chunks of %llu tokens in a step; at most %u are supported",
                  (unsigned long long)count, (unsigned long long)schedule->chunk_tokens, MAX_CHUNKS);
@@ -33,7 +33,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     uint64_t tiles = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) /* a chunk more for what is ragged */
         tiles = tdm_size_add(
-            tiles, tdm_size_ceil_div(schedule->sequence_tokens[s], schedule->head_tile_tokens));
+            tiles, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->head_tile_tokens));
     if (tdm_size_add(tiles, count) > MAX_TILES) {
         tdm_fail(
             err, TDM_INPUT, "%llu LM-head tiles of %llu tokens in a step; at most %u are supported",
@@ -48,7 +48,7 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     uint64_t row = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
         uint32_t first = program->chunk_count;
-        uint64_t tokens = schedule->sequence_tokens[s];
+        uint64_t tokens = schedule->sequences[s].tokens;
         for (uint64_t at = 0; at < tokens; at += schedule->chunk_tokens) {
             struct tdm_chunk *chunk = &program->chunks[program->chunk_count++];
             chunk->sequence = s;

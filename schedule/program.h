@@ -160,9 +160,11 @@ enum tdm_op_kind {
     TDM_OP_ROPE_GRAD,           /* a DQ to DQRAW */
     TDM_OP_KV_WRITE,            /* r KVRAW, w KV pages: K rotated */
     TDM_OP_KV_GRAD_READ,        /* r KV pages' gradient, w DKVRAW: dK rotated back */
-    TDM_OP_ATTENTION,           /* r Q, r KV pages of the prefix, w attention output and LSE */
+    TDM_OP_ATTENTION,           /* r Q, r KV pages of the chunks it sees, w attention output and
+                                   LSE */
     TDM_OP_ATTENTION_GRAD,      /* r Q, r KV pages, r attention output, r its gradient, w DQ,
-                                   w/a KV pages' gradient */
+                                   [w KV pages' gradient of the chunks that no later one sees],
+                                   [a of those that a later one sees] */
     TDM_OP_SWIGLU,              /* r GATE_UP, w ACTIVATED */
     TDM_OP_SWIGLU_GRAD,         /* a GATE_UP to DGATE_UP, r DACTIVATED */
     TDM_OP_HEAD,                /* a normed to its gradient (rows of a tile), r tokens, r weights,
@@ -262,5 +264,9 @@ uint32_t tdm_program_find(const struct tdm_program *program, const char *name);
  * the unit and `tokens` is ignored). The layout inside is in layout.h. */
 uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
                            uint32_t layer, uint64_t tokens);
+
+/* Bytes of a content for the chunks [first, end), all of one sequence. */
+uint64_t tdm_chunks_bytes(const struct tdm_program *program, enum tdm_content content,
+                          uint32_t first, uint32_t end);
 
 #endif

@@ -100,13 +100,11 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     struct tdm_schedule *schedule = calloc(1, sizeof(*schedule));
     if (schedule == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
-    schedule->sequence_tokens = malloc(sizeof(*schedule->sequence_tokens));
-    if (schedule->sequence_tokens == NULL) {
+    enum tdm_status status = tdm_schedule_set_sequences(schedule, 1, context, err);
+    if (status != TDM_OK) {
         free(schedule);
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
+        return status;
     }
-    schedule->sequence_count = 1;
-    schedule->sequence_tokens[0] = context;
     schedule->order = TDM_LAYER_MAJOR;
     schedule->chunk_tokens = context < 4096 ? context : 4096;
     schedule->page_tokens = 128;
@@ -134,7 +132,6 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     schedule->model = model;
     schedule->group_count = 0;
 
-    enum tdm_status status = TDM_OK;
     uint32_t *ones = malloc(((size_t)model->layers + 1) * sizeof(*ones));
     if (ones == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");
@@ -197,13 +194,25 @@ void tdm_schedule_set_evaluate(struct tdm_schedule *schedule)
     tdm_schedule_set_order(schedule, schedule->order);
 }
 
+enum tdm_status tdm_schedule_set_sequences(struct tdm_schedule *schedule, uint32_t count,
+                                           uint64_t tokens, struct tdm_error *err)
+{
+    struct tdm_sequence *sequences = tdm_sequences_new(count, tokens);
+    if (sequences == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u sequences", count);
+    tdm_sequences_free(schedule->sequences, schedule->sequence_count);
+    schedule->sequences = sequences;
+    schedule->sequence_count = count;
+    return TDM_OK;
+}
+
 void tdm_schedule_free(struct tdm_schedule *schedule)
 {
     if (schedule == NULL)
         return;
     tdm_model_free(schedule->model);
     tdm_machine_free(schedule->machine);
-    free(schedule->sequence_tokens);
+    tdm_sequences_free(schedule->sequences, schedule->sequence_count);
     free(schedule->groups);
     free(schedule);
 }
@@ -329,7 +338,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
                         schedule->sequence_count, MAX_SEQUENCES);
     uint64_t tokens = tdm_schedule_tokens(schedule);
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        if (schedule->sequence_tokens[i] == 0)
+        if (schedule->sequences[i].tokens == 0)
             return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%u]\" has no tokens", file, i);
     if (tokens > MAX_TOKENS)
         return tdm_fail(err, TDM_INPUT,
@@ -359,7 +368,15 @@ uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule)
 {
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        tokens = tdm_size_add(tokens, schedule->sequence_tokens[i]);
+        tokens = tdm_size_add(tokens, schedule->sequences[i].tokens);
+    return tokens;
+}
+
+uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule)
+{
+    uint64_t tokens = tdm_schedule_tokens(schedule);
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        tokens -= schedule->sequences[i].document_count - 1;
     return tokens;
 }
 

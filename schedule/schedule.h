@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "machines/machine.h"
 #include "models/model.h"
+#include "schedule/sequence.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -119,7 +120,7 @@ struct tdm_schedule {
     uint64_t host_memory_bytes;
 
     uint32_t sequence_count;
-    uint64_t *sequence_tokens; /* [sequence_count], each the context of one sequence */
+    struct tdm_sequence *sequences; /* [sequence_count] */
 
     enum tdm_purpose pass;
     enum tdm_order order;
@@ -167,8 +168,13 @@ enum tdm_status tdm_schedule_load(const char *path, struct tdm_schedule **schedu
 /* Gives all groups the settings that the pass `evaluate` asks for, which stores nothing for a backward. */
 void tdm_schedule_set_evaluate(struct tdm_schedule *schedule);
 
-/* Tokens of all sequences of the step. */
+/* Replaces the sequences by `count` sequences of `tokens` tokens, each of one document. */
+enum tdm_status tdm_schedule_set_sequences(struct tdm_schedule *schedule, uint32_t count,
+                                           uint64_t tokens, struct tdm_error *err);
+
+/* Tokens of all sequences of the step, and of these the ones that have something to predict. */
 uint64_t tdm_schedule_tokens(const struct tdm_schedule *schedule);
+uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
 
 /* Sets the order, and of all groups what that order can do with K and V by default: layer-major makes
  * them again, chunk-major keeps them on the device. */

@@ -18,6 +18,17 @@ static json_t *count_json(uint64_t count)
     return json_integer((json_int_t)count);
 }
 
+/* A number of tokens, or an object where there are several documents. */
+static json_t *sequence_to_json(const struct tdm_sequence *sequence)
+{
+    if (sequence->document_count == 1)
+        return count_json(sequence->tokens);
+    json_t *starts = json_array();
+    for (uint32_t i = 0; i < sequence->document_count; i++)
+        json_array_append_new(starts, count_json(sequence->document_starts[i]));
+    return json_pack("{s:I, s:o}", "tokens", (json_int_t)sequence->tokens, "documents", starts);
+}
+
 static json_t *groups_to_json(const struct tdm_schedule *schedule)
 {
     json_t *array = json_array();
@@ -83,7 +94,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
     const struct tdm_model *model = schedule->model;
     json_t *sequences = json_array();
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        json_array_append_new(sequences, count_json(schedule->sequence_tokens[i]));
+        json_array_append_new(sequences, sequence_to_json(&schedule->sequences[i]));
     json_t *root = json_pack(
         "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
         "s:o}",
@@ -184,31 +195,66 @@ static enum tdm_status read_groups(const char *file, const json_t *array,
     return status;
 }
 
+static enum tdm_status read_documents(const char *file, const char *prefix, const json_t *array,
+                                      struct tdm_sequence *sequence, struct tdm_error *err)
+{
+    char what[512];
+    size_t count = json_array_size(array);
+    snprintf(what, sizeof(what), "%s: \"%s.documents\"", file, prefix);
+    if (count > TDM_MOST_DOCUMENTS)
+        return tdm_fail(err, TDM_INPUT, "%s has %zu entries; at most %u are due", what, count,
+                        TDM_MOST_DOCUMENTS);
+    uint64_t *starts = calloc(count + 1, sizeof(*starts));
+    if (starts == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu documents", count);
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const json_t *start = json_array_get(array, i);
+        if (!json_is_integer(start) || json_integer_value(start) < 0)
+            status = tdm_fail(err, TDM_INPUT,
+                              "%s must hold whole numbers, the first token of each document", what);
+        else
+            starts[i] = (uint64_t)json_integer_value(start);
+    }
+    if (status == TDM_OK)
+        status = tdm_sequence_pack(sequence, what, (uint32_t)count, starts, err);
+    free(starts);
+    return status;
+}
+
+static enum tdm_status read_sequence(const char *file, const json_t *value, size_t index,
+                                     struct tdm_sequence *sequence, struct tdm_error *err)
+{
+    static const char *const keys[] = {"tokens", "documents", NULL};
+    char prefix[40];
+    snprintf(prefix, sizeof(prefix), "sequences[%zu]", index);
+    if (json_is_integer(value) && json_integer_value(value) >= 1) {
+        sequence->tokens = (uint64_t)json_integer_value(value);
+        return TDM_OK;
+    }
+    if (!json_is_object(value))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"%s\" must be a whole number of tokens, at least 1, or an object "
+                        "with \"tokens\" and \"documents\"",
+                        file, prefix);
+    struct tdm_json_reader reader = {file, prefix, value, err, TDM_OK};
+    tdm_json_only(&reader, keys);
+    sequence->tokens = tdm_json_count(&reader, "tokens", 1, MAX_TOKENS);
+    const json_t *documents = tdm_json_array(&reader, "documents");
+    return reader.status == TDM_OK ? read_documents(file, prefix, documents, sequence, err)
+                                   : reader.status;
+}
+
 static enum tdm_status read_sequences(const char *file, const json_t *array,
                                       struct tdm_schedule *schedule, struct tdm_error *err)
 {
     size_t count = json_array_size(array);
     if (count == 0 || count > UINT32_MAX)
-        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" is empty; one or more lengths are due",
-                        file);
-    uint64_t *tokens = calloc(count, sizeof(*tokens));
-    if (tokens == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu sequences", count);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *length = json_array_get(array, i);
-        if (!json_is_integer(length) || json_integer_value(length) < 1) {
-            free(tokens);
-            return tdm_fail(err, TDM_INPUT,
-                            "%s: \"sequences[%zu]\" must be a whole number of "
-                            "tokens, at least 1",
-                            file, i);
-        }
-        tokens[i] = (uint64_t)json_integer_value(length);
-    }
-    free(schedule->sequence_tokens);
-    schedule->sequence_tokens = tokens;
-    schedule->sequence_count = (uint32_t)count;
-    return TDM_OK;
+        return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" is empty; one or more are due", file);
+    enum tdm_status status = tdm_schedule_set_sequences(schedule, (uint32_t)count, 0, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++)
+        status = read_sequence(file, json_array_get(array, i), i, &schedule->sequences[i], err);
+    return status;
 }
 
 static enum tdm_status read_dtypes(const char *file, const json_t *object,

@@ -14,12 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One chunk's queries and the keys up to its end. */
+/* One chunk's queries and the keys of the chunks that they see. */
 struct problem {
     struct bench *bench;
     const struct tdm_chunk *chunk;
-    uint32_t first_chunk, slots;
-    uint64_t slot_elements; /* of KV pages */
+    uint32_t first_chunk, slots, written; /* slots; of them no later chunk sees */
+    uint64_t document;                    /* tokens of each document */
+    uint64_t first_key;                   /* of the sequence, in the first slot */
+    uint64_t slot_elements;               /* of KV pages */
     uint64_t keys, heads, kv_heads, dim;
     double *q, *d_out;       /* [tokens, heads, dim] */
     double *k, *v, *dk, *dv; /* [keys, kv_heads, dim] */
@@ -33,7 +35,7 @@ static double *zeros(uint64_t count)
     return values;
 }
 
-/* Where K (plane 0) or V (plane 1) of key `key` of the sequence lies in the slots. */
+/* Where K (plane 0) or V (plane 1) of key `key` lies in the slots. */
 static uint64_t place(const struct problem *p, uint64_t key, uint64_t plane)
 {
     const struct tdm_schedule *schedule = &p->bench->schedule;
@@ -84,24 +86,27 @@ static void reference(struct problem *p, bool backward)
     double scale = 1 / sqrt((double)p->dim), *s = zeros(p->keys);
     for (uint64_t row = 0; row < p->chunk->tokens * p->heads; row++) {
         uint64_t t = row / p->heads, g = row % p->heads / (p->heads / p->kv_heads);
-        uint64_t visible = p->chunk->first_token + t + 1, step = p->kv_heads * p->dim;
+        uint64_t token = p->chunk->first_token + t, step = p->kv_heads * p->dim;
+        uint64_t start = token - token % p->document; /* of its document */
+        uint64_t seen = start > p->first_key ? start - p->first_key : 0;
+        uint64_t visible = token + 1 - p->first_key;
         const double *q = p->q + row * p->dim, *d_out = p->d_out + row * p->dim;
         const double *k = p->k + g * p->dim, *v = p->v + g * p->dim;
         double most = -INFINITY, sum = 0;
-        for (uint64_t j = 0; j < visible; j++) {
+        for (uint64_t j = seen; j < visible; j++) {
             s[j] = scale * dot(q, k + j * step, p->dim);
             most = fmax(most, s[j]);
         }
-        for (uint64_t j = 0; j < visible; j++)
+        for (uint64_t j = seen; j < visible; j++)
             sum += exp(s[j] - most);
-        p->lse[row] = most + log(sum);
+        p->lse[row] = most + log(fmax(sum, 1));
         if (!backward) {
-            for (uint64_t j = 0; j < visible; j++)
+            for (uint64_t j = seen; j < visible; j++)
                 axpy(exp(s[j] - p->lse[row]), v + j * step, p->dim, p->out + row * p->dim);
             continue;
         }
         double d = dot(d_out, p->out + row * p->dim, p->dim);
-        for (uint64_t j = 0; j < visible; j++) {
+        for (uint64_t j = seen; j < visible; j++) {
             double weight = exp(s[j] - p->lse[row]);
             double ds = weight * (dot(d_out, v + j * step, p->dim) - d) * scale;
             axpy(ds, k + j * step, p->dim, p->dq + row * p->dim);
@@ -112,21 +117,40 @@ static void reference(struct problem *p, bool backward)
     free(s);
 }
 
+/* The pages' gradients as two operands: slots that are written, and slots that are added to. */
+static void give_gradient_pages(const struct problem *p, const struct cell *pages)
+{
+    uint64_t bytes = p->slot_elements * tdm_dtype_bytes(pages->dtype);
+    struct cell written = *pages, added = *pages;
+    added.data = (unsigned char *)pages->data + p->written * bytes;
+    if (p->written > 0) {
+        bench_operand(p->bench, 5, &written, TDM_WRITE);
+        bench_slots(p->bench, 5, p->first_chunk, p->written, bytes);
+    }
+    if (p->written < p->slots) {
+        bench_operand(p->bench, 6, &added, TDM_ACCUMULATE);
+        bench_slots(p->bench, 6, p->first_chunk + p->written, p->slots - p->written, bytes);
+    }
+}
+
 static void check_chunk(struct bench *bench, uint32_t chunk)
 {
     const struct tdm_dtypes *dtypes = &bench->schedule.dtypes;
     const struct tdm_model *model = bench->model;
     const struct tdm_chunk *c = &bench->chunks[chunk];
     uint64_t page = bench->schedule.page_tokens;
-    struct problem p = {.bench = bench, .chunk = c, .first_chunk = c->first_chunk};
-    p.slots = chunk - c->first_chunk + 1;
+    struct problem p = {.bench = bench, .chunk = c, .document = bench_document_tokens(bench, c)};
+    uint64_t size = bench->schedule.chunk_tokens;
+    uint64_t start = c->first_token - c->first_token % p.document;
+    p.first_chunk = c->first_chunk + (uint32_t)(start / size);
+    p.first_key = start / size * size;
+    p.slots = chunk - p.first_chunk + 1;
+    p.written = (uint32_t)bench_between(bench, 0, p.slots);
     p.heads = model->query_heads;
     p.kv_heads = model->kv_heads;
     p.dim = model->head_dim;
-    p.keys = c->first_token + c->tokens;
-    p.slot_elements =
-        ((bench->schedule.chunk_tokens + page - 1) / page * page * 2 * p.kv_heads * p.dim + 127) /
-        128 * 128;
+    p.keys = c->first_token + c->tokens - p.first_key;
+    p.slot_elements = ((size + page - 1) / page * page * 2 * p.kv_heads * p.dim + 127) / 128 * 128;
     uint64_t elements = c->tokens * p.heads * p.dim, rows = c->tokens * p.heads;
     uint64_t kv_elements = p.keys * p.kv_heads * p.dim;
     uint64_t lse_at = tdm_lse_offset(&bench->schedule, c->tokens);
@@ -139,7 +163,6 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
         cell_new(bench, dtypes->activations, (lse_at + 4 * rows) / element_bytes, NAN);
     struct cell pages = pages_new(&p, dtypes->kv), d_pages = pages_new(&p, dtypes->kv_gradients);
     struct cell lse = {(unsigned char *)out.data + lse_at, TDM_DTYPE_FP32, rows, NULL};
-    enum tdm_mode mode = bench_next(bench) & 1 ? TDM_ACCUMULATE : TDM_WRITE;
     p.q = cell_values(&q);
     p.d_out = cell_values(&d_out);
     p.k = zeros(kv_elements);
@@ -150,8 +173,10 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
     p.lse = zeros(rows);
     p.dq = zeros(elements);
     pages_get(&p, &pages, p.k, p.v);
-    if (mode == TDM_ACCUMULATE)
-        pages_get(&p, &d_pages, p.dk, p.dv);
+    pages_get(&p, &d_pages, p.dk, p.dv);
+    uint64_t overwritten = p.written * size < p.keys ? p.written * size : p.keys;
+    memset(p.dk, 0, overwritten * p.kv_heads * p.dim * sizeof(double));
+    memset(p.dv, 0, overwritten * p.kv_heads * p.dim * sizeof(double));
 
     reference(&p, false);
     bench_op(bench, TDM_OP_ATTENTION, 0, 0, chunk, c->tokens);
@@ -173,9 +198,7 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
     bench_operand(bench, 2, &out, TDM_READ);
     bench_operand(bench, 3, &d_out, TDM_READ);
     bench_operand(bench, 4, &dq, TDM_WRITE);
-    bench_operand(bench, 5, &d_pages, mode);
-    bench_slots(bench, 5, p.first_chunk, p.slots,
-                p.slot_elements * tdm_dtype_bytes(dtypes->kv_gradients));
+    give_gradient_pages(&p, &d_pages);
     bench_run(bench);
     bench_compare(bench, "attention's dQ", &dq, 0, elements, p.dq, 1e-5);
     struct cell dk = cell_new(bench, dtypes->kv_gradients, kv_elements, 0);

@@ -99,6 +99,8 @@ struct shape bench_shape(struct bench *bench)
     shape.tile_tokens = bench_between(bench, 1, shape.chunk_tokens);
     for (uint32_t i = 0; i < shape.sequences; i++)
         shape.sequence_tokens[i] = bench_between(bench, 1, 3 * shape.chunk_tokens);
+    if (bench_next(bench) & 1)
+        shape.document_tokens = bench_between(bench, 1, 2 * shape.chunk_tokens);
     return shape;
 }
 
@@ -108,7 +110,7 @@ static void make_chunks(struct bench *bench)
     const struct tdm_schedule *schedule = &bench->schedule;
     uint64_t row = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
-        uint64_t tokens = schedule->sequence_tokens[s];
+        uint64_t tokens = schedule->sequences[s].tokens;
         uint32_t first = program->chunk_count;
         for (uint64_t t = 0; t < tokens; t += schedule->chunk_tokens) {
             assert_true(program->chunk_count < CHUNKS_MOST);
@@ -142,7 +144,7 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
     bench->schedule = (struct tdm_schedule){
         .model = bench->model,
         .sequence_count = shape->sequences,
-        .sequence_tokens = (uint64_t *)shape->sequence_tokens,
+        .sequences = bench->sequences,
         .chunk_tokens = shape->chunk_tokens,
         .page_tokens = shape->page_tokens,
         .head_tile_tokens = shape->tile_tokens,
@@ -154,6 +156,14 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
                       .epsilon = 1e-8,
                       .weight_decay = 0.1},
     };
+    for (uint32_t s = 0; s < shape->sequences; s++) {
+        uint64_t tokens = shape->sequence_tokens[s];
+        bench->sequences[s] = (struct tdm_sequence){.tokens = tokens, .document_count = 1};
+        if (shape->document_tokens > 0 &&
+            tdm_sequence_divide(&bench->sequences[s], "test", shape->document_tokens, &err) !=
+                TDM_OK)
+            fail_msg("%s", err.message);
+    }
     bench->program = (struct tdm_program){.schedule = &bench->schedule, .chunks = bench->chunks};
     make_chunks(bench);
     bench->step = (struct tdm_step){.number = 1, .learning_rate = 1e-3};
@@ -166,6 +176,8 @@ void bench_close(struct bench *bench)
 {
     tdm_cpu_backend.close(bench->executor);
     tdm_model_free(bench->model);
+    for (int s = 0; s < 3; s++)
+        free(bench->sequences[s].document_starts);
 }
 
 struct cell cell_new(struct bench *bench, enum tdm_dtype dtype, uint64_t count, double size)
@@ -306,6 +318,12 @@ void bench_untouched(struct bench *bench, const struct cell *unit_cell, const do
         if (!inside && cell_get(unit_cell, i) != before[i])
             fail_msg("element %llu of unit %u was touched", (unsigned long long)i, unit);
     }
+}
+
+uint64_t bench_document_tokens(const struct bench *bench, const struct tdm_chunk *chunk)
+{
+    const struct tdm_sequence *sequence = &bench->sequences[chunk->sequence];
+    return sequence->document_count > 1 ? sequence->document_starts[1] : sequence->tokens;
 }
 
 const struct tdm_tensor *bench_tensor(const struct bench *bench, uint32_t unit, enum tdm_role role)

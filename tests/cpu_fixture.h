@@ -16,6 +16,7 @@ struct shape {
     uint64_t page_tokens, chunk_tokens, tile_tokens;
     uint32_t sequences;
     uint64_t sequence_tokens[3];
+    uint64_t document_tokens; /* of each document of a sequence; 0: one document */
     struct tdm_dtypes dtypes;
 };
 
@@ -24,6 +25,7 @@ struct bench {
     struct tdm_schedule schedule;
     struct tdm_program program;
     struct tdm_chunk chunks[CHUNKS_MOST];
+    struct tdm_sequence sequences[3];
     struct tdm_executor *executor;
     struct tdm_step step;
     struct tdm_op op;
@@ -79,6 +81,9 @@ void bench_compare(struct bench *bench, const char *what, const struct cell *cel
 /* Values of a cell outside the given part of a unit are still `before`. */
 void bench_untouched(struct bench *bench, const struct cell *unit_cell, const double *before,
                      uint32_t unit, enum tdm_part part);
+
+/* Tokens of a document of the chunk's sequence; all but the last have as many. */
+uint64_t bench_document_tokens(const struct bench *bench, const struct tdm_chunk *chunk);
 
 const struct tdm_tensor *bench_tensor(const struct bench *bench, uint32_t unit, enum tdm_role role);
 

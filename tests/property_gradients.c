@@ -64,6 +64,8 @@ struct data {
     size_t count;
     int32_t *inputs, *targets;
     uint64_t tokens;
+    uint64_t *lengths; /* of all documents; to the reference each is a sequence of its own */
+    uint32_t length_count;
 };
 
 static size_t unit_elements(const struct tdm_model *model)
@@ -72,6 +74,26 @@ static size_t unit_elements(const struct tdm_model *model)
     for (uint32_t unit = 0; unit < model->unit_count; unit++)
         count += model->units[unit].elements;
     return count;
+}
+
+/* Lengths of all documents, and no target where one ends inside its sequence. */
+static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
+{
+    uint64_t row = 0;
+    data->lengths = calloc(data->tokens, sizeof(*data->lengths));
+    assert_non_null(data->lengths);
+    for (uint32_t s = 0; s < schedule->sequence_count; s++) {
+        const struct tdm_sequence *sequence = &schedule->sequences[s];
+        for (uint32_t d = 0; d < sequence->document_count; d++) {
+            bool last = d + 1 == sequence->document_count;
+            uint64_t start = d == 0 ? 0 : sequence->document_starts[d];
+            uint64_t end = last ? sequence->tokens : sequence->document_starts[d + 1];
+            data->lengths[data->length_count++] = end - start;
+            row += end - start;
+            if (!last)
+                data->targets[row - 1] = -1;
+        }
+    }
 }
 
 /* Weights around those of a trained model: norms about 1, biases small, matrices such that activations
@@ -83,7 +105,7 @@ static void draw_data(struct data *data, const struct tdm_schedule *schedule, ui
     tdm_dice_seed(&dice, seed ^ 0xda7a);
     bool alone = schedule->dtypes.weights == TDM_DTYPE_BF16 &&
                  schedule->dtypes.master == TDM_DTYPE_NONE; /* nothing is wider than the weights */
-    data->model = model;
+    *data = (struct data){.model = model};
     data->count = unit_elements(model);
     data->weights = calloc(data->count, sizeof(float));
     data->tokens = tdm_schedule_tokens(schedule);
@@ -117,11 +139,13 @@ static void draw_data(struct data *data, const struct tdm_schedule *schedule, ui
         data->inputs[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
         data->targets[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
     }
+    draw_lengths(data, schedule);
 }
 
 static void free_data(struct data *data)
 {
     free(data->weights);
+    free(data->lengths);
     free(data->inputs);
     free(data->targets);
 }
@@ -385,8 +409,7 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
     set_state(reference, model, &stores, data->weights, NULL, NULL);
     for (uint32_t i = 0; i < outcome->steps; i++) {
         double loss;
-        assert_int_equal(tdm_reference_step(reference, schedule->sequence_count,
-                                            schedule->sequence_tokens,
+        assert_int_equal(tdm_reference_step(reference, data->length_count, data->lengths,
                                             (const uint32_t *)data->inputs,
                                             (const uint32_t *)data->targets, &loss, &err),
                          TDM_OK);

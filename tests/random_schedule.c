@@ -145,7 +145,7 @@ static uint64_t chunks_of(const struct tdm_schedule *schedule)
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         chunks +=
-            (schedule->sequence_tokens[i] + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
+            (schedule->sequences[i].tokens + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
     return chunks;
 }
 
@@ -238,17 +238,15 @@ static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_toke
     uint64_t count = tdm_dice_chance(dice, 50) ? 1 : tdm_dice_roll(dice, 2, 3);
     if (count > max_tokens)
         count = max_tokens;
-    uint64_t *tokens = calloc(count, sizeof(*tokens));
-    if (tokens == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random sequences");
+    enum tdm_status status = tdm_schedule_set_sequences(schedule, (uint32_t)count, 0, err);
+    if (status != TDM_OK)
+        return status;
     uint64_t longest = 1;
     for (uint64_t i = 0; i < count; i++) {
-        tokens[i] = tdm_dice_roll(dice, 1, max_tokens / count);
-        longest = tokens[i] > longest ? tokens[i] : longest;
+        uint64_t tokens = tdm_dice_roll(dice, 1, max_tokens / count);
+        schedule->sequences[i].tokens = tokens;
+        longest = tokens > longest ? tokens : longest;
     }
-    free(schedule->sequence_tokens);
-    schedule->sequence_tokens = tokens;
-    schedule->sequence_count = (uint32_t)count;
 
     uint64_t shape = tdm_dice_roll(dice, 0, 99);
     if (shape < 10)
@@ -262,6 +260,29 @@ static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_toke
                                      ? schedule->chunk_tokens
                                      : tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
     return TDM_OK;
+}
+
+/* Documents of a sequence: none but itself, of one length, or where dice say, some of them at the
+ * beginning of a chunk. */
+static enum tdm_status random_documents(struct tdm_dice *dice, uint64_t chunk_tokens,
+                                        struct tdm_sequence *sequence, struct tdm_error *err)
+{
+    uint64_t shape = tdm_dice_roll(dice, 0, 99), tokens = sequence->tokens;
+    if (shape < 50)
+        return TDM_OK;
+    if (shape < 65)
+        return tdm_sequence_divide(sequence, "random", tdm_dice_roll(dice, 1, tokens), err);
+    uint64_t *starts = calloc(tokens, sizeof(*starts));
+    if (starts == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random documents");
+    uint32_t count = 1;
+    unsigned percent = (unsigned)tdm_dice_roll(dice, 1, tdm_dice_chance(dice, 50) ? 20 : 80);
+    for (uint64_t token = 1; token < tokens; token++)
+        if (tdm_dice_chance(dice, token % chunk_tokens == 0 ? 50 : percent))
+            starts[count++] = token;
+    enum tdm_status status = tdm_sequence_pack(sequence, "random", count, starts, err);
+    free(starts);
+    return status;
 }
 
 static enum tdm_dtype wide_or_narrow(struct tdm_dice *dice)
@@ -345,6 +366,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
         schedule->pass = TDM_EVALUATE;
     if (status == TDM_OK)
         status = random_nest(&dice, schedule, err);
+    for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
+        status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, model->name, err);
     if (status != TDM_OK) {
@@ -410,7 +433,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         model->tied ? " tied" : "", model->layers, model->hidden, model->query_heads,
         model->kv_heads, model->head_dim, model->intermediate, model->vocabulary);
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        add(&text, " %llu", (unsigned long long)schedule->sequence_tokens[i]);
+        add(&text, " %llu(%u)", (unsigned long long)schedule->sequences[i].tokens,
+            schedule->sequences[i].document_count);
     add(&text, " chunk %llu page %llu tile %llu prefetch %u %s %s; groups",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
         (unsigned long long)schedule->head_tile_tokens, schedule->prefetch,

@@ -247,17 +247,18 @@ static void check_norm(struct bench *bench)
 }
 
 /* Turns the heads of rows of doubles; sign -1 turns back. */
-static void rotate(const struct bench *bench, uint64_t first_token, uint64_t tokens, uint64_t heads,
+static void rotate(const struct bench *bench, const struct tdm_chunk *chunk, uint64_t heads,
                    uint64_t stride, double sign, double *x)
 {
+    uint64_t document = bench_document_tokens(bench, chunk);
     uint64_t half = bench->model->head_dim / 2;
     double factor, frequency[64];
     tdm_rope_inverse_frequencies(bench->model, frequency, &factor);
-    for (uint64_t t = 0; t < tokens; t++)
+    for (uint64_t t = 0; t < chunk->tokens; t++)
         for (uint64_t h = 0; h < heads; h++)
             for (uint64_t i = 0; i < half; i++) {
                 double *a = x + t * stride + h * 2 * half + i, *b = a + half, was = *a;
-                double angle = (double)(first_token + t) * frequency[i];
+                double angle = (double)((chunk->first_token + t) % document) * frequency[i];
                 *a = factor * (was * cos(angle) - sign * *b * sin(angle));
                 *b = factor * (*b * cos(angle) + sign * was * sin(angle));
             }
@@ -268,12 +269,13 @@ static void check_rope(struct bench *bench)
     const struct tdm_dtypes *dtypes = &bench->schedule.dtypes;
     const struct tdm_model *model = bench->model;
     uint32_t chunk = any_chunk(bench);
-    uint64_t tokens = bench->chunks[chunk].tokens, first = bench->chunks[chunk].first_token;
+    const struct tdm_chunk *where = &bench->chunks[chunk];
+    uint64_t tokens = where->tokens;
     uint64_t width = (uint64_t)model->query_heads * model->head_dim;
     for (int back = 0; back < 2; back++) {
         struct cell q = cell_new(bench, dtypes->activations, tokens * width, 1);
         double *want = cell_values(&q);
-        rotate(bench, first, tokens, model->query_heads, width, back ? -1 : 1, want);
+        rotate(bench, where, model->query_heads, width, back ? -1 : 1, want);
         bench_op(bench, back ? TDM_OP_ROPE_GRAD : TDM_OP_ROPE, 0, 0, chunk, tokens);
         bench_operand(bench, 0, &q, TDM_ACCUMULATE);
         bench_run(bench);
@@ -296,7 +298,7 @@ static void check_rope(struct bench *bench)
                 uint64_t in_page = t / page * 2 * plane + j / line * plane + t % page * line;
                 rows[t * 2 * line + j] = values[back ? in_page + j % line : t * 2 * line + j];
             }
-        rotate(bench, first, tokens, model->kv_heads, 2 * line, back ? -1 : 1, rows);
+        rotate(bench, where, model->kv_heads, 2 * line, back ? -1 : 1, rows);
         for (uint64_t t = 0; t < tokens; t++)
             for (uint64_t j = 0; j < 2 * line; j++) {
                 uint64_t in_page = t / page * 2 * plane + j / line * plane + t % page * line;
@@ -355,12 +357,24 @@ static void check_swiglu(struct bench *bench)
     free(want_d);
 }
 
-/* Inputs and targets of a chunk. */
-static struct cell token_cell(struct bench *bench, uint64_t tokens)
+/* Does a token of a chunk end a document inside its sequence? */
+static bool ends_document(const struct bench *bench, const struct tdm_chunk *chunk, uint64_t t)
 {
+    uint64_t next = chunk->first_token + t + 1;
+    return next < bench->sequences[chunk->sequence].tokens &&
+           next % bench_document_tokens(bench, chunk) == 0;
+}
+
+/* Inputs and targets of a chunk. */
+static struct cell token_cell(struct bench *bench, const struct tdm_chunk *chunk)
+{
+    uint64_t tokens = chunk->tokens;
     struct cell cell = cell_new(bench, TDM_DTYPE_INT32, 2 * tokens, 0);
     for (uint64_t t = 0; t < 2 * tokens; t++)
         cell_set(&cell, t, (double)bench_between(bench, 0, bench->model->vocabulary - 1));
+    for (uint64_t t = 0; t < tokens; t++)
+        if (ends_document(bench, chunk, t))
+            cell_set(&cell, tokens + t, -1);
     return cell;
 }
 
@@ -370,7 +384,8 @@ static void check_embed(struct bench *bench)
     uint32_t chunk = any_chunk(bench), unit = tdm_model_embedding_unit(bench->model);
     uint64_t tokens = bench->chunks[chunk].tokens, columns = bench->model->hidden;
     uint64_t rows = bench->model->vocabulary;
-    struct cell ids = token_cell(bench, tokens), w = unit_cell(bench, unit, dtypes->weights, 1);
+    struct cell ids = token_cell(bench, &bench->chunks[chunk]),
+                w = unit_cell(bench, unit, dtypes->weights, 1);
     struct cell x = cell_new(bench, dtypes->activations, tokens * columns, NAN);
     struct cell dx = cell_new(bench, dtypes->activations, tokens * columns, 1);
     struct cell dw = unit_cell(bench, unit, dtypes->gradients, 1);
@@ -428,8 +443,13 @@ static void check_head(struct bench *bench)
     uint64_t tokens = bench->chunks[chunk].tokens, hidden = model->hidden;
     uint64_t vocabulary = model->vocabulary, first = bench_between(bench, 0, tokens - 1);
     uint64_t rows = bench_between(bench, 1, tokens - first);
-    double per_token = 1 / (double)tdm_schedule_tokens(&bench->schedule);
-    struct cell ids = token_cell(bench, tokens), w = unit_cell(bench, unit, dtypes->weights, 1);
+    uint64_t trained = 0;
+    for (uint32_t c = 0; c < bench->program.chunk_count; c++)
+        for (uint64_t t = 0; t < bench->chunks[c].tokens; t++)
+            trained += !ends_document(bench, &bench->chunks[c], t);
+    double per_token = 1 / (double)trained;
+    struct cell ids = token_cell(bench, &bench->chunks[chunk]),
+                w = unit_cell(bench, unit, dtypes->weights, 1);
     struct cell x = cell_new(bench, dtypes->activations, tokens * hidden, 1);
     struct cell logits = cell_new(bench, dtypes->logits, rows * vocabulary, NAN);
     struct cell dw = unit_cell(bench, unit, dtypes->gradients, 1e-4);
@@ -445,6 +465,10 @@ static void check_head(struct bench *bench)
     for (uint64_t t = 0; t < rows; t++) {
         double *row = tile + t * vocabulary, most = -INFINITY, sum = 0;
         uint64_t target = (uint64_t)cell_get(&ids, tokens + first + t);
+        if (ends_document(bench, &bench->chunks[chunk], first + t)) {
+            memset(row, 0, vocabulary * sizeof(double));
+            continue;
+        }
         for (uint64_t j = 0; j < vocabulary; j++)
             most = fmax(most, row[j]);
         for (uint64_t j = 0; j < vocabulary; j++)
@@ -484,6 +508,14 @@ static void check_head(struct bench *bench)
     for (uint64_t i = 0; i < tokens * hidden; i++)
         if (i < first * hidden || i >= (first + rows) * hidden)
             assert_true(cell_get(&x, i) == vx[i]);
+
+    /* a target where there is none, and none where there is one, is said */
+    struct tdm_error err = {0};
+    bool none = cell_get(&ids, tokens + first) < 0;
+    cell_set(&ids, tokens + first, none ? 0 : -1);
+    assert_int_equal(TDM_INPUT,
+                     tdm_cpu_backend.run[TDM_OP_HEAD](bench->executor, &bench->launch, &err));
+    assert_non_null(strstr(err.message, none ? "ends a document" : "vocabulary"));
 
     struct cell *cells[] = {&ids, &w, &x, &logits, &dw, &loss};
     for (int i = 0; i < 6; i++)

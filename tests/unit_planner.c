@@ -335,13 +335,8 @@ static void test_extremes(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct tdm_schedule *schedule =
             new_schedule(rows[i].model, rows[i].context, 139 * GIB, 100 * GIB);
-        uint64_t *tokens = calloc(rows[i].sequences, sizeof(*tokens));
-        assert_non_null(tokens);
-        for (uint32_t s = 0; s < rows[i].sequences; s++)
-            tokens[s] = rows[i].context;
-        free(schedule->sequence_tokens);
-        schedule->sequence_tokens = tokens;
-        schedule->sequence_count = rows[i].sequences;
+        struct tdm_error err;
+        must(tdm_schedule_set_sequences(schedule, rows[i].sequences, rows[i].context, &err), &err);
         assert_true(search(schedule, &pins) > 0);
         assert_true(schedule->chunk_tokens <= rows[i].context);
         tdm_schedule_free(schedule);
@@ -365,7 +360,7 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     assert_int_equal(shortage.binding, binding);
     assert_int_equal(schedule->memory_bytes, memory_bytes);
     assert_int_equal(schedule->host_memory_bytes, host_memory_bytes);
-    assert_int_equal(schedule->sequence_tokens[0], context);
+    assert_int_equal(schedule->sequences[0].tokens, context);
     assert_int_equal(schedule->optimizer.kind, TDM_OPTIMIZER_ADAMW);
     assert_int_equal(tdm_shortage_fail(&shortage, schedule, &err), TDM_INFEASIBLE);
     assert_true(err.message[0] != '\0');
@@ -392,9 +387,9 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
     }
     schedule->host_memory_bytes = host_memory_bytes;
     if (shortage.longest_context > 0) {
-        schedule->sequence_tokens[0] = shortage.longest_context;
+        schedule->sequences[0].tokens = shortage.longest_context;
         assert_true(search(schedule, &pins) > 0);
-        schedule->sequence_tokens[0] = context;
+        schedule->sequences[0].tokens = context;
     }
     if (shortage.without_optimizer_bytes > 0) {
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
@@ -444,12 +439,16 @@ static void test_shortage_of_host(void **state)
 static void test_set_keys_good(void **state)
 {
     (void)state;
-    static const char *const pairs[] = {"groups=4", "kept_from=12", "chunk=256K",
-                                        "dtypes.weights=fp32", "optimizer.warmup_steps=10"};
+    static const char *const pairs[] = {"groups=4",
+                                        "kept_from=12",
+                                        "chunk=256K",
+                                        "dtypes.weights=fp32",
+                                        "optimizer.warmup_steps=10",
+                                        "documents=600"};
     struct tdm_pins pins = {0};
     struct tdm_error err;
     struct tdm_schedule *schedule = new_schedule("byte-1m", 2048, GIB, GIB);
-    must(tdm_set_keys_apply(pairs, 5, schedule, &pins, &err), &err);
+    must(tdm_set_keys_apply(pairs, 6, schedule, &pins, &err), &err);
     assert_int_equal(pins.group_count, 1);
     assert_int_equal(pins.groups[0], 4);
     assert_int_equal(pins.kept_from_unit, TDM_SPLIT_CHUNK);
@@ -458,6 +457,8 @@ static void test_set_keys_good(void **state)
     assert_int_equal(pins.chunk_tokens, 262144);
     assert_int_equal(schedule->dtypes.master, TDM_DTYPE_NONE); /* follows from fp32 weights */
     assert_int_equal(schedule->optimizer.warmup_steps, 10);
+    assert_int_equal(schedule->sequences[0].document_count, 4);
+    assert_int_equal(schedule->sequences[0].document_starts[3], 1800);
     must(tdm_schedule_check(schedule, "set", &err), &err);
     tdm_pins_free(&pins);
     tdm_schedule_free(schedule);
@@ -492,6 +493,8 @@ static void test_set_keys_bad(void **state)
         {{"chunk=1.5", NULL}, "--set chunk"},
         {{"chunk=4K", "chunk=4K"}, "given twice"},
         {{"page=128K", NULL}, "64K tokens"},
+        {{"documents=0", NULL}, "--set documents"},
+        {{"documents=long", NULL}, "--set documents"},
         {{"page=0", NULL}, "--set page"},
         {{"prefetch=17", NULL}, "0 to 16"},
         {{"head_tile=big", NULL}, "--set head_tile"},

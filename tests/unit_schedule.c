@@ -291,8 +291,14 @@ static struct forward_cost forward_cost(const struct tdm_schedule *schedule)
                                 .head = tokens * model->vocabulary,
                                 .layers = model->layers};
     for (uint32_t i = 0; i < schedule->sequence_count; i++) {
-        double context = (double)schedule->sequence_tokens[i];
-        cost.attention += 4 * q * context * (context + 1) / 2;
+        const struct tdm_sequence *sequence = &schedule->sequences[i];
+        uint64_t tokens = sequence->tokens; /* before what is counted already */
+        for (uint32_t d = sequence->document_count; d-- > 0;) {
+            uint64_t start = d == 0 ? 0 : sequence->document_starts[d];
+            double length = (double)(tokens - start);
+            cost.attention += 4 * q * length * (length + 1) / 2;
+            tokens = start;
+        }
     }
     return cost;
 }
@@ -326,11 +332,8 @@ static void test_flops(void **state)
         for (uint32_t i = 0; i < schedule->group_count; i++)
             schedule->groups[i].kept = schedule->groups[i].held = TDM_SET_INPUT;
         tdm_schedule_set_order(schedule, schedule->order); /* K and V as the order has them */
-        if (seed % 3 == 0) {                               /* parallel */
-            uint64_t tokens = schedule->sequence_tokens[0];
-            schedule->sequence_count = 1;
-            schedule->chunk_tokens = tokens;
-        }
+        if (seed % 3 == 0)
+            schedule->chunk_tokens = 64; /* parallel: one chunk a sequence */
         tdm_schedule_describe(schedule, described, sizeof(described));
         struct tdm_program *program = NULL;
         struct tdm_simulation simulation;

@@ -575,7 +575,7 @@ static bool stale_ring_slot(struct trial *t)
 static bool is_prefix(const struct tdm_op *op, uint32_t a)
 {
     return (op->kind == TDM_OP_ATTENTION && a == 1) ||
-           (op->kind == TDM_OP_ATTENTION_GRAD && (a == 1 || a == 5));
+           (op->kind == TDM_OP_ATTENTION_GRAD && (a == 1 || a == 5 || a == 6));
 }
 
 /* A prefix access to change, with at least `slots` slots, and room above for `above` more. */
@@ -649,6 +649,77 @@ static bool range_outside(struct trial *t)
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
         struct tdm_access *access = operand_at(t, &o);
         access->first_slot = buffer_at(t, access->buffer)->slots;
+        return true;
+    }
+    return false;
+}
+
+/* Puts the slot below a range into it. */
+static void extend_below(struct trial *t, struct tdm_access *access)
+{
+    access->first_slot--;
+    access->slots++;
+    access->before.chunk--;
+    access->after.chunk--;
+    access->bytes += access->bytes / (access->slots - 1);
+    if (access->bytes > access->slots * buffer_at(t, access->buffer)->slot_bytes)
+        access->bytes = access->slots * buffer_at(t, access->buffer)->slot_bytes;
+}
+
+/* Attention that looks into a chunk of which it sees nothing, in its sequence or another. */
+static bool range_beyond_document(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION) && op_at(t, i)->access[1].first_slot > 0) {
+            extend_below(t, &op_at(t, i)->access[1]);
+            return true;
+        }
+    return false;
+}
+
+/* Of the chunks that no later one sees, the last is added to as if one did. */
+static bool opening_share_added(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) || op_at(t, i)->access[5].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *opens = &op_at(t, i)->access[5], *joins = &op_at(t, i)->access[6];
+        if (joins->buffer != TDM_NONE) {
+            extend_below(t, joins);
+        } else {
+            *joins = *opens;
+            joins->mode = TDM_ACCUMULATE;
+            joins->first_slot += opens->slots - 1;
+            joins->before.chunk = joins->after.chunk = opens->after.chunk + opens->slots - 1;
+            joins->bytes /= opens->slots;
+            joins->slots = 1;
+        }
+        opens->slots > 1 ? shorten(t, opens) : leave_out(opens);
+        return true;
+    }
+    return false;
+}
+
+/* Of the chunks that a later one sees, the first is overwritten as if none did. */
+static bool joining_share_overwrites(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) || op_at(t, i)->access[6].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *opens = &op_at(t, i)->access[5], *joins = &op_at(t, i)->access[6];
+        uint64_t bytes = joins->bytes / joins->slots;
+        if (opens->buffer == TDM_NONE) {
+            *opens = *joins;
+            opens->mode = TDM_WRITE;
+            opens->slots = 0;
+            opens->bytes = 0;
+        }
+        opens->slots++;
+        opens->bytes += bytes;
+        joins->first_slot++;
+        joins->before.chunk++;
+        joins->after.chunk++;
+        joins->slots > 1 ? shorten(t, joins) : leave_out(joins);
         return true;
     }
     return false;
@@ -1158,6 +1229,9 @@ static struct fault {
     {.name = "a range short of its first slot", .plant = range_short_below},
     {.name = "a range one slot long", .plant = range_long},
     {.name = "a range outside its buffer", .plant = range_outside},
+    {.name = "a range beyond the document", .plant = range_beyond_document},
+    {.name = "a first share of dK, dV adds", .plant = opening_share_added},
+    {.name = "a later share of dK, dV overwrites", .plant = joining_share_overwrites},
     {.name = "an addition to dK, dV dropped", .plant = dkv_addition_dropped},
     {.name = "an addition to a weight gradient dropped", .plant = gradient_addition_dropped},
     {.name = "an addition to a tied gradient dropped", .plant = tied_addition_dropped},
@@ -1260,6 +1334,11 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
             must(seed, validate(&t, waits, &err), &err);
         } else if (faults[f].plant(&t)) {
             faults[f].planted++;
+            if (faults[f].plant !=
+                cost_forged) /* a mistake in the lowering has costs that fit it */
+                for (size_t i = 0; i < t.r.count; i++)
+                    if (t.r.items[i].item.kind == TDM_RUN)
+                        tdm_op_cost(&t.r.program, &t.r.items[i].op);
             if (validate(&t, NULL, &err) == TDM_OK) {
                 print_error("seed %llu: %s: not caught\n", (unsigned long long)seed,
                             faults[f].name);

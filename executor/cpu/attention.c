@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Causal attention of a chunk's queries over the KV pages of its sequence, forward.
+ * Attention of a chunk's queries over the KV pages of the chunks they see, forward.
  *
  * As FlashAttention-2 (arXiv 2307.08691, algorithm 1): a task is a tile of queries and a KV head;
  * it walks over the pages, keeps for every row the maximum and the sum of exponentials so far, and
@@ -125,6 +125,7 @@ struct tiles {
     float *k, *v;   /* [TDM_TILE_KEYS, head_dim] */
     float *maximum; /* [rows] */
     float *sum;
+    uint64_t *from; /* [tokens] first token of the sequence that each sees */
 };
 
 static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t dim)
@@ -137,6 +138,7 @@ static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t 
     x.v = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
     x.maximum = tdm_cpu_take(scratch, rows, sizeof(float));
     x.sum = tdm_cpu_take(scratch, rows, sizeof(float));
+    x.from = tdm_cpu_take(scratch, rows, sizeof(uint64_t));
     return x;
 }
 
@@ -154,8 +156,9 @@ static void add_keys(const struct tdm_attention *a, const struct tdm_keys *keys,
     tdm_gemm(rows, keys->count, dim, q, k, false, x.scores, TDM_TILE_KEYS);
     for (uint64_t i = 0; i < rows; i++) {
         float *row = x.scores + i * TDM_TILE_KEYS, *out = x.out + i * dim;
-        uint64_t visible = tdm_keys_visible(keys, a->first_token + first + i / a->ratio);
-        uint64_t padded = tdm_row_pad(row, visible, keys->count);
+        uint64_t t = i / a->ratio;
+        struct tdm_seen seen = tdm_keys_seen(keys, x.from[t], a->first_token + first + t);
+        uint64_t padded = tdm_row_pad(row, seen, keys->count);
         if (padded == 0)
             continue;
         float rescale = soften(row, padded, &x.maximum[i], &x.sum[i]);
@@ -178,6 +181,8 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
 
     for (uint64_t t = 0; t < tokens; t++)
         tdm_load_row(q->data, q->dtype, (first + t) * width + kv_head * line, line, x.q + t * line);
+    for (uint64_t t = 0; t < tokens; t++)
+        x.from[t] = tdm_attention_from(a, first + t);
     for (uint64_t i = 0; i < rows * dim; i++)
         x.q[i] *= a->scale;
     memset(x.out, 0, rows * dim * sizeof(float));
@@ -189,7 +194,8 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
     struct tdm_key_walk walk = {0};
     struct tdm_keys keys;
     while (tdm_keys_next(a, &walk, &keys) && keys.first < a->first_token + first + tokens)
-        add_keys(a, &keys, kv_head, first, rows, x);
+        if (x.from[0] < keys.first + keys.count)
+            add_keys(a, &keys, kv_head, first, rows, x);
 
     float *lse = tdm_attention_lse(a, o);
     for (uint64_t i = 0; i < rows; i++) {

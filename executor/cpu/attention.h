@@ -11,6 +11,7 @@
 
 #include "executor/cpu/cpu.h"
 #include "executor/cpu/gemm.h"
+#include "schedule/attend.h"
 
 enum {
     TDM_TILE_ROWS = 128, /* of queries, unless one token has more */
@@ -58,18 +59,40 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 /* The log-sum-exps behind an attention output, [tokens, query_heads]. */
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
 
-/* Keys of the block that the query at `position` may read. */
-static inline uint64_t tdm_keys_visible(const struct tdm_keys *keys, uint64_t position)
+/* First token of the sequence that the chunk's token t sees. */
+static inline uint64_t tdm_attention_from(const struct tdm_attention *attention, uint64_t t)
 {
-    return position < keys->first ? 0 : tdm_least(keys->count, position - keys->first + 1);
+    const struct tdm_program *program = attention->launch->program;
+    return tdm_attend_first_token(program->schedule,
+                                  program->chunks[attention->launch->op->chunk].sequence,
+                                  attention->first_token + t);
 }
 
-/* Prepares a row of scores, of which `visible` count and `count` exist, for work in whole lanes:
- * the rest of the last lanes becomes -infinity and what is beyond 0. Returns the padded length. */
-static inline uint64_t tdm_row_pad(float *row, uint64_t visible, uint64_t count)
+/* Keys of the block that a query at `position` sees which sees tokens from `from` on: [low, high). */
+struct tdm_seen {
+    uint64_t low, high;
+};
+
+static inline struct tdm_seen tdm_keys_seen(const struct tdm_keys *keys, uint64_t from,
+                                            uint64_t position)
 {
-    uint64_t padded = (visible + TDM_LANES_OF_ROW - 1) / TDM_LANES_OF_ROW * TDM_LANES_OF_ROW;
-    for (uint64_t i = visible; i < padded; i++)
+    struct tdm_seen seen = {0, 0};
+    if (position >= keys->first && from < keys->first + keys->count) {
+        seen.low = from > keys->first ? from - keys->first : 0;
+        seen.high = tdm_least(keys->count, position - keys->first + 1);
+    }
+    return seen;
+}
+
+/* Prepares a row of scores, of which those seen count and `count` exist, for work in whole lanes: what
+ * is not seen becomes -infinity up to the end of the last lanes, and 0 beyond. Returns the padded
+ * length, 0 if nothing is seen. */
+static inline uint64_t tdm_row_pad(float *row, struct tdm_seen seen, uint64_t count)
+{
+    uint64_t padded = (seen.high + TDM_LANES_OF_ROW - 1) / TDM_LANES_OF_ROW * TDM_LANES_OF_ROW;
+    for (uint64_t i = 0; i < seen.low; i++)
+        row[i] = -__builtin_inff();
+    for (uint64_t i = seen.high; i < padded; i++)
         row[i] = -__builtin_inff();
     for (uint64_t i = padded; i < count; i++)
         row[i] = 0.0f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Causal attention of a chunk's queries over the KV pages of its sequence, backward.
+ * Attention of a chunk's queries over the KV pages of the chunks they see, backward.
  *
  * As FlashAttention-2 (arXiv 2307.08691, algorithm 2); 10 * head_dim FLOPs a (query head, key):
  *
@@ -8,7 +8,8 @@
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
  * A task owns blocks of keys of one KV head: it sums their dK and dV over all rows of the chunk in
- * fp32 and adds them to the pages once. The keys of a KV head are split among tasks, so that
+ * fp32 and adds them to the pages once; in chunks that no later chunk has seen it writes them. The
+ * keys of a KV head are split among tasks, so that
  * there are enough of them; each has a dQ of its own, and these are added up in order at the end.
  * Going over the keys twice instead would need no partial dQ but seven products in place of five.
  */
@@ -30,6 +31,7 @@ struct backward {
     float *q, *d_out; /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
     float *lse, *d;   /* [kv_heads, rows] */
     float *dq;        /* [splits, kv_heads, rows, head_dim] */
+    uint64_t *from;   /* [tokens] first token of the sequence that each sees */
 };
 
 static uint64_t splits_most(uint64_t kv_heads)
@@ -45,6 +47,7 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->lse = tdm_cpu_take(scratch, rows, sizeof(float));
     x->d = tdm_cpu_take(scratch, rows, sizeof(float));
     x->dq = tdm_cpu_take(scratch, x->splits * elements, sizeof(float));
+    x->from = tdm_cpu_take(scratch, x->rows, sizeof(uint64_t));
 }
 
 /* Gathers rows by KV head, and D of each. */
@@ -60,6 +63,7 @@ static void gather_task(void *context, void *thread_scratch, uint64_t index)
     float *out_line = tdm_cpu_take(&scratch, line, sizeof(float));
     uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
+        x->from[t] = tdm_attention_from(a, t);
         for (uint64_t g = 0; g < a->kv_heads; g++) {
             uint64_t from = (t * a->query_heads + g * a->ratio) * dim;
             uint64_t row = g * x->rows + t * a->ratio;
@@ -130,9 +134,12 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
     tdm_gemm(rows, keys->count, dim, d_out, v_t, false, tile.dp, TDM_TILE_KEYS);
     for (uint64_t i = 0; i < rows; i++) {
         float *p_row = tile.p + i * TDM_TILE_KEYS, *dp_row = tile.dp + i * TDM_TILE_KEYS;
-        uint64_t visible = tdm_keys_visible(keys, a->first_token + first + i / a->ratio);
-        uint64_t padded = tdm_row_pad(p_row, visible, keys->count);
-        for (uint64_t j = visible; j < tdm_most(padded, keys->count); j++)
+        uint64_t t = first + i / a->ratio;
+        struct tdm_seen seen = tdm_keys_seen(keys, x->from[t], a->first_token + t);
+        uint64_t padded = tdm_row_pad(p_row, seen, keys->count);
+        for (uint64_t j = 0; j < seen.low; j++)
+            dp_row[j] = 0.0f;
+        for (uint64_t j = seen.high; j < tdm_most(padded, keys->count); j++)
             dp_row[j] = 0.0f;
         soften_back(p_row, dp_row, padded, x->lse[row + i], x->d[row + i]);
     }
@@ -141,13 +148,25 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
     tdm_gemm(rows, dim, keys->count, ds, k, true, dq + first * a->ratio * dim, dim);
 }
 
+/* The operand with a slot of the gradients' pages, and the slot's number in it: first come the slots that
+ * are written, then those that are added to. */
+static const struct tdm_operand *gradient_pages(const struct backward *x, uint32_t *slot)
+{
+    const struct tdm_operand *written = &x->a.launch->operand[5];
+    if (*slot < written->slots)
+        return written;
+    *slot -= written->slots;
+    return written + 1;
+}
+
 /* Adds a block's dK or dV to the pages, or overwrites them. */
 static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint64_t first,
                      uint64_t kv_head, const float *gradient, float *scratch)
 {
-    const struct tdm_operand *pages = &x->a.launch->operand[5];
+    uint32_t number = keys->slot;
+    const struct tdm_operand *pages = gradient_pages(x, &number);
     uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
-    void *slot = (unsigned char *)pages->data + keys->slot * pages->slot_bytes;
+    void *slot = (unsigned char *)pages->data + number * pages->slot_bytes;
     for (uint64_t i = 0; i < keys->count; i++) {
         uint64_t at = first + kv_head * dim + i * stride;
         if (pages->mode == TDM_ACCUMULATE)
@@ -178,12 +197,16 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
         struct tdm_factor v = tdm_keys_view(a, pages, &keys, keys.v, kv_head, tile.v);
         uint64_t first = keys.first > a->first_token ? keys.first - a->first_token : 0;
         bool add = false;
-        for (first -= first % a->tile_tokens; first < a->tokens; first += a->tile_tokens) {
+        for (first -= first % a->tile_tokens;
+             first < a->tokens && x->from[first] < keys.first + keys.count;
+             first += a->tile_tokens) {
             add_rows(x, &keys, kv_head, dq, first, add, k, v, tile);
             add = true;
         }
-        if (!add)
-            continue; /* no query of the chunk reads these */
+        if (!add) { /* no query of the chunk sees these */
+            memset(tile.dk, 0, keys.count * dim * sizeof(float));
+            memset(tile.dv, 0, keys.count * dim * sizeof(float));
+        }
         put_keys(x, &keys, keys.k, kv_head, tile.dk, tile.sum);
         put_keys(x, &keys, keys.v, kv_head, tile.dv, tile.sum);
     }

@@ -2,15 +2,18 @@
 /*
  * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and
  * the gradients of the weights and of the normed rows, which these replace. No more of the logits
- * exists than a tile. The loss is the mean over all tokens of the step, so every gradient is
- * divided by their number. TDM_OP_LOSS is the same without gradients.
+ * exists than a tile. The loss is the mean over the tokens of the step that have a target, so every
+ * gradient is divided by their number; a target of -1 is none. TDM_OP_LOSS is the same without
+ * gradients.
  */
 #include "executor/cpu/multiply.h"
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "schedule/layout.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { TASK_ROWS = 4, BLOCK = 1024, LANES = 16 }; /* rows of a task, columns at a time */
 
@@ -18,7 +21,7 @@ struct head {
     const struct tdm_launch *launch;
     const int32_t *targets; /* of the tile */
     uint64_t vocabulary;
-    double per_token; /* 1 / tokens of the step */
+    double per_token; /* 1 / tokens of the step that have a target */
     double *losses;   /* [rows of the tile] */
     bool backward;    /* logits become their gradients */
 };
@@ -93,6 +96,11 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
     for (uint64_t t = index * TASK_ROWS; t < end; t++) {
         uint64_t row = t * x->vocabulary, target = (uint64_t)x->targets[t];
+        if (x->targets[t] < 0) {
+            memset(tdm_operand_at(logits, row), 0, x->vocabulary * tdm_dtype_bytes(logits->dtype));
+            x->losses[t] = 0;
+            continue;
+        }
         tdm_load_row(logits->data, logits->dtype, row + target, 1, &at_target);
         float most = row_most(logits, row, x->vocabulary);
         double sum = row_sum(logits, row, x->vocabulary, most);
@@ -115,6 +123,28 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
+/* A token has a target unless it ends a document of which the sequence has the end. */
+static enum tdm_status check_targets(const struct tdm_launch *launch, const int32_t *targets,
+                                     struct tdm_error *err)
+{
+    const struct tdm_op *op = launch->op;
+    const struct tdm_chunk *chunk = &launch->program->chunks[op->chunk];
+    const struct tdm_sequence *sequence = &launch->program->schedule->sequences[chunk->sequence];
+    enum tdm_status status = TDM_OK;
+    for (uint64_t t = 0; t < op->tokens && status == TDM_OK; t++) {
+        uint64_t token = chunk->first_token + op->first_row + t;
+        if (tdm_sequence_trains(sequence, token))
+            status = tdm_cpu_check_tokens(launch, &targets[t], 1, err);
+        else if (targets[t] != TDM_NO_TARGET)
+            status = tdm_fail(err, TDM_INPUT,
+                              "token %llu of sequence %u ends a document and has target %d; %d is "
+                              "due",
+                              (unsigned long long)token, chunk->sequence, (int)targets[t],
+                              TDM_NO_TARGET);
+    }
+    return status;
+}
+
 enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
@@ -135,11 +165,11 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
         .launch = launch,
         .targets = (const int32_t *)tokens->data + chunk_tokens + op->first_row,
         .vocabulary = vocabulary,
-        .per_token = 1.0 / (double)tdm_schedule_tokens(launch->program->schedule),
+        .per_token = 1.0 / (double)tdm_schedule_trained_tokens(launch->program->schedule),
         .losses = tdm_cpu_take(&scratch, op->tokens, sizeof(double)),
         .backward = backward,
     };
-    enum tdm_status status = tdm_cpu_check_tokens(launch, x.targets, op->tokens, err);
+    enum tdm_status status = check_targets(launch, x.targets, err);
     if (status != TDM_OK)
         return status;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RoPE (arXiv 2104.09864) in the rotate-half layout of Hugging Face: in every head of the token at
- * position p dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way of K and V into
+ * position p of its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way of K and V into
  * pages and of their gradients out of them, which rotates K on the way.
  *
  * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
@@ -98,6 +98,15 @@ static void turn(const struct rope *rope, const struct angles *angles, float *ro
     }
 }
 
+/* Position of a token of the chunk in its document. */
+static uint64_t position_of(const struct rope *rope, uint64_t t)
+{
+    const struct tdm_schedule *schedule = rope->launch->program->schedule;
+    const struct tdm_sequence *sequence = &schedule->sequences[rope->chunk->sequence];
+    uint64_t token = rope->chunk->first_token + t;
+    return token - tdm_document_start(sequence, tdm_document_of(sequence, token));
+}
+
 static struct rope rope_begin(const struct tdm_executor *executor, const struct tdm_launch *launch,
                               uint64_t heads, bool back)
 {
@@ -125,7 +134,7 @@ static void rope_task(void *context, void *thread_scratch, uint64_t index)
     float *row = tdm_cpu_take(&scratch, columns, sizeof(float));
     uint64_t end = tdm_least(rope->launch->op->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
-        angles_of(rope, rope->chunk->first_token + t, &angles);
+        angles_of(rope, position_of(rope, t), &angles);
         tdm_load_row(x->data, x->dtype, t * columns, columns, row);
         turn(rope, &angles, row);
         tdm_store_row(x->data, x->dtype, t * columns, columns, row);
@@ -173,7 +182,7 @@ static void kv_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t end = tdm_least(rope->launch->op->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
         uint64_t k = page_element(rope, t), v = k + plane, at = t * 2 * columns;
-        angles_of(rope, rope->chunk->first_token + t, &angles);
+        angles_of(rope, position_of(rope, t), &angles);
         if (rope->back) {
             tdm_load_row(pages->data, pages->dtype, k, columns, row);
             tdm_load_row(pages->data, pages->dtype, v, columns, row + columns);

@@ -231,8 +231,9 @@ void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const dou
                                  const uint32_t *targets, double *losses)
 {
     for (uint64_t t = 0; t < tokens; t++)
-        losses[t] =
-            log_sum_exp(vocabulary, logits + t * vocabulary) - logits[t * vocabulary + targets[t]];
+        losses[t] = targets[t] == UINT32_MAX ? 0
+                                             : log_sum_exp(vocabulary, logits + t * vocabulary) -
+                                                   logits[t * vocabulary + targets[t]];
 }
 
 void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
@@ -245,6 +246,8 @@ void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
             double *logit = &logits[t * vocabulary + i];
 
             *logit = factor * (exp(*logit - lse) - (i == targets[t] ? 1 : 0));
+            if (targets[t] == UINT32_MAX)
+                *logit = 0;
         }
     }
 }

@@ -65,7 +65,8 @@ void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, 
 void tdm_reference_swiglu_backward(uint64_t count, const double *gate, const double *up,
                                    const double *d_product, double *d_gate, double *d_up);
 
-/* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]]. logits [tokens, vocabulary]. */
+/* losses[t] = log(sum(exp(logits[t]))) - logits[t][targets[t]], or 0 where the target is UINT32_MAX: none.
+ * logits [tokens, vocabulary]. */
 void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const double *logits,
                                  const uint32_t *targets, double *losses);
 

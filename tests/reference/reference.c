@@ -306,9 +306,10 @@ static void sequence_forward(const struct tdm_reference *r, const uint32_t *toke
     tdm_reference_cross_entropy(a->tokens, vocabulary, a->logits, targets, losses);
 }
 
-/* Adds the gradients of (sum of the sequence's token losses) / total_tokens. */
+/* Adds the gradients of (sum of the sequence's token losses) / trained_tokens. */
 static void sequence_backward(const struct tdm_reference *r, const uint32_t *tokens,
-                              const uint32_t *targets, uint64_t total_tokens, struct activations *a)
+                              const uint32_t *targets, uint64_t trained_tokens,
+                              struct activations *a)
 {
     const struct tdm_model *model = r->model;
     uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
@@ -317,7 +318,7 @@ static void sequence_backward(const struct tdm_reference *r, const uint32_t *tok
     by_role(model, r->weights, tdm_model_head_unit(model), head);
     by_role(model, r->gradients, tdm_model_head_unit(model), d_head);
     by_role(model, r->gradients, tdm_model_embedding_unit(model), d_embedding);
-    tdm_reference_cross_entropy_backward(a->tokens, vocabulary, targets, 1 / (double)total_tokens,
+    tdm_reference_cross_entropy_backward(a->tokens, vocabulary, targets, 1 / (double)trained_tokens,
                                          a->logits);
     store(r, TDM_REFERENCE_D_LOGITS, a->tokens * vocabulary, a->logits);
     zero(a->tokens * hidden, a->d_norm);
@@ -338,16 +339,19 @@ static void sequence_backward(const struct tdm_reference *r, const uint32_t *tok
 
 static enum tdm_status check_tokens(const struct tdm_model *model, uint64_t total_tokens,
                                     const uint32_t *tokens, const uint32_t *targets,
-                                    struct tdm_error *err)
+                                    uint64_t *trained_tokens, struct tdm_error *err)
 {
-    if (total_tokens == 0)
-        return tdm_fail(err, TDM_INPUT, "reference: the step has no tokens");
+    *trained_tokens = total_tokens;
     for (uint64_t t = 0; t < total_tokens; t++)
-        if (tokens[t] >= model->vocabulary || targets[t] >= model->vocabulary)
+        if (tokens[t] < model->vocabulary && targets[t] == TDM_REFERENCE_NO_TARGET)
+            --*trained_tokens;
+        else if (tokens[t] >= model->vocabulary || targets[t] >= model->vocabulary)
             return tdm_fail(err, TDM_INPUT,
                             "reference: token %" PRIu32 " or target %" PRIu32 " at %" PRIu64
                             " is outside the vocabulary of %" PRIu32,
                             tokens[t], targets[t], t, model->vocabulary);
+    if (*trained_tokens == 0)
+        return tdm_fail(err, TDM_INPUT, "reference: the step has no targets");
     return TDM_OK;
 }
 
@@ -357,7 +361,7 @@ static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequ
 {
     const struct tdm_model *model = r->model;
     struct activations a = {0};
-    uint64_t total_tokens = 0, longest = 0, first = 0;
+    uint64_t total_tokens = 0, trained_tokens, longest = 0, first = 0;
     double *memory = NULL, *losses = NULL, sum = 0;
     enum tdm_status status;
 
@@ -365,7 +369,7 @@ static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequ
         total_tokens = tdm_size_add(total_tokens, lengths[i]);
         longest = lengths[i] > longest ? lengths[i] : longest;
     }
-    status = check_tokens(model, total_tokens, tokens, targets, err);
+    status = check_tokens(model, total_tokens, tokens, targets, &trained_tokens, err);
     if (status != TDM_OK)
         return status;
     a.layers = calloc(model->layers, sizeof(*a.layers));
@@ -385,14 +389,14 @@ static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequ
         lay_out(model, lengths[i], memory, &a);
         sequence_forward(r, tokens + first, targets + first, &a, losses + first);
         if (backward)
-            sequence_backward(r, tokens + first, targets + first, total_tokens, &a);
+            sequence_backward(r, tokens + first, targets + first, trained_tokens, &a);
         first += lengths[i];
     }
     for (uint64_t t = 0; t < total_tokens; t++)
         sum += losses[t];
     free(r->token_losses);
     r->token_losses = losses;
-    *loss = sum / (double)total_tokens;
+    *loss = sum / (double)trained_tokens;
 
 free_activations:
     free(memory);

@@ -9,9 +9,10 @@
  * queries, causal softmax scaled by 1/sqrt(head_dim), SwiGLU, residuals, final norm, tied or untied
  * head, cross entropy.
  *
- * A step has one or more sequences. Each starts at position 0, attention never leaves it, and all
- * its tokens count: token t and target t lie at the same index, the sequences one after the other.
- * The loss is the mean over all tokens of the step, in nats.
+ * A step has one or more sequences. Each starts at position 0, and attention never leaves it; the
+ * documents that a sequence is packed from are sequences here. Token t and target t lie at the same
+ * index, the sequences one after the other. The loss is the mean over the tokens of the step that have
+ * a target, in nats.
  */
 #ifndef TDM_TESTS_REFERENCE_REFERENCE_H
 #define TDM_TESTS_REFERENCE_REFERENCE_H
@@ -23,6 +24,8 @@
 #include <stdint.h>
 
 struct tdm_reference;
+
+#define TDM_REFERENCE_NO_TARGET UINT32_MAX
 
 /* Where a real executor stores a tensor and so rounds it. Gradients have the D_ names. */
 enum tdm_reference_point {
@@ -63,7 +66,8 @@ double *tdm_reference_weights(struct tdm_reference *reference, uint32_t unit);
 /* Gradients of the loss of the last step, same layout; padding is 0. */
 const double *tdm_reference_gradients(const struct tdm_reference *reference, uint32_t unit);
 
-/* Losses of the single tokens of the last step or loss, [sum of lengths]; valid until the next. */
+/* Losses of the single tokens of the last step or loss, [sum of lengths], 0 where there is no target;
+ * valid until the next. */
 const double *tdm_reference_token_losses(const struct tdm_reference *reference);
 
 /* Rounds every tensor stored from now on through `round`; NULL (the default) keeps doubles. */
@@ -71,8 +75,9 @@ void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_r
                                 void *context);
 
 /* Forward and backward over `sequence_count` sequences of `lengths` tokens each; `tokens` and
- * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens.
- * TDM_INPUT: no tokens, or a token or target outside the vocabulary. TDM_NO_MEMORY. After a failure
+ * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens that have a
+ * target: TDM_REFERENCE_NO_TARGET is none. TDM_INPUT: no targets, or a token or target outside the
+ * vocabulary. TDM_NO_MEMORY. After a failure
  * gradients are what they were. */
 enum tdm_status tdm_reference_step(struct tdm_reference *reference, uint32_t sequence_count,
                                    const uint64_t *lengths, const uint32_t *tokens,
