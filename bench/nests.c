@@ -4,7 +4,7 @@
  * forwards, linear units (a forward is 2). Qwen2.5-7B, 128K, 4K chunks.
  */
 #include "models/model.h"
-#include "planner/simulate.h"
+#include "planner/nest_cost.h"
 #include "schedule/validate.h"
 
 #include <stdio.h>
@@ -94,14 +94,9 @@ static enum tdm_status measure(const struct row *row, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_simulate(program, NULL, NULL, &simulation, err);
     if (status == TDM_OK) {
-        double tokens = 131072;
-        double attention =
-            4.0 * model->query_heads * model->head_dim * model->layers * tokens * (tokens + 1) / 2;
-        double linear = (double)tdm_model_matmul_parameters(model) * tokens;
-        printf("%-42s %6.0f %9.3f %7.2f %8.1f\n", row->name,
-               (double)simulation.stored_peak_bytes / tokens / 1024,
-               simulation.attention_forward_flops / attention, simulation.product_flops / linear,
-               simulation.step_seconds);
+        struct tdm_nest_cost cost = tdm_nest_cost(schedule, &simulation);
+        printf("%-42s %6.0f %9.3f %7.2f %8.1f\n", row->name, cost.stored_bytes_per_token / 1024,
+               cost.attention, cost.linear, simulation.step_seconds);
     }
     tdm_program_free(program);
     tdm_schedule_free(schedule);

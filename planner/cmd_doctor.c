@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "models/model.h"
 #include "planner/executor_path.h"
+#include "planner/family.h"
 #include "planner/print.h"
 
 #include <getopt.h>
@@ -199,15 +200,20 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
+    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+                                            {"schedules", no_argument, NULL, 's'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    bool as_json = false, schedules = false;
     opterr = 0;
     optind = 0;
     for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
         switch (option) {
         case 'j':
             as_json = true;
+            break;
+        case 's':
+            schedules = true;
             break;
         case 'h':
             tdm_cmd_print_help(&tdm_cmd_doctor);
@@ -218,19 +224,22 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     }
     if (optind < argc)
         return tdm_fail(err, TDM_USAGE, "doctor: takes no arguments");
-    return report(as_json, err);
+    return schedules ? tdm_family_print(as_json, err) : report(as_json, err);
 }
 
 const struct tdm_command tdm_cmd_doctor = {
     .name = "doctor",
-    .usage = "doctor [--json]",
+    .usage = "doctor [--schedules] [--json]",
     .summary = "how it was built, what it finds, and what is missing",
-    .help = "  --json  one JSON object on stdout\n"
-            "  --help  this text\n"
-            "\n"
-            "Names the Debian package of what is missing. Nothing that is missing is an error.\n"
-            "\n"
-            "Example:\n"
-            "  tidemark doctor\n",
+    .help =
+        "  --schedules  the family of schedules instead: what each loop order can keep and hold,\n"
+        "               or why not, and the sweeps and bytes that it costs\n"
+        "  --json       one JSON object on stdout\n"
+        "  --help       this text\n"
+        "\n"
+        "Names the Debian package of what is missing. Nothing that is missing is an error.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark doctor\n",
     .run = run,
 };

@@ -6,6 +6,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_costs.c planner/estimate_parts.h \
 	planner/estimate_evaluate.c \
 	planner/group_lists.c planner/group_lists.h \
+	planner/nest_cost.c planner/nest_cost.h \
 	planner/prediction.c planner/prediction.h \
 	planner/recipes.c planner/recipes.h \
 	planner/set_keys.c planner/set_keys.h \
@@ -21,6 +22,7 @@ tidemark_SOURCES += \
 	planner/cmd_plot.c \
 	planner/cmd_report.c \
 	planner/cmd_run.c \
+	planner/family.c planner/family.h \
 	planner/executor_path.c planner/executor_path.h \
 	planner/main.c \
 	planner/print.c planner/print.h \

@@ -10,6 +10,7 @@ libtidemark_a_SOURCES += \
 	schedule/learning_rate.c \
 	schedule/learning_rate.h \
 	schedule/lower.c \
+	schedule/legality.c schedule/legality.h \
 	schedule/lower_backward.c \
 	schedule/lower_stream.c \
 	schedule/lower_emit.c \

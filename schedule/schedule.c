@@ -3,6 +3,7 @@
 #include "schedule/schedule.h"
 
 #include "base/size.h"
+#include "schedule/legality.h"
 #include "schedule/optimizer.h"
 
 #include <stdlib.h>
@@ -276,22 +277,9 @@ static enum tdm_status check_groups(const struct tdm_schedule *schedule, const c
         layers += group->layers;
         if (schedule->pass == TDM_EVALUATE && check_evaluate(schedule, i, file, err) != TDM_OK)
             return TDM_INPUT;
-        if (schedule->order == TDM_CHUNK_MAJOR &&
-            (group->kv != TDM_KV_KEEP || group->kv_place != TDM_DEVICE))
-            return tdm_fail(
-                err, TDM_INPUT,
-                "%s: group %u is chunk-major, which needs K and V of every chunk on the "
-                "device: \"kv\" must be keep, \"kv_place\" device",
-                file, i);
-        if (group->kept >= TDM_SET_QKV && group->kv != TDM_KV_KEEP)
-            return tdm_fail(err, TDM_INPUT,
-                            "%s: group %u keeps the set %s, which has K and V: \"kv\" must be keep",
-                            file, i, tdm_set_name(group->kept));
-        if (schedule->order == TDM_CHUNK_MAJOR && group->held_place != TDM_DEVICE)
-            return tdm_fail(err, TDM_INPUT,
-                            "%s: group %u holds on the host in chunk-major order, where what is "
-                            "held lives for one chunk; \"held_place\" must be device",
-                            file, i);
+        const char *refusal = tdm_group_refusal(schedule->order, group);
+        if (refusal != NULL)
+            return tdm_fail(err, TDM_INPUT, "%s: group %u %s", file, i, refusal);
     }
     if (layers != schedule->model->layers) {
         tdm_fail(err, TDM_INPUT, "%s: \"groups\" have %llu layers, the model has %u", file,

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Legality: the table of refusals, and its reading. */
+#include "schedule/legality.h"
+
+#define ANY (-1)
+
+/* A row speaks of the groups that agree with all it names. */
+struct rule {
+    int order;
+    enum tdm_set kept, held; /* at least */
+    int kv, kv_place, held_place;
+    const char *reason;
+};
+
+static const struct rule refusals[] = {
+    {TDM_CHUNK_MAJOR, 0, 0, TDM_KV_RECOMPUTE, ANY, ANY,
+     "is chunk-major: a chunk's backward reads K and V of all chunks before it, which a sweep would "
+     "have to make again for every chunk: \"kv\" must be keep"},
+    {TDM_CHUNK_MAJOR, 0, 0, TDM_KV_KEEP, TDM_HOST, ANY,
+     "is chunk-major, which needs K and V of every chunk on the device: \"kv_place\" must be device"},
+    {TDM_CHUNK_MAJOR, 0, 0, ANY, ANY, TDM_HOST,
+     "holds on the host in chunk-major order, where what is held lives for one chunk; "
+     "\"held_place\" must be device"},
+    {ANY, TDM_SET_QKV, 0, TDM_KV_RECOMPUTE, ANY, ANY,
+     "keeps a set that has K and V: \"kv\" must be keep"},
+};
+
+static bool agrees(int due, int found)
+{
+    return due == ANY || due == found;
+}
+
+const char *tdm_group_refusal(enum tdm_order order, const struct tdm_group *group)
+{
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const struct rule *rule = &refusals[i];
+        if (agrees(rule->order, (int)order) && group->kept >= rule->kept &&
+            group->held >= rule->held && agrees(rule->kv, (int)group->kv) &&
+            agrees(rule->kv_place, (int)group->kv_place) &&
+            agrees(rule->held_place, (int)group->held_place))
+            return rule->reason;
+    }
+    return NULL;
+}
+
+const char *tdm_group_remark(enum tdm_order order, const struct tdm_group *group)
+{
+    if (order == TDM_LAYER_MAJOR && group->layers == 1 && group->held > TDM_SET_INPUT)
+        return "a group of one layer does not run forward again: nothing is held";
+    return NULL;
+}
