@@ -113,8 +113,7 @@ enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm
         for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
             const struct tdm_tensor *tensor = &model->tensors[t];
             float *at = values + tensor->offset;
-            bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM ||
-                        tensor->role == TDM_ROLE_MLP_NORM || tensor->role == TDM_ROLE_FINAL_NORM;
+            bool norm = tdm_role_is_norm(tensor->role);
             for (uint64_t i = 0; i < tensor->elements; i++)
                 if (norm)
                     at[i] = 1;

@@ -13,12 +13,14 @@ struct architecture {
     const char *name;       /* in "architectures" */
     const char *model_type; /* in "model_type" */
     uint64_t max_context;   /* if max_position_embeddings is absent */
-    bool qkv_bias;
+    uint32_t head_dim;      /* if head_dim is; 0: hidden_size over the heads */
+    bool qkv_bias, qk_norm;
 };
 
 static const struct architecture architectures[] = {
-    {"LlamaForCausalLM", "llama", 2048, false},
-    {"Qwen2ForCausalLM", "qwen2", 32768, true},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -84,7 +86,7 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
     if (strcmp(activation, "silu") != 0)
         tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
                       activation);
-    /* In Llama the option adds a bias to q, k, v and o; Qwen2 has no such option. */
+    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 has no such option. */
     if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
                       "is true, which in %s adds a bias to the o product too and is not supported; "
@@ -126,7 +128,8 @@ static uint32_t dimension(struct tdm_json_reader *reader, const char *key)
     return (uint32_t)tdm_json_count(reader, key, 1, TDM_DIMENSION_LIMIT);
 }
 
-static void read_heads(struct tdm_json_reader *reader, struct tdm_model *model)
+static void read_heads(struct tdm_json_reader *reader, const struct architecture *architecture,
+                       struct tdm_model *model)
 {
     model->query_heads = dimension(reader, "num_attention_heads");
     model->kv_heads = (uint32_t)tdm_json_count_or(reader, "num_key_value_heads", 1,
@@ -142,6 +145,8 @@ static void read_heads(struct tdm_json_reader *reader, struct tdm_model *model)
     }
     if (tdm_json_has(reader, "head_dim")) {
         model->head_dim = dimension(reader, "head_dim");
+    } else if (architecture->head_dim != 0) {
+        model->head_dim = architecture->head_dim;
     } else if (model->hidden % model->query_heads != 0) {
         tdm_json_fail(reader, "num_attention_heads",
                       "is %" PRIu32 ", which does not divide \"hidden_size\" %" PRIu32
@@ -176,7 +181,7 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
     model->intermediate = dimension(reader, "intermediate_size");
     model->layers = (uint32_t)tdm_json_count(reader, "num_hidden_layers", 1, TDM_LAYER_LIMIT);
     model->vocabulary = dimension(reader, "vocab_size");
-    read_heads(reader, model);
+    read_heads(reader, architecture, model);
     model->max_context = tdm_json_count_or(reader, "max_position_embeddings", 1, UINT64_C(1) << 40,
                                            architecture->max_context);
     model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
@@ -193,6 +198,7 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
         return reader->status;
     }
     for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i].qkv_bias = architecture->qkv_bias;
+        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = architecture->qkv_bias,
+                                                        .qk_norm = architecture->qk_norm};
     return TDM_OK;
 }

@@ -21,6 +21,12 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen2.5-32b.json \
 	models/configs/qwen2.5-3b.json \
 	models/configs/qwen2.5-72b.json \
-	models/configs/qwen2.5-7b.json
+	models/configs/qwen2.5-7b.json \
+	models/configs/qwen3-0.6b.json \
+	models/configs/qwen3-1.7b.json \
+	models/configs/qwen3-14b.json \
+	models/configs/qwen3-32b.json \
+	models/configs/qwen3-4b.json \
+	models/configs/qwen3-8b.json
 
 cmocka_tests += tests/unit_models

@@ -24,12 +24,17 @@ static uint64_t bits(double value)
     return pattern;
 }
 
+static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
+{
+    return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm;
+}
+
 /* Digest of all that decides what is computed. Left out: the name, and max_context, which limits
  * nothing. Layers of the same kind are written once, with their number. */
 static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *err)
 {
     const struct tdm_rope *rope = &model->rope;
-    size_t room = 1024 + (size_t)model->layers * 16;
+    size_t room = 1024 + (size_t)model->layers * 64;
     char *text = malloc(room);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its digest", model->name);
@@ -49,10 +54,13 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
                      rope->original_context, bits(rope->beta_fast), bits(rope->beta_slow),
                      bits(rope->attention_factor));
     for (uint32_t first = 0, last; first < model->layers; first = last) {
-        bool bias = model->layer_kinds[first].qkv_bias;
-        for (last = first + 1; last < model->layers && model->layer_kinds[last].qkv_bias == bias;)
+        struct tdm_layer_kind kind = model->layer_kinds[first];
+        for (last = first + 1; last < model->layers && same_kind(kind, model->layer_kinds[last]);)
             last++;
-        used += snprintf(text + used, room - (size_t)used, "%" PRIu32 "x%d,", last - first, bias);
+        used += snprintf(text + used, room - (size_t)used, "%" PRIu32 "x%d,", last - first,
+                         kind.qkv_bias);
+        if (kind.qk_norm) /* what older digests do not name was not there */
+            used += snprintf(text + used, room - (size_t)used, "qk_norm,");
     }
     tdm_digest_text(text, model->digest);
     free(text);

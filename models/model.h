@@ -3,8 +3,8 @@
  * A model: the dimensions of a decoder-only transformer and the tensors it is made of.
  *
  * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
- * architectures LlamaForCausalLM and Qwen2ForCausalLM. Every layer has a kind of its own; nothing
- * assumes that all are alike.
+ * architectures LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM. Every layer has a kind of
+ * its own; nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
  * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
@@ -34,9 +34,10 @@ struct tdm_rope {
     double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
 };
 
-/* What one layer is. Issue by issue this grows (sliding windows, QK-norm, experts). */
+/* What one layer is. Issue by issue this grows (sliding windows, experts). */
 struct tdm_layer_kind {
     bool qkv_bias;
+    bool qk_norm; /* every head of q and k is normed, RMSNorm with a weight each, before RoPE */
 };
 
 /* What a tensor is in the model. Order is the order inside a unit. */
@@ -56,6 +57,8 @@ enum tdm_role {
     TDM_ROLE_EMBEDDING,      /* [vocabulary, hidden] */
     TDM_ROLE_FINAL_NORM,     /* [hidden] */
     TDM_ROLE_HEAD,           /* [vocabulary, hidden]; absent if tied */
+    TDM_ROLE_Q_NORM, /* [head_dim] of a layer, for all its heads; behind its other tensors */
+    TDM_ROLE_K_NORM, /* [head_dim] */
     TDM_ROLES
 };
 
@@ -68,6 +71,13 @@ struct tdm_tensor {
     uint64_t elements;
     uint64_t offset; /* first element inside its unit; a multiple of TDM_TENSOR_ALIGN */
 };
+
+/* Is it the weight of a norm? */
+static inline bool tdm_role_is_norm(enum tdm_role role)
+{
+    return role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
+           role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
+}
 
 /* Elements to which tensors are aligned inside a unit: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u

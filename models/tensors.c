@@ -10,7 +10,15 @@
 #include <stdlib.h>
 
 /* Which dimension a side of a tensor has. */
-enum side { SIDE_ONE, SIDE_HIDDEN, SIDE_QUERY, SIDE_KV, SIDE_INTERMEDIATE, SIDE_VOCABULARY };
+enum side {
+    SIDE_ONE,
+    SIDE_HIDDEN,
+    SIDE_QUERY,
+    SIDE_KV,
+    SIDE_HEAD_DIM,
+    SIDE_INTERMEDIATE,
+    SIDE_VOCABULARY
+};
 
 static const struct {
     const char *name; /* inside "model.layers.N." for the tensors of a layer */
@@ -23,6 +31,8 @@ static const struct {
     [TDM_ROLE_V] = {"self_attn.v_proj.weight", SIDE_KV, SIDE_HIDDEN},
     [TDM_ROLE_K_BIAS] = {"self_attn.k_proj.bias", SIDE_ONE, SIDE_KV},
     [TDM_ROLE_V_BIAS] = {"self_attn.v_proj.bias", SIDE_ONE, SIDE_KV},
+    [TDM_ROLE_Q_NORM] = {"self_attn.q_norm.weight", SIDE_ONE, SIDE_HEAD_DIM},
+    [TDM_ROLE_K_NORM] = {"self_attn.k_norm.weight", SIDE_ONE, SIDE_HEAD_DIM},
     [TDM_ROLE_O] = {"self_attn.o_proj.weight", SIDE_HIDDEN, SIDE_QUERY},
     [TDM_ROLE_MLP_NORM] = {"post_attention_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_GATE] = {"mlp.gate_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
@@ -44,6 +54,8 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return (uint64_t)model->query_heads * model->head_dim;
     case SIDE_KV:
         return (uint64_t)model->kv_heads * model->head_dim;
+    case SIDE_HEAD_DIM:
+        return model->head_dim;
     case SIDE_INTERMEDIATE:
         return model->intermediate;
     case SIDE_VOCABULARY:
@@ -61,6 +73,8 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return role == TDM_ROLE_FINAL_NORM || (role == TDM_ROLE_HEAD && !model->tied);
     if (role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS || role == TDM_ROLE_V_BIAS)
         return model->layer_kinds[unit].qkv_bias;
+    if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
+        return model->layer_kinds[unit].qk_norm;
     return role < TDM_ROLE_EMBEDDING;
 }
 

@@ -57,9 +57,9 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         cost->embed += seconds;
     else if (op->part == TDM_PART_ATTENTION_NORM)
         cost->norm += seconds;
-    else if (op->part == TDM_PART_Q)
+    else if (op->part == TDM_PART_Q || op->part == TDM_PART_Q_NORM)
         cost->q += seconds;
-    else if (op->part == TDM_PART_KV)
+    else if (op->part == TDM_PART_KV || op->part == TDM_PART_K_NORM)
         cost->kv += seconds;
     else
         cost->rest += seconds;

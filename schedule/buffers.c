@@ -446,6 +446,7 @@ static void declare_workspaces(struct builder *b)
         {TDM_X, "x"},
         {TDM_NORMED, "normed"},
         {TDM_Q, "q"},
+        {TDM_QRAW, "q_raw"},
         {TDM_KVRAW, "kv_raw"},
         {TDM_ATTENTION_OUT, "attention"},
         {TDM_Y, "y"},

@@ -228,12 +228,29 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     tdm_low_op_end(l);
 }
 
-static void q_backward(struct tdm_lowering *l, const struct tdm_body *body)
+/* What the gradient of QK-norm reads and adds to beside: the product `raw` that the norm read, and the
+ * norm's weights and their gradient. */
+static void qk_norm_operands(struct tdm_lowering *l, enum tdm_content raw, enum tdm_part part)
+{
+    tdm_low_reads(l, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
+    tdm_low_reads_weights(l, l->op.layer, part);
+    tdm_low_adds_layer_gradient(l, part);
+}
+
+/* `there`: with QK-norm the q product is in its workspace; else it is made again. */
+static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool there)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_DQRAW, body->layer, body->chunk);
-    tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, TDM_PART_Q);
+    bool norm = tdm_low_qk_norm(l, body);
+    if (norm && !there)
+        tdm_low_q_raw(l, body);
+    tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, norm ? TDM_PART_Q_NORM : TDM_PART_Q);
     tdm_low_changes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
+    if (norm)
+        qk_norm_operands(l, TDM_QRAW, TDM_PART_Q_NORM);
     tdm_low_op_end(l);
+    if (norm)
+        tdm_low_release_work(l, TDM_QRAW);
     grad_weight(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
                 tdm_low_work(l, TDM_DQ), raw);
     tdm_low_alloc_work(l, TDM_DNORMED);
@@ -245,12 +262,19 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_body *body)
 static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_DKVRAW, body->layer, body->chunk);
+    bool norm = tdm_low_qk_norm(l, body);
+    if (norm) /* the pages have K normed and rotated: its norm's gradient needs the product */
+        tdm_low_kv_raw(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
-    tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, TDM_PART_KV);
+    tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
     tdm_low_reads(l, (struct tdm_ref){l->layout->dkv[body->layer], body->chunk},
                   tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DKVRAW), raw);
+    if (norm)
+        qk_norm_operands(l, TDM_KVRAW, TDM_PART_K_NORM);
     tdm_low_op_end(l);
+    if (norm)
+        tdm_low_release_work(l, TDM_KVRAW);
     grad_weight(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
                 tdm_low_work(l, TDM_DKVRAW), raw);
     tdm_low_release_work(l, TDM_NORMED);
@@ -338,7 +362,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
         tdm_low_release_work(l, TDM_Q);
     if (attention_work)
         tdm_low_release_work(l, TDM_ATTENTION_OUT);
-    q_backward(l, body);
+    q_backward(l, body, q_work);
     kv_backward(l, body);
     norm_grad(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_DNORMED, 0, dy,
               tdm_low_tag(TDM_DX, layer, chunk));

@@ -65,9 +65,40 @@ static void product(struct tdm_lowering *l, const struct tdm_body *body, enum td
     tdm_low_op_end(l);
 }
 
+bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return l->model->layer_kinds[body->layer].qk_norm;
+}
+
+void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_alloc_work(l, TDM_QRAW);
+    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, tdm_low_work(l, TDM_QRAW),
+            tdm_low_tag(TDM_QRAW, body->layer, body->chunk), tdm_nowhere, TDM_EMPTY);
+}
+
+void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    tdm_low_alloc_work(l, TDM_KVRAW);
+    product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+            tdm_low_work(l, TDM_KVRAW), tdm_low_tag(TDM_KVRAW, body->layer, body->chunk),
+            tdm_nowhere, TDM_EMPTY);
+}
+
 void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_QRAW, body->layer, body->chunk);
+    if (tdm_low_qk_norm(l, body)) {
+        tdm_low_q_raw(l, body);
+        tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q_NORM);
+        tdm_low_reads(l, tdm_low_work(l, TDM_QRAW), raw);
+        tdm_low_reads_weights(l, body->layer, TDM_PART_Q_NORM);
+        tdm_low_writes(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+        tdm_low_op_end(l);
+        if (body->kind != TDM_BODY_BACKWARD)
+            tdm_low_release_work(l, TDM_QRAW);
+        return;
+    }
     product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw, tdm_nowhere,
             TDM_EMPTY);
     tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
@@ -82,12 +113,13 @@ static void kv_product(struct tdm_lowering *l, const struct tdm_body *body)
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
     struct tdm_ref row = {tdm_low_kv_row(l, body->layer, body->pass), body->chunk};
-    tdm_low_alloc_work(l, TDM_KVRAW);
-    product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-            tdm_low_work(l, TDM_KVRAW), raw, tdm_nowhere, TDM_EMPTY);
-    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, TDM_PART_KV);
+    bool norm = tdm_low_qk_norm(l, body);
+    tdm_low_kv_raw(l, body);
+    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
     tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
     tdm_low_writes(l, row, pages);
+    if (norm)
+        tdm_low_reads_weights(l, body->layer, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
     uint32_t host = l->layout->host_kv[body->layer];

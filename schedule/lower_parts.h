@@ -179,7 +179,14 @@ struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending
 /* The ops of a layer forward, in workspaces that the caller has allocated. */
 void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                   struct tdm_ref x, enum tdm_content from, enum tdm_content to);
+/* q from the normed input, into `q`. With QK-norm the product itself is made in the workspace, and
+ * stays there for a backward. */
 void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q);
+/* Are the heads of q and k of a body's layer normed? */
+bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body);
+/* The products alone, into workspaces that are allocated here. */
+void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body);
 /* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
  * none. */
 void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,

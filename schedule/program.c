@@ -213,9 +213,9 @@ const char *tdm_phase_name(enum tdm_phase phase)
 
 const char *tdm_part_name(enum tdm_part part)
 {
-    static const char *const names[TDM_PARTS] = {"attention_norm", "q",       "kv",   "o",
-                                                 "mlp_norm",       "gate_up", "down", "embedding",
-                                                 "final_norm",     "head"};
+    static const char *const names[TDM_PARTS] = {
+        "attention_norm", "q",       "kv",   "q_norm",    "k_norm",     "o",
+        "mlp_norm",       "gate_up", "down", "embedding", "final_norm", "head"};
     return part < TDM_PARTS ? names[part] : "all";
 }
 
@@ -229,6 +229,8 @@ enum tdm_part tdm_part_of(enum tdm_role role)
         [TDM_ROLE_V] = TDM_PART_KV,
         [TDM_ROLE_K_BIAS] = TDM_PART_KV,
         [TDM_ROLE_V_BIAS] = TDM_PART_KV,
+        [TDM_ROLE_Q_NORM] = TDM_PART_Q_NORM,
+        [TDM_ROLE_K_NORM] = TDM_PART_K_NORM,
         [TDM_ROLE_O] = TDM_PART_O,
         [TDM_ROLE_MLP_NORM] = TDM_PART_MLP_NORM,
         [TDM_ROLE_GATE] = TDM_PART_GATE_UP,

@@ -98,6 +98,8 @@ enum tdm_part {
     TDM_PART_ATTENTION_NORM,
     TDM_PART_Q,
     TDM_PART_KV,
+    TDM_PART_Q_NORM,
+    TDM_PART_K_NORM,
     TDM_PART_O,
     TDM_PART_MLP_NORM,
     TDM_PART_GATE_UP,
@@ -156,22 +158,23 @@ enum tdm_op_kind {
     TDM_OP_PRODUCT,             /* r input, r weights, w output, [r addend] */
     TDM_OP_PRODUCT_GRAD_INPUT,  /* r output's gradient, r weights, w/a input's gradient */
     TDM_OP_PRODUCT_GRAD_WEIGHT, /* r input, r output's gradient, w/a weights' gradient */
-    TDM_OP_ROPE,                /* a QRAW to Q */
-    TDM_OP_ROPE_GRAD,           /* a DQ to DQRAW */
-    TDM_OP_KV_WRITE,            /* r KVRAW, w KV pages: K rotated */
-    TDM_OP_KV_GRAD_READ,        /* r KV pages' gradient, w DKVRAW: dK rotated back */
-    TDM_OP_ATTENTION,           /* r Q, r KV pages of the chunks it sees, w attention output and
+    TDM_OP_ROPE,           /* a QRAW to Q; with QK-norm (part q_norm): r QRAW, r weights, w Q */
+    TDM_OP_ROPE_GRAD,      /* a DQ to DQRAW, [r QRAW, r weights, w/a weights' gradient] */
+    TDM_OP_KV_WRITE,       /* r KVRAW, w KV pages: K [normed and] rotated, [r weights] */
+    TDM_OP_KV_GRAD_READ,   /* r KV pages' gradient, w DKVRAW: dK rotated back,
+                                   [r KVRAW, r weights, w/a weights' gradient] */
+    TDM_OP_ATTENTION,      /* r Q, r KV pages of the chunks it sees, w attention output and
                                    LSE */
-    TDM_OP_ATTENTION_GRAD,      /* r Q, r KV pages, r attention output, r its gradient, w DQ,
+    TDM_OP_ATTENTION_GRAD, /* r Q, r KV pages, r attention output, r its gradient, w DQ,
                                    [w KV pages' gradient of the chunks that no later one sees],
                                    [a of those that a later one sees] */
-    TDM_OP_SWIGLU,              /* r GATE_UP, w ACTIVATED */
-    TDM_OP_SWIGLU_GRAD,         /* a GATE_UP to DGATE_UP, r DACTIVATED */
-    TDM_OP_HEAD,                /* a normed to its gradient (rows of a tile), r tokens, r weights,
+    TDM_OP_SWIGLU,         /* r GATE_UP, w ACTIVATED */
+    TDM_OP_SWIGLU_GRAD,    /* a GATE_UP to DGATE_UP, r DACTIVATED */
+    TDM_OP_HEAD,           /* a normed to its gradient (rows of a tile), r tokens, r weights,
                                    w logits tile, w/a weights' gradient, w/a loss */
-    TDM_OP_LOSS,                /* r normed (rows of a tile), r tokens, r weights, w logits tile,
+    TDM_OP_LOSS,           /* r normed (rows of a tile), r tokens, r weights, w logits tile,
                                    w/a loss */
-    TDM_OP_OPTIMIZER,           /* a weights, r gradient, [a master], [a moment 1],
+    TDM_OP_OPTIMIZER,      /* a weights, r gradient, [a master], [a moment 1],
                                    [a moment 2],
                                    w gradient norm, [r second gradient of a tied tensor] */
     TDM_OP_KINDS

@@ -90,6 +90,7 @@ struct shape bench_shape(struct bench *bench)
         .vocabulary = (uint32_t)bench_between(bench, 5, 300),
         .bias = bench_next(bench) & 1,
         .tied = bench_next(bench) & 1,
+        .qk_norm = bench_next(bench) & 1,
         .page_tokens = pages[bench_between(bench, 0, 4)],
         .chunk_tokens = bench_between(bench, 5, bench_next(bench) % 4 == 0 ? 150 : 60),
         .sequences = (uint32_t)bench_between(bench, 1, 3),
@@ -131,12 +132,14 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
     struct tdm_error err = {0};
     json_t *config = json_pack(
         "{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}", "architectures",
-        shape->bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM", "hidden_size", (int)shape->hidden,
-        "intermediate_size", (int)shape->intermediate, "num_hidden_layers", 2,
-        "num_attention_heads", (int)shape->query_heads, "num_key_value_heads", (int)shape->kv_heads,
-        "head_dim", (int)shape->head_dim, "vocab_size", (int)shape->vocabulary,
-        "max_position_embeddings", 4096, "rms_norm_eps", 1e-5, "rope_theta", 10000.0,
-        "tie_word_embeddings", (int)shape->tied);
+        shape->qk_norm ? "Qwen3ForCausalLM"
+        : shape->bias  ? "Qwen2ForCausalLM"
+                       : "LlamaForCausalLM",
+        "hidden_size", (int)shape->hidden, "intermediate_size", (int)shape->intermediate,
+        "num_hidden_layers", 2, "num_attention_heads", (int)shape->query_heads,
+        "num_key_value_heads", (int)shape->kv_heads, "head_dim", (int)shape->head_dim, "vocab_size",
+        (int)shape->vocabulary, "max_position_embeddings", 4096, "rms_norm_eps", 1e-5, "rope_theta",
+        10000.0, "tie_word_embeddings", (int)shape->tied);
     *bench = (struct bench){.random = seed};
     if (tdm_model_from_config("test", "test", config, &bench->model, &err) != TDM_OK)
         fail_msg("%s", err.message);
@@ -329,4 +332,21 @@ uint64_t bench_document_tokens(const struct bench *bench, const struct tdm_chunk
 const struct tdm_tensor *bench_tensor(const struct bench *bench, uint32_t unit, enum tdm_role role)
 {
     return tdm_model_tensor(bench->model, unit, role);
+}
+
+void bench_rotate(const struct bench *bench, const struct tdm_chunk *chunk, uint64_t heads,
+                  uint64_t stride, double sign, double *x)
+{
+    uint64_t document = bench_document_tokens(bench, chunk);
+    uint64_t half = bench->model->head_dim / 2;
+    double factor, frequency[64];
+    tdm_rope_inverse_frequencies(bench->model, frequency, &factor);
+    for (uint64_t t = 0; t < chunk->tokens; t++)
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t i = 0; i < half; i++) {
+                double *a = x + t * stride + h * 2 * half + i, *b = a + half, was = *a;
+                double angle = (double)((chunk->first_token + t) % document) * frequency[i];
+                *a = factor * (was * cos(angle) - sign * *b * sin(angle));
+                *b = factor * (*b * cos(angle) + sign * was * sin(angle));
+            }
 }

@@ -13,6 +13,7 @@
 struct shape {
     uint32_t hidden, intermediate, query_heads, kv_heads, head_dim, vocabulary;
     bool bias, tied;
+    bool qk_norm; /* and then no bias */
     uint64_t page_tokens, chunk_tokens, tile_tokens;
     uint32_t sequences;
     uint64_t sequence_tokens[3];
@@ -87,7 +88,12 @@ uint64_t bench_document_tokens(const struct bench *bench, const struct tdm_chunk
 
 const struct tdm_tensor *bench_tensor(const struct bench *bench, uint32_t unit, enum tdm_role role);
 
-/* All ops on random data of one shape, in unit_cpu.c's order; the files below share it. */
+/* Turns the heads of rows of doubles by the positions of a chunk's tokens; sign -1 turns back. */
+void bench_rotate(const struct bench *bench, const struct tdm_chunk *chunk, uint64_t heads,
+                  uint64_t stride, double sign, double *x);
+
+/* Checks of unit_cpu.c that have files of their own. */
 void check_attention(struct bench *bench);
+void check_qk_norm(struct bench *bench);
 
 #endif

@@ -120,8 +120,7 @@ static void draw_data(struct data *data, const struct tdm_schedule *schedule, ui
         for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
             const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + t];
             bool matrix = tensor->rows > 1;
-            bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM ||
-                        tensor->role == TDM_ROLE_MLP_NORM || tensor->role == TDM_ROLE_FINAL_NORM;
+            bool norm = tdm_role_is_norm(tensor->role);
             double scale = matrix ? 1.0 / sqrt((double)tensor->columns) : 0.1;
             for (uint64_t i = 0; i < tensor->elements; i++) {
                 double uniform = (double)(tdm_dice_next(&dice) >> 11) * 0x1p-53 * 2 - 1;

@@ -86,12 +86,13 @@ static void set_count(json_t *object, const char *key, uint64_t value)
 
 static json_t *random_config(struct tdm_dice *dice)
 {
-    bool qwen = tdm_dice_chance(dice, 50);
+    static const char *const architectures[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
+                                                "Qwen3ForCausalLM"};
+    uint64_t architecture = tdm_dice_roll(dice, 0, 2);
     bool tied = tdm_dice_chance(dice, 50);
     uint64_t kv_heads = tdm_dice_roll(dice, 1, 3);
-    json_t *config =
-        json_pack("{s:[s], s:b}", "architectures", qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM",
-                  "tie_word_embeddings", (int)tied);
+    json_t *config = json_pack("{s:[s], s:b}", "architectures", architectures[architecture],
+                               "tie_word_embeddings", (int)tied);
     if (config == NULL)
         return NULL;
     set_count(config, "num_hidden_layers", tdm_dice_roll(dice, 1, 6));
@@ -100,7 +101,8 @@ static json_t *random_config(struct tdm_dice *dice)
     set_count(config, "intermediate_size", tdm_dice_roll(dice, 1, 45));
     set_count(config, "num_attention_heads", kv_heads * tdm_dice_roll(dice, 1, 3));
     set_count(config, "num_key_value_heads", kv_heads);
-    set_count(config, "head_dim", 2 * tdm_dice_roll(dice, 1, 7));
+    /* Qwen3 norms every head */
+    set_count(config, "head_dim", 2 * tdm_dice_roll(dice, architecture == 2 ? 4 : 1, 7));
     set_count(config, "vocab_size", tdm_dice_roll(dice, 2, 67));
     json_t *rope = random_rope(dice);
     double theta = tdm_dice_chance(dice, 50) ? 10000 : 500;

@@ -48,7 +48,7 @@ struct tdm_random_options {
     uint64_t max_tokens; /* of all sequences together; 0: 64 */
 };
 
-/* A random model (1 to 6 layers, both architectures, tied or not, all kinds of RoPE) on the shipped
+/* A random model (1 to 6 layers, all architectures, tied or not, all kinds of RoPE) on the shipped
  * machine h200 with a random schedule: 1 to 3 sequences, some packed from documents, both orders, any groups, chunks from one
  * token to more than the context, pages and LM-head tiles that need not divide them, places, kept
  * and held sets with splits that may lie beyond the last chunk, homes, rings, prefetch 0 to 5. The same seed and

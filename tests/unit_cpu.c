@@ -246,24 +246,6 @@ static void check_norm(struct bench *bench)
     }
 }
 
-/* Turns the heads of rows of doubles; sign -1 turns back. */
-static void rotate(const struct bench *bench, const struct tdm_chunk *chunk, uint64_t heads,
-                   uint64_t stride, double sign, double *x)
-{
-    uint64_t document = bench_document_tokens(bench, chunk);
-    uint64_t half = bench->model->head_dim / 2;
-    double factor, frequency[64];
-    tdm_rope_inverse_frequencies(bench->model, frequency, &factor);
-    for (uint64_t t = 0; t < chunk->tokens; t++)
-        for (uint64_t h = 0; h < heads; h++)
-            for (uint64_t i = 0; i < half; i++) {
-                double *a = x + t * stride + h * 2 * half + i, *b = a + half, was = *a;
-                double angle = (double)((chunk->first_token + t) % document) * frequency[i];
-                *a = factor * (was * cos(angle) - sign * *b * sin(angle));
-                *b = factor * (*b * cos(angle) + sign * was * sin(angle));
-            }
-}
-
 static void check_rope(struct bench *bench)
 {
     const struct tdm_dtypes *dtypes = &bench->schedule.dtypes;
@@ -275,7 +257,7 @@ static void check_rope(struct bench *bench)
     for (int back = 0; back < 2; back++) {
         struct cell q = cell_new(bench, dtypes->activations, tokens * width, 1);
         double *want = cell_values(&q);
-        rotate(bench, where, model->query_heads, width, back ? -1 : 1, want);
+        bench_rotate(bench, where, model->query_heads, width, back ? -1 : 1, want);
         bench_op(bench, back ? TDM_OP_ROPE_GRAD : TDM_OP_ROPE, 0, 0, chunk, tokens);
         bench_operand(bench, 0, &q, TDM_ACCUMULATE);
         bench_run(bench);
@@ -298,7 +280,7 @@ static void check_rope(struct bench *bench)
                 uint64_t in_page = t / page * 2 * plane + j / line * plane + t % page * line;
                 rows[t * 2 * line + j] = values[back ? in_page + j % line : t * 2 * line + j];
             }
-        rotate(bench, where, model->kv_heads, 2 * line, back ? -1 : 1, rows);
+        bench_rotate(bench, where, model->kv_heads, 2 * line, back ? -1 : 1, rows);
         for (uint64_t t = 0; t < tokens; t++)
             for (uint64_t j = 0; j < 2 * line; j++) {
                 uint64_t in_page = t / page * 2 * plane + j / line * plane + t % page * line;
@@ -560,9 +542,9 @@ static void check_moves(struct bench *bench)
     cell_free(&to);
 }
 
-static void (*const checks[])(struct bench *) = {check_products, check_norm,     check_rope,
-                                                 check_swiglu,   check_embed,    check_head,
-                                                 check_moves,    check_attention};
+static void (*const checks[])(struct bench *) = {check_products, check_norm,   check_rope,
+                                                 check_qk_norm,  check_swiglu, check_embed,
+                                                 check_head,     check_moves,  check_attention};
 
 enum { CHECKS = sizeof(checks) / sizeof(checks[0]) };
 

@@ -84,6 +84,12 @@ static const struct {
     {"qwen2.5-3b", UINT64_C(3085938688)},
     {"qwen2.5-72b", UINT64_C(72706203648)},
     {"qwen2.5-7b", UINT64_C(7615616512)},
+    {"qwen3-0.6b", UINT64_C(596049920)},
+    {"qwen3-1.7b", UINT64_C(1720574976)},
+    {"qwen3-14b", UINT64_C(14768307200)},
+    {"qwen3-32b", UINT64_C(32762123264)},
+    {"qwen3-4b", UINT64_C(4022468096)},
+    {"qwen3-8b", UINT64_C(8190735360)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -137,6 +143,8 @@ static void test_digest(void **state)
     assert_same_digest("{}", "{\"rms_norm_eps\": 1.0000001e-5}", false);
     assert_same_digest("{}", "{\"tie_word_embeddings\": true}", false);
     assert_same_digest("{}", "{\"architectures\": [\"Qwen2ForCausalLM\"]}", false);
+    assert_same_digest("{}", "{\"architectures\": [\"Qwen3ForCausalLM\"], \"head_dim\": 32}",
+                       false);
     assert_same_digest("{}", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", false);
 }
 
@@ -246,6 +254,14 @@ static void test_tensor_names(void **state)
     model = load("llama-3.2-1b");
     assert_null(tdm_model_tensor(model, tdm_model_head_unit(model), TDM_ROLE_HEAD));
     assert_null(tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS));
+    assert_null(tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM));
+    tdm_model_free(model);
+
+    model = load("qwen3-0.6b"); /* heads wider than the hidden size */
+    assert_tensor(model, 5, TDM_ROLE_Q, "model.layers.5.self_attn.q_proj.weight", 2048, 1024);
+    assert_tensor(model, 5, TDM_ROLE_Q_NORM, "model.layers.5.self_attn.q_norm.weight", 1, 128);
+    assert_tensor(model, 5, TDM_ROLE_K_NORM, "model.layers.5.self_attn.k_norm.weight", 1, 128);
+    assert_null(tdm_model_tensor(model, 5, TDM_ROLE_Q_BIAS));
     tdm_model_free(model);
 }
 
@@ -403,6 +419,14 @@ static void test_defaults(void **state)
     assert_int_equal(tdm_model_tensor(model, 0, TDM_ROLE_O)->columns, 192);
     assert_int_equal(model->rope.kind, TDM_ROPE_PLAIN);
     tdm_model_free(model);
+
+    model =
+        changed_model("{\"architectures\": null, \"model_type\": \"qwen3\", \"head_dim\": null}");
+    assert_string_equal(model->architecture, "Qwen3ForCausalLM");
+    assert_int_equal(model->head_dim, 128);
+    assert_true(model->layer_kinds[1].qk_norm);
+    assert_false(model->layer_kinds[1].qkv_bias);
+    tdm_model_free(model);
 }
 
 /* The largest dimensions that are read at all must not overflow anything. */
@@ -428,7 +452,7 @@ static void test_broken(void **state)
     } cases[] = {
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
          "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
-         "LlamaForCausalLM, Qwen2ForCausalLM"},
+         "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
          "\"model_type\" names \"mamba\", which is not supported"},
         {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},

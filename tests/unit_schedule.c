@@ -304,7 +304,7 @@ static struct forward_cost forward_cost(const struct tdm_schedule *schedule)
 }
 
 /* Forward, recompute and backward of a step whose groups keep and hold inputs only. A layer's
- * backward computes q, o, gate and up again and its attention; K, V in layer-major. */
+ * backward computes q, o, gate and up again and its attention, with QK-norm K, V; K, V in layer-major. */
 static double step_flops(const struct tdm_schedule *schedule)
 {
     struct forward_cost c = forward_cost(schedule);
@@ -313,6 +313,8 @@ static double step_flops(const struct tdm_schedule *schedule)
         return c.layers * (layer + c.attention) + c.head;
     double backward = 2 * layer + 2.5 * c.attention;
     double again = c.q + c.o + c.gate_up + c.attention;
+    if (schedule->model->layer_kinds[0].qk_norm)
+        again += c.kv;                                /* what the norm of K read */
     double reruns = c.layers - schedule->group_count; /* layers below the top of their group */
     double total = c.layers * (backward + again) + 3 * c.head;
     if (schedule->order == TDM_LAYER_MAJOR)

@@ -4,6 +4,10 @@
  * position p of its document dimensions (i, i + head_dim / 2) turn by p * frequency[i]; and the way of K and V into
  * pages and of their gradients out of them, which rotates K on the way.
  *
+ * With QK-norm every head x is normed before it turns: y = w x s, s = 1 / sqrt(mean(x^2) + epsilon), as
+ * in norm.c, w of all heads the same. Its gradient is made of the product that was normed, which is
+ * made again for it; w's is summed by task, then over the tasks in order.
+ *
  * Angles are taken in double. cos and sin of p = high + low, high a multiple of TDM_ROPE_STEP,
  * follow from those of high, computed once a task, and of low, from a table: few calls of the
  * mathematical library, and exact to double's rounding.
@@ -15,6 +19,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define TDM_ROPE_STEP 64u
 
@@ -24,6 +29,17 @@ struct rope {
     const struct tdm_chunk *chunk;
     uint64_t heads, head_dim; /* heads that turn */
     bool back;                /* the transpose: turns back */
+    /* QK-norm: */
+    const struct tdm_tensor *tensor; /* its weights; NULL: there is none */
+    uint32_t weights; /* operand of these; backward before it what was normed, behind it
+                                        the weights' gradient */
+    double *partial;  /* [tasks, head_dim] of that gradient */
+};
+
+/* Rows of a task. */
+struct lines {
+    float *row, *raw; /* [columns]; raw: what was normed */
+    float *weight;    /* [head_dim] */
 };
 
 /* cos and sin of a task's rows. */
@@ -107,37 +123,145 @@ static uint64_t position_of(const struct rope *rope, uint64_t t)
     return token - tdm_document_start(sequence, tdm_document_of(sequence, token));
 }
 
-static struct rope rope_begin(const struct tdm_executor *executor, const struct tdm_launch *launch,
-                              uint64_t heads, bool back)
+static uint64_t tasks_of(uint64_t tokens)
 {
-    return (struct rope){.executor = executor,
-                         .launch = launch,
-                         .chunk = &launch->program->chunks[launch->op->chunk],
-                         .heads = heads,
-                         .head_dim = launch->program->schedule->model->head_dim,
-                         .back = back};
+    return (tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS;
 }
+
+static struct rope rope_begin(const struct tdm_executor *executor, const struct tdm_launch *launch,
+                              uint64_t heads, uint32_t weights, bool back)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    struct rope rope = {.executor = executor,
+                        .launch = launch,
+                        .chunk = &launch->program->chunks[op->chunk],
+                        .heads = heads,
+                        .head_dim = model->head_dim,
+                        .back = back,
+                        .weights = weights};
+    unsigned char *scratch = executor->shared_scratch;
+    if (op->part == TDM_PART_Q_NORM || op->part == TDM_PART_K_NORM)
+        rope.tensor = tdm_model_tensor(
+            model, op->layer, op->part == TDM_PART_Q_NORM ? TDM_ROLE_Q_NORM : TDM_ROLE_K_NORM);
+    rope.partial = tdm_cpu_take(&scratch, tasks_of(op->tokens) * rope.head_dim, sizeof(double));
+    return rope;
+}
+
+static struct lines take_lines(unsigned char **scratch, uint64_t columns, uint64_t head_dim)
+{
+    struct lines lines;
+    lines.row = tdm_cpu_take(scratch, columns, sizeof(float));
+    lines.raw = tdm_cpu_take(scratch, columns, sizeof(float));
+    lines.weight = tdm_cpu_take(scratch, head_dim, sizeof(float));
+    return lines;
+}
+
+/* ---- QK-norm ---- */
+
+static void norm_begin(const struct rope *rope, struct lines *lines, uint64_t task)
+{
+    const struct tdm_operand *w = &rope->launch->operand[rope->weights];
+    if (rope->tensor == NULL)
+        return;
+    tdm_load_row(w->data, w->dtype, rope->tensor->offset, rope->head_dim, lines->weight);
+    if (rope->back)
+        memset(rope->partial + task * rope->head_dim, 0, rope->head_dim * sizeof(double));
+}
+
+static double scale_of(const struct rope *rope, const float *head)
+{
+    double mean = tdm_sum_squares(head, rope->head_dim) / (double)rope->head_dim;
+    return 1.0 / sqrt(mean + rope->launch->program->schedule->model->norm_epsilon);
+}
+
+static void norm_heads(const struct rope *rope, const struct lines *lines)
+{
+    for (uint64_t h = 0; rope->tensor != NULL && h < rope->heads; h++) {
+        float *restrict x = lines->row + h * rope->head_dim;
+        const float *restrict weight = lines->weight;
+        float scale = (float)scale_of(rope, x);
+        TDM_SIMD
+        for (uint64_t i = 0; i < rope->head_dim; i++)
+            x[i] = x[i] * scale * weight[i];
+    }
+}
+
+/* The row holds the gradient of the normed heads, and then that of what was normed, token t of operand
+ * `weights - 1`, of which a row has `stride` elements. */
+static void norm_heads_back(const struct rope *rope, const struct lines *lines, uint64_t task,
+                            uint64_t t, uint64_t stride)
+{
+    uint64_t dim = rope->head_dim;
+    if (rope->tensor == NULL)
+        return;
+    const struct tdm_operand *raw = &rope->launch->operand[rope->weights - 1];
+    tdm_load_row(raw->data, raw->dtype, t * stride, rope->heads * dim, lines->raw);
+    for (uint64_t h = 0; h < rope->heads; h++) {
+        float *restrict d = lines->row + h * dim;
+        const float *restrict x = lines->raw + h * dim, *restrict weight = lines->weight;
+        double *restrict sum = rope->partial + task * dim;
+        double scale = scale_of(rope, x), dot = 0;
+        for (uint64_t i = 0; i < dim; i++)
+            dot += (double)(weight[i] * d[i]) * (double)x[i];
+        float s = (float)scale, slope = (float)(scale * scale * scale / (double)dim * dot);
+        TDM_SIMD
+        for (uint64_t i = 0; i < dim; i++) {
+            sum[i] += (double)(d[i] * x[i]) * scale;
+            d[i] = s * (weight[i] * d[i]) - slope * x[i];
+        }
+    }
+}
+
+/* Adds up the tasks' parts of the weights' gradient. */
+static void sum_weights(const struct rope *rope)
+{
+    if (rope->tensor == NULL || !rope->back)
+        return;
+    const struct tdm_operand *dw = &rope->launch->operand[rope->weights + 1];
+    uint64_t dim = rope->head_dim, tasks = tasks_of(rope->launch->op->tokens);
+    for (uint64_t i = 0; i < dim; i++) {
+        double sum = 0;
+        float scratch, total;
+        for (uint64_t task = 0; task < tasks; task++)
+            sum += rope->partial[task * dim + i];
+        total = (float)sum;
+        if (dw->mode == TDM_ACCUMULATE)
+            tdm_add_row(dw->data, dw->dtype, rope->tensor->offset + i, 1, &total, &scratch);
+        else
+            tdm_store_row(dw->data, dw->dtype, rope->tensor->offset + i, 1, &total);
+    }
+}
+
+/* ---- the ops ---- */
 
 static void run_rows(struct tdm_executor *executor, tdm_cpu_task task, struct rope *rope)
 {
-    uint64_t tasks = (rope->launch->op->tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS;
-    tdm_cpu_for(executor, tasks, task, rope);
+    tdm_cpu_for(executor, tasks_of(rope->launch->op->tokens), task, rope);
+    sum_weights(rope);
 }
 
 static void rope_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct rope *rope = context;
     const struct tdm_operand *x = &rope->launch->operand[0];
+    const struct tdm_operand *out =
+        rope->tensor != NULL && !rope->back ? &rope->launch->operand[2] : x;
     unsigned char *scratch = thread_scratch;
     uint64_t columns = rope->heads * rope->head_dim;
     struct angles angles = angles_begin(&scratch, rope->head_dim);
-    float *row = tdm_cpu_take(&scratch, columns, sizeof(float));
+    struct lines lines = take_lines(&scratch, columns, rope->head_dim);
     uint64_t end = tdm_least(rope->launch->op->tokens, (index + 1) * TDM_TASK_ROWS);
+    norm_begin(rope, &lines, index);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
         angles_of(rope, position_of(rope, t), &angles);
-        tdm_load_row(x->data, x->dtype, t * columns, columns, row);
-        turn(rope, &angles, row);
-        tdm_store_row(x->data, x->dtype, t * columns, columns, row);
+        tdm_load_row(x->data, x->dtype, t * columns, columns, lines.row);
+        if (!rope->back)
+            norm_heads(rope, &lines);
+        turn(rope, &angles, lines.row);
+        if (rope->back)
+            norm_heads_back(rope, &lines, index, t, columns);
+        tdm_store_row(out->data, out->dtype, t * columns, columns, lines.row);
     }
 }
 
@@ -146,7 +270,7 @@ enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_lau
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, false);
+    struct rope rope = rope_begin(executor, launch, heads, 1, false);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -156,7 +280,7 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, true);
+    struct rope rope = rope_begin(executor, launch, heads, 2, true);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -178,8 +302,10 @@ static void kv_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t columns = rope->heads * rope->head_dim;
     uint64_t plane = tdm_page_plane_elements(rope->launch->program->schedule);
     struct angles angles = angles_begin(&scratch, rope->head_dim);
-    float *row = tdm_cpu_take(&scratch, 2 * columns, sizeof(float));
+    struct lines lines = take_lines(&scratch, 2 * columns, rope->head_dim);
+    float *row = lines.row; /* K, then V */
     uint64_t end = tdm_least(rope->launch->op->tokens, (index + 1) * TDM_TASK_ROWS);
+    norm_begin(rope, &lines, index);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
         uint64_t k = page_element(rope, t), v = k + plane, at = t * 2 * columns;
         angles_of(rope, position_of(rope, t), &angles);
@@ -187,9 +313,11 @@ static void kv_task(void *context, void *thread_scratch, uint64_t index)
             tdm_load_row(pages->data, pages->dtype, k, columns, row);
             tdm_load_row(pages->data, pages->dtype, v, columns, row + columns);
             turn(rope, &angles, row);
+            norm_heads_back(rope, &lines, index, t, 2 * columns);
             tdm_store_row(raw->data, raw->dtype, at, 2 * columns, row);
         } else {
             tdm_load_row(raw->data, raw->dtype, at, 2 * columns, row);
+            norm_heads(rope, &lines);
             turn(rope, &angles, row);
             tdm_store_row(pages->data, pages->dtype, k, columns, row);
             tdm_store_row(pages->data, pages->dtype, v, columns, row + columns);
@@ -202,7 +330,7 @@ enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, false);
+    struct rope rope = rope_begin(executor, launch, heads, 2, false);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
@@ -212,7 +340,7 @@ enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, true);
+    struct rope rope = rope_begin(executor, launch, heads, 3, true);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
@@ -220,9 +348,10 @@ enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct
 struct tdm_cpu_scratch tdm_rope_scratch(const struct tdm_cpu_shape *shape)
 {
     const struct tdm_model *model = shape->model;
-    unsigned char *thread = NULL;
+    unsigned char *thread = NULL, *shared = NULL;
     uint64_t heads = tdm_most(model->query_heads, 2 * (uint64_t)model->kv_heads);
     angles_begin(&thread, model->head_dim);
-    tdm_cpu_take(&thread, heads * model->head_dim, sizeof(float));
-    return (struct tdm_cpu_scratch){.thread_bytes = (uintptr_t)thread};
+    take_lines(&thread, heads * model->head_dim, model->head_dim);
+    tdm_cpu_take(&shared, tasks_of(shape->chunk_tokens) * model->head_dim, sizeof(double));
+    return (struct tdm_cpu_scratch){(uintptr_t)thread, (uintptr_t)shared};
 }

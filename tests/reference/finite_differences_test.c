@@ -22,9 +22,9 @@
 
 #include <cmocka.h>
 
-/* Every combination of four kinds of RoPE, two architectures and tied or not comes once in 16. */
+/* Every combination of four kinds of RoPE, three architectures and tied or not comes once in 24. */
 #define CASES 48
-#define SHORT_CASES 16
+#define SHORT_CASES 24
 #define ELEMENTS 4     /* picked at random in each tensor, beside the one of largest gradient */
 #define TOLERANCE 1e-6 /* over 100 seeds the worst error was 9.5e-8 */
 #define MAX_SEQUENCES 4
@@ -90,8 +90,7 @@ static void random_weights(const struct tdm_model *model, struct tdm_reference *
     for (uint32_t n = 0; n < model->tensor_count; n++) {
         const struct tdm_tensor *tensor = &model->tensors[n];
         double *weights = tdm_reference_weights(reference, tensor->unit) + tensor->offset;
-        bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM || tensor->role == TDM_ROLE_MLP_NORM ||
-                    tensor->role == TDM_ROLE_FINAL_NORM;
+        bool norm = tdm_role_is_norm(tensor->role);
         double reach = tensor->role == TDM_ROLE_EMBEDDING ? 1.5
                        : tensor->rows == 1                ? 0.5
                                                           : 2 / sqrt((double)tensor->columns);
@@ -104,17 +103,20 @@ static void random_weights(const struct tdm_model *model, struct tdm_reference *
 /* `number` picks RoPE, architecture and tying; the rest comes from `state`. */
 static void trial_new(uint32_t number, uint64_t *state, struct trial *trial)
 {
-    bool qwen2 = number / 4 % 2, tied = number / 8 % 2;
+    static const char *const names[] = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+    static const char *const types[] = {"llama", "qwen2", "qwen3"};
+    uint32_t architecture = number / 4 % 3;
+    bool tied = number / 12 % 2;
     uint32_t kv_heads = between(state, 1, 3), sharing = between(state, 1, 4);
     struct tdm_error err = {0};
     json_t *config = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:o}",
-        "architectures", qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM", "model_type",
-        qwen2 ? "qwen2" : "llama", "num_hidden_layers", between(state, 1, 3), "hidden_size",
-        between(state, 6, 16), "intermediate_size", between(state, 3, 17), "num_attention_heads",
-        kv_heads * sharing, "num_key_value_heads", kv_heads, "head_dim", 2 * between(state, 1, 5),
-        "vocab_size", between(state, 5, 23), "max_position_embeddings", 64, "rms_norm_eps", 1e-5,
-        "rope_theta", 50.0, "tie_word_embeddings", tied, "hidden_act", "silu", "rope_scaling",
+        "architectures", names[architecture], "model_type", types[architecture],
+        "num_hidden_layers", between(state, 1, 3), "hidden_size", between(state, 6, 16),
+        "intermediate_size", between(state, 3, 17), "num_attention_heads", kv_heads * sharing,
+        "num_key_value_heads", kv_heads, "head_dim", 2 * between(state, 1, 5), "vocab_size",
+        between(state, 5, 23), "max_position_embeddings", 64, "rms_norm_eps", 1e-5, "rope_theta",
+        50.0, "tie_word_embeddings", tied, "hidden_act", "silu", "rope_scaling",
         random_rope(state, number % 4));
 
     memset(trial, 0, sizeof(*trial));
@@ -266,7 +268,7 @@ static void gradients_match_differences(void **unused)
 static void padding_is_ignored(void **unused)
 {
     (void)unused;
-    for (uint32_t number = 0; number < 16; number++) {
+    for (uint32_t number = 0; number < 24; number++) {
         uint64_t state = 1024 * seed + number;
         struct trial trial;
         double loss;

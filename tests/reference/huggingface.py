@@ -22,6 +22,13 @@ torch.set_default_dtype(torch.float64)
 import transformers  # noqa: E402
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM  # noqa: E402
 from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+
+KINDS = {
+    "LlamaForCausalLM": ("llama", LlamaConfig, LlamaForCausalLM),
+    "Qwen2ForCausalLM": ("qwen2", Qwen2Config, Qwen2ForCausalLM),
+    "Qwen3ForCausalLM": ("qwen3", Qwen3Config, Qwen3ForCausalLM),
+}
 
 MASK = (1 << 64) - 1
 LEARNING_RATE, BETA1, BETA2, EPSILON, DECAY, STEPS = 0.02, 0.9, 0.95, 1e-4, 0.1, 4
@@ -32,6 +39,7 @@ LAYER = {
     "self_attn.k_proj.weight": 3, "self_attn.v_proj.weight": 4, "self_attn.k_proj.bias": 5,
     "self_attn.v_proj.bias": 6, "self_attn.o_proj.weight": 7, "post_attention_layernorm.weight": 8,
     "mlp.gate_proj.weight": 9, "mlp.up_proj.weight": 10, "mlp.down_proj.weight": 11,
+    "self_attn.q_norm.weight": 15, "self_attn.k_norm.weight": 16,
 }
 OTHERS = {"model.embed_tokens.weight": 12, "model.norm.weight": 13, "lm_head.weight": 14}
 
@@ -48,6 +56,8 @@ CASES = [
     ("Qwen2ForCausalLM", False, 2, 32, 40, 8, 2, 4, {"rope_type": "linear", "factor": 2.0}),
     ("Qwen2ForCausalLM", False, 3, 24, 20, 2, 1, 12, LLAMA3),
     ("Qwen2ForCausalLM", True, 2, 36, 44, 6, 3, 6, YARN),
+    ("Qwen3ForCausalLM", True, 2, 24, 32, 4, 2, 6, None),
+    ("Qwen3ForCausalLM", False, 3, 20, 28, 6, 2, 8, YARN),
 ]
 LENGTHS, VOCABULARY, THETA = [19, 1, 40], 37, 100.0
 
@@ -73,7 +83,7 @@ def place(name):
 
 def fill(parameter, unit, role):
     columns = parameter.shape[-1]
-    norm = 1.0 if role in (0, 8, 13) else 0.0
+    norm = 1.0 if role in (0, 8, 13, 15, 16) else 0.0
     reach = 1.5 if role == 12 else 0.5 if parameter.dim() == 1 else 2 / columns**0.5
     values = [norm + reach * ((mix(unit, role, i) >> 11) * 2.0**-52 - 1)
               for i in range(parameter.numel())]
@@ -82,17 +92,15 @@ def fill(parameter, unit, role):
 
 
 def run(architecture, tied, layers, hidden, intermediate, heads, kv_heads, head_dim, rope):
+    model_type, kind, cls = KINDS[architecture]
     config = {
-        "architectures": [architecture],
-        "model_type": "llama" if architecture == "LlamaForCausalLM" else "qwen2",
+        "architectures": [architecture], "model_type": model_type,
         "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": intermediate,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
         "vocab_size": VOCABULARY, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
         "rope_theta": THETA, "rope_scaling": rope, "tie_word_embeddings": tied,
         "hidden_act": "silu",
     }
-    kind, cls = ((LlamaConfig, LlamaForCausalLM) if architecture == "LlamaForCausalLM"
-                 else (Qwen2Config, Qwen2ForCausalLM))
     model = cls._from_config(kind(**json.loads(json.dumps(config))), attn_implementation="eager")
     model = model.double()
     for name, parameter in model.named_parameters():

@@ -37,8 +37,7 @@ static uint64_t mix(uint64_t hash, uint64_t number)
 /* fill() of huggingface.py. */
 static void fill(const struct tdm_model *model, const struct tdm_tensor *tensor, double *weights)
 {
-    bool norm = tensor->role == TDM_ROLE_ATTENTION_NORM || tensor->role == TDM_ROLE_MLP_NORM ||
-                tensor->role == TDM_ROLE_FINAL_NORM;
+    bool norm = tdm_role_is_norm(tensor->role);
     double reach = tensor->role == TDM_ROLE_EMBEDDING ? 1.5
                    : tensor->rows == 1                ? 0.5
                                                       : 2 / sqrt((double)tensor->columns);

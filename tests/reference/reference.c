@@ -33,6 +33,8 @@ struct layer {
     double *input;                       /* [hidden] */
     double *attention_norm, *mlp_norm;   /* [hidden] */
     double *attention_scale, *mlp_scale; /* [1]: 1 / root mean square */
+    double *raw_q, *raw_k;               /* as q, k: what QK-norm reads */
+    double *q_scale, *k_scale;           /* [query_heads], [kv_heads] */
     double *q;                           /* [query_heads, head_dim], rotated */
     double *k, *v;                       /* [kv_heads, head_dim], k rotated */
     double *probability;                 /* [query_heads, tokens, tokens]: head, query, key */
@@ -49,6 +51,7 @@ struct activations {
     double *final_norm, *final_scale;
     double *logits;   /* [tokens, vocabulary]; the backward turns it into its gradient */
     double *d_hidden; /* gradient of the residual stream, updated in place from top to bottom */
+    double *d_raw;    /* [query_heads, head_dim]: before QK-norm */
     double *d_norm, *d_q, *d_k, *d_v, *d_attention, *d_gate, *d_up, *d_product;
     double *d_probability; /* [tokens]: of one query */
 };
@@ -85,6 +88,10 @@ static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *
         layer->input = take(base, &used, tokens, model->hidden);
         layer->attention_norm = take(base, &used, tokens, model->hidden);
         layer->attention_scale = take(base, &used, tokens, 1);
+        layer->raw_q = take(base, &used, tokens, q_columns(model));
+        layer->raw_k = take(base, &used, tokens, kv_columns(model));
+        layer->q_scale = take(base, &used, tokens, model->query_heads);
+        layer->k_scale = take(base, &used, tokens, model->kv_heads);
         layer->q = take(base, &used, tokens, q_columns(model));
         layer->k = take(base, &used, tokens, kv_columns(model));
         layer->v = take(base, &used, tokens, kv_columns(model));
@@ -103,6 +110,7 @@ static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *
     a->logits = take(base, &used, tokens, model->vocabulary);
     a->d_hidden = take(base, &used, tokens, model->hidden);
     a->d_norm = take(base, &used, tokens, model->hidden);
+    a->d_raw = take(base, &used, tokens, q_columns(model));
     a->d_q = take(base, &used, tokens, q_columns(model));
     a->d_k = take(base, &used, tokens, kv_columns(model));
     a->d_v = take(base, &used, tokens, kv_columns(model));
@@ -168,6 +176,29 @@ static void store(const struct tdm_reference *r, enum tdm_reference_point point,
         x[i] = r->round(r->round_context, point, x[i]);
 }
 
+/* RMSNorm of every head of q or k in place; what it read goes to `raw`. */
+static void head_norm(const struct tdm_reference *r, uint64_t tokens, uint64_t head_count,
+                      const double *weight, double *raw, double *scale, double *x)
+{
+    uint64_t dim = r->model->head_dim, rows = tokens * head_count;
+
+    memcpy(raw, x, rows * dim * sizeof(*x));
+    tdm_reference_rms_norm(rows, dim, r->model->norm_epsilon, raw, weight, scale, x);
+    store(r, TDM_REFERENCE_NORM, rows * dim, x);
+}
+
+/* From the gradient of the normed heads to that of what was normed, in place; `d_raw` is scratch. */
+static void head_norm_backward(const struct tdm_reference *r, uint64_t tokens, uint64_t head_count,
+                               const double *weight, const double *raw, const double *scale,
+                               double *d_raw, double *dx, double *d_weight)
+{
+    uint64_t dim = r->model->head_dim, rows = tokens * head_count;
+
+    zero(rows * dim, d_raw);
+    tdm_reference_rms_norm_backward(rows, dim, raw, weight, scale, dx, d_raw, d_weight);
+    memcpy(dx, d_raw, rows * dim * sizeof(*dx));
+}
+
 /* One layer over the whole sequence, from layer->input to `output`. */
 static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64_t tokens,
                           struct layer *layer, double *output)
@@ -191,6 +222,12 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64
     store(r, TDM_REFERENCE_QKV, tokens * q_width, layer->q);
     store(r, TDM_REFERENCE_QKV, tokens * kv_width, layer->k);
     store(r, TDM_REFERENCE_QKV, tokens * kv_width, layer->v);
+    if (model->layer_kinds[number].qk_norm) {
+        head_norm(r, tokens, model->query_heads, w[TDM_ROLE_Q_NORM], layer->raw_q, layer->q_scale,
+                  layer->q);
+        head_norm(r, tokens, model->kv_heads, w[TDM_ROLE_K_NORM], layer->raw_k, layer->k_scale,
+                  layer->k);
+    }
     tdm_reference_rotate(tokens, model->query_heads, model->head_dim, r->inverse_frequencies,
                          r->attention_factor, layer->q);
     tdm_reference_rotate(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
@@ -264,6 +301,12 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
                                   r->inverse_frequencies, r->attention_factor, a->d_q);
     tdm_reference_rotate_backward(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
                                   r->attention_factor, a->d_k);
+    if (model->layer_kinds[number].qk_norm) {
+        head_norm_backward(r, tokens, model->query_heads, w[TDM_ROLE_Q_NORM], layer->raw_q,
+                           layer->q_scale, a->d_raw, a->d_q, g[TDM_ROLE_Q_NORM]);
+        head_norm_backward(r, tokens, model->kv_heads, w[TDM_ROLE_K_NORM], layer->raw_k,
+                           layer->k_scale, a->d_raw, a->d_k, g[TDM_ROLE_K_NORM]);
+    }
     store(r, TDM_REFERENCE_D_QKV, tokens * q_width, a->d_q);
     store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_k);
     store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_v);

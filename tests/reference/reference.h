@@ -4,10 +4,10 @@
  *
  * Double precision, whole sequences at once, attention probabilities materialised, plain loops; no
  * chunks, no groups, nothing recomputed, nothing shared with the code that it judges except struct
- * tdm_model and tdm_rope_inverse_frequencies(). What it computes follows the Llama and Qwen2 models
- * of Hugging Face transformers: pre-norm blocks with RMSNorm, RoPE by rotated halves, grouped
- * queries, causal softmax scaled by 1/sqrt(head_dim), SwiGLU, residuals, final norm, tied or untied
- * head, cross entropy.
+ * tdm_model and tdm_rope_inverse_frequencies(). What it computes follows the Llama, Qwen2 and Qwen3
+ * models of Hugging Face transformers: pre-norm blocks with RMSNorm, in Qwen3 RMSNorm of every head of
+ * q and k (QK-norm), RoPE by rotated halves, grouped queries, causal softmax scaled by
+ * 1/sqrt(head_dim), SwiGLU, residuals, final norm, tied or untied head, cross entropy.
  *
  * A step has one or more sequences. Each starts at position 0, and attention never leaves it; the
  * documents that a sequence is packed from are sequences here. Token t and target t lie at the same
