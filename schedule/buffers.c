@@ -184,6 +184,8 @@ static void declare_state(struct builder *b)
     declare_staged(b, TDM_UNIT_MOMENT2, rings->optimizer, "moment2");
 }
 
+/* The state first: residents are laid in this order, and another program of the model, with another
+ * nest or pass but the same homes, must find weights, master and moments where they are here. */
 static void declare_residents(struct builder *b)
 {
     struct tdm_layout *layout = b->layout;

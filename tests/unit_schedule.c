@@ -270,6 +270,48 @@ static void test_variants(void **state)
     }
 }
 
+/* Is a resident buffer part of the state, which steps hand on? */
+static bool is_state(const struct tdm_buffer *buffer)
+{
+    return buffer->resident &&
+           (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
+}
+
+/* Whatever the nest, the chunks and the pass, with the same homes: weights, master and moments are at the same offsets. */
+static void test_state_stays(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN};
+    uint64_t cases = tdm_case_count(20, 200);
+    for (uint64_t n = 0; n < cases; n++) {
+        struct tdm_schedule *schedule = random_case(n, &options), *other = NULL;
+        struct tdm_program *program = NULL, *other_program = NULL;
+        struct tdm_error err;
+        must(tdm_random_variant(schedule, seed * 31 + 7, &other, &err), &err);
+        other->chunk_tokens = other->chunk_tokens % 7 + 1;
+        memcpy(other->homes, schedule->homes, sizeof(other->homes));
+        if (n % 3 == 0)
+            tdm_schedule_set_evaluate(other);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        must(tdm_program_lower(other, &other_program, &err), &err);
+        for (uint32_t i = 0; i < program->buffer_count; i++) {
+            const struct tdm_buffer *here = &program->buffers[i];
+            if (!is_state(here))
+                continue;
+            uint32_t number = tdm_program_find(other_program, here->name);
+            check(number != TDM_NONE, "\"%s\" is in one program only\n", here->name);
+            const struct tdm_buffer *there = &other_program->buffers[number];
+            check(here->place == there->place && here->offset == there->offset &&
+                      here->slot_bytes == there->slot_bytes,
+                  "\"%s\" moves\n", here->name);
+        }
+        tdm_program_free(other_program);
+        tdm_program_free(program);
+        tdm_schedule_free(other);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* ---- FLOPs against closed formulas ---- */
 
 /* What one forward of all layers costs, by product, in FLOPs. */
@@ -494,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_schedules),
         cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_state_stays),
         cmocka_unit_test(test_flops),
         cmocka_unit_test(test_nests),
         cmocka_unit_test(test_scale),
