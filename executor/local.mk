@@ -30,6 +30,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/cpu.c \
 	executor/cpu/cpu.h \
 	executor/cpu/embed.c \
+	executor/cpu/sort_tokens.c \
 	executor/cpu/exp.h \
 	executor/cpu/gemm.c \
 	executor/cpu/gemm.h \

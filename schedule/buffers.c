@@ -462,6 +462,7 @@ static void declare_workspaces(struct builder *b)
         {TDM_DKVRAW, "d_kv_raw"},
         {TDM_DNORMED, "d_normed"},
         {TDM_FINAL_NORMED, "final_normed"},
+        {TDM_TOKEN_ORDER, "token_order"},
     };
     struct tdm_layout *layout = b->layout;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)

@@ -12,6 +12,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
     switch (content) {
     case TDM_TOKENS:
+    case TDM_TOKEN_ORDER:
         return TDM_DTYPE_INT32;
     case TDM_UNIT_WEIGHTS:
         return dtypes->weights;
@@ -82,6 +83,7 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
     case TDM_LOGIT_TILE:
         return model->vocabulary;
     case TDM_TOKENS:
+    case TDM_TOKEN_ORDER:
         return 2;
     default:
         return 0;

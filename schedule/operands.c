@@ -116,9 +116,12 @@ static const struct op_rule op_rules[] = {
     {TDM_OP_EMBED,
      TDM_PART_EMBEDDING,
      {READS(TDM_TOKENS, OF_NONE), READS(TDM_UNIT_WEIGHTS, OF_EMBEDDING), WRITES(TDM_X, OF_FIRST)}},
+    {TDM_OP_SORT_TOKENS,
+     TDM_PART_EMBEDDING,
+     {READS(TDM_TOKENS, OF_NONE), WRITES(TDM_TOKEN_ORDER, OF_NONE)}},
     {TDM_OP_EMBED_GRAD,
      TDM_PART_EMBEDDING,
-     {READS(TDM_TOKENS, OF_NONE), READS(TDM_DX, OF_FIRST),
+     {READS(TDM_TOKENS, OF_NONE), READS(TDM_TOKEN_ORDER, OF_NONE), READS(TDM_DX, OF_FIRST),
       ADDS(TDM_UNIT_GRADIENT, OF_EMBEDDING, CHUNKS)}},
     {TDM_OP_NORM,
      TDM_PART_ATTENTION_NORM,
@@ -515,7 +518,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
         return false;
 
     bool on_top = is_of_head(op) || op->part == TDM_PART_FINAL_NORM;
-    if (op->kind == TDM_OP_ZERO || op->kind == TDM_OP_EMBED_GRAD)
+    if (op->kind == TDM_OP_ZERO || op->kind == TDM_OP_SORT_TOKENS || op->kind == TDM_OP_EMBED_GRAD)
         return op->layer == tdm_model_embedding_unit(model);
     if (op->kind == TDM_OP_EMBED)
         return op->layer == 0;

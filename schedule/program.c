@@ -268,6 +268,7 @@ const char *tdm_content_name(enum tdm_content content)
     static const char *const names[TDM_CONTENTS] = {
         [TDM_EMPTY] = "nothing",
         [TDM_TOKENS] = "tokens",
+        [TDM_TOKEN_ORDER] = "token order",
         [TDM_UNIT_WEIGHTS] = "weights",
         [TDM_UNIT_MASTER] = "master",
         [TDM_UNIT_MOMENT1] = "moment 1",
@@ -311,6 +312,7 @@ const char *tdm_op_kind_name(enum tdm_op_kind kind)
         [TDM_OP_COPY] = "copy",
         [TDM_OP_ZERO] = "zero",
         [TDM_OP_EMBED] = "embed",
+        [TDM_OP_SORT_TOKENS] = "sort_tokens",
         [TDM_OP_EMBED_GRAD] = "embed_grad",
         [TDM_OP_NORM] = "norm",
         [TDM_OP_NORM_GRAD] = "norm_grad",

@@ -55,6 +55,8 @@ const char *tdm_phase_name(enum tdm_phase phase);
 enum tdm_content {
     TDM_EMPTY,
     TDM_TOKENS,
+    TDM_TOKEN_ORDER, /* rows of a chunk by rising token, equal ones as they come: int32 [tokens],
+                        and as much again for the sort */
     TDM_UNIT_WEIGHTS,
     TDM_UNIT_MASTER,
     TDM_UNIT_MOMENT1,
@@ -151,7 +153,8 @@ enum tdm_op_kind {
     TDM_OP_COPY,  /* r source, w destination: same content at another place; lanes h2d and d2h */
     TDM_OP_ZERO,  /* w slot: the part's bytes become zero */
     TDM_OP_EMBED, /* r tokens, r weights, w X */
-    TDM_OP_EMBED_GRAD,          /* r tokens, r DX, a gradient */
+    TDM_OP_SORT_TOKENS,         /* r tokens, w token order */
+    TDM_OP_EMBED_GRAD,          /* r tokens, r token order, r DX, a gradient */
     TDM_OP_NORM,                /* r input, r weights, w normed */
     TDM_OP_NORM_GRAD,           /* r input, r weights, r normed's gradient, w/a input's gradient,
                                    w/a weights' gradient */

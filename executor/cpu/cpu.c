@@ -29,6 +29,7 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_COPY] = tdm_cpu_copy,
     [TDM_OP_ZERO] = tdm_cpu_zero,
     [TDM_OP_EMBED] = tdm_cpu_embed,
+    [TDM_OP_SORT_TOKENS] = tdm_cpu_sort_tokens,
     [TDM_OP_EMBED_GRAD] = tdm_cpu_embed_grad,
     [TDM_OP_NORM] = tdm_cpu_norm,
     [TDM_OP_NORM_GRAD] = tdm_cpu_norm_grad,

@@ -108,6 +108,8 @@ enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_lau
                              struct tdm_error *err);
 enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
                               struct tdm_error *err);
+enum tdm_status tdm_cpu_sort_tokens(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err);
 enum tdm_status tdm_cpu_embed_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    struct tdm_error *err);
 enum tdm_status tdm_cpu_norm(struct tdm_executor *executor, const struct tdm_launch *launch,

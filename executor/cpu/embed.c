@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Embedding: a row of the table for every token, and the gradient added back to the table. */
+/*
+ * Embedding: a row of the table for every token, and the gradient added back to the table. A row of
+ * the gradient belongs to one task, which adds what the sorted tokens give it and writes it once.
+ */
 #include "executor/cpu/cpu.h"
 
 #include "executor/cpu/convert.h"
 
 #include <string.h>
 
-enum { BLOCK_COLUMNS = 64 }; /* of a task of the gradient */
+enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 256 }; /* of a task of the gradient */
 
 struct embed {
     const struct tdm_launch *launch;
@@ -14,15 +17,13 @@ struct embed {
     const struct tdm_tensor *table;
 };
 
-static enum tdm_status embed_begin(const struct tdm_launch *launch, struct embed *x,
-                                   struct tdm_error *err)
+static struct embed embed_begin(const struct tdm_launch *launch)
 {
     const struct tdm_model *model = launch->program->schedule->model;
-    *x = (struct embed){
+    return (struct embed){
         .launch = launch,
         .tokens = launch->operand[0].data,
         .table = tdm_model_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING)};
-    return tdm_cpu_check_tokens(launch, x->tokens, launch->op->tokens, err);
 }
 
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
@@ -57,43 +58,54 @@ static void embed_task(void *context, void *thread_scratch, uint64_t index)
 enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
                               struct tdm_error *err)
 {
-    struct embed x;
-    enum tdm_status status = embed_begin(launch, &x, err);
+    struct embed x = embed_begin(launch);
+    enum tdm_status status = tdm_cpu_check_tokens(launch, x.tokens, launch->op->tokens, err);
     if (status == TDM_OK)
         tdm_cpu_for(executor, (launch->op->tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS, embed_task,
                     &x);
     return status;
 }
 
-/* A block of columns of the table: rows are added in the order of the tokens. */
+/* Of the gradient: rows of the table whose tokens begin in a block of the sorted rows, a block of
+ * columns of them. Rows of DX are added as they come in the chunk. */
 static void embed_grad_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct embed *x = context;
-    const struct tdm_operand *dx = &x->launch->operand[1], *table = &x->launch->operand[2];
-    uint64_t columns = x->table->columns, first = index * BLOCK_COLUMNS;
-    uint64_t count = tdm_least(BLOCK_COLUMNS, columns - first);
-    float row[BLOCK_COLUMNS], scratch[BLOCK_COLUMNS];
+    const struct tdm_operand *dx = &x->launch->operand[2], *table = &x->launch->operand[3];
+    const int32_t *order = x->launch->operand[1].data, *tokens = x->tokens;
+    uint64_t columns = x->table->columns, count = x->launch->op->tokens;
+    uint64_t blocks = (columns + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+    uint64_t first = index % blocks * BLOCK_COLUMNS,
+             width = tdm_least(BLOCK_COLUMNS, columns - first);
+    uint64_t begin = index / blocks * BLOCK_ROWS, end = tdm_least(count, begin + BLOCK_ROWS);
+    float sum[BLOCK_COLUMNS], scratch[BLOCK_COLUMNS];
     (void)thread_scratch;
-    if (table->mode == TDM_WRITE)
-        for (uint64_t i = 0; i < x->table->rows; i++)
-            memset(tdm_operand_at(table, x->table->offset + i * columns + first), 0,
-                   count * tdm_dtype_bytes(table->dtype));
-    for (uint64_t t = 0; t < x->launch->op->tokens; t++) {
-        const float *d = tdm_view_row(dx->data, dx->dtype, t * columns + first, count, row);
-        tdm_add_row(table->data, table->dtype,
-                    x->table->offset + (uint64_t)x->tokens[t] * columns + first, count, d, scratch);
+    for (uint64_t i = begin; i < end; i++) {
+        int32_t token = tokens[order[i]];
+        if (i > 0 && tokens[order[i - 1]] == token)
+            continue; /* of the run that begins before it */
+        uint64_t at = x->table->offset + (uint64_t)token * columns + first;
+        tdm_load_row(table->data, table->dtype, at, width, sum);
+        for (uint64_t j = i; j < count && tokens[order[j]] == token; j++) {
+            const float *d = tdm_view_row(dx->data, dx->dtype, (uint64_t)order[j] * columns + first,
+                                          width, scratch);
+            TDM_SIMD
+            for (uint64_t c = 0; c < width; c++)
+                sum[c] += d[c];
+        }
+        tdm_store_row(table->data, table->dtype, at, width, sum);
     }
 }
 
 enum tdm_status tdm_cpu_embed_grad(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    struct tdm_error *err)
 {
-    struct embed x;
-    enum tdm_status status = embed_begin(launch, &x, err);
-    if (status == TDM_OK)
-        tdm_cpu_for(executor, (x.table->columns + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
-                    embed_grad_task, &x);
-    return status;
+    struct embed x = embed_begin(launch);
+    uint64_t blocks = (x.table->columns + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
+    (void)err; /* the sort has checked the tokens */
+    tdm_cpu_for(executor, (launch->op->tokens + BLOCK_ROWS - 1) / BLOCK_ROWS * blocks,
+                embed_grad_task, &x);
+    return TDM_OK;
 }
 
 struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape)
