@@ -277,7 +277,8 @@ static bool is_state(const struct tdm_buffer *buffer)
            (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
 }
 
-/* Whatever the nest, the chunks and the pass, with the same homes: weights, master and moments are at the same offsets. */
+/* Whatever the nest, the chunks and the pass: with the same homes, weights, master and moments are at
+ * the same offsets. */
 static void test_state_stays(void **state)
 {
     (void)state;
