@@ -9,18 +9,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where a config says which layers have a sliding window. */
+enum windows {
+    WINDOWS_NONE,
+    WINDOWS_ALL,  /* all, if sliding_window is not null; or as layer_types says */
+    WINDOWS_LATE, /* from max_window_layers on, if use_sliding_window; or as layer_types says */
+};
+
+#define WINDOW_DEFAULT 4096u      /* sliding_window, where there is no such field */
+#define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
+
 struct architecture {
     const char *name;       /* in "architectures" */
     const char *model_type; /* in "model_type" */
     uint64_t max_context;   /* if max_position_embeddings is absent */
     uint32_t head_dim;      /* if head_dim is; 0: hidden_size over the heads */
     bool qkv_bias, qk_norm;
+    enum windows windows;
 };
 
 static const struct architecture architectures[] = {
-    {"LlamaForCausalLM", "llama", 2048, 0, false, false},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL},
+    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -86,7 +99,7 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
     if (strcmp(activation, "silu") != 0)
         tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
                       activation);
-    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 has no such option. */
+    /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such option. */
     if (!architecture->qkv_bias && tdm_json_bool_or(reader, "attention_bias", false))
         tdm_json_fail(reader, "attention_bias",
                       "is true, which in %s adds a bias to the o product too and is not supported; "
@@ -96,21 +109,6 @@ static void refuse_options(struct tdm_json_reader *reader, const struct architec
         tdm_json_fail(reader, "mlp_bias",
                       "is true, which is not supported; only models without "
                       "biases in the MLP are");
-    if (tdm_json_bool_or(reader, "use_sliding_window", false))
-        tdm_json_fail(reader, "use_sliding_window",
-                      "is true, which is not supported yet; set it to false for full attention in "
-                      "every layer");
-    if (tdm_json_has(reader, "layer_types")) {
-        const json_t *types = tdm_json_array(reader, "layer_types");
-        for (size_t i = 0; i < json_array_size(types); i++) {
-            const char *type = json_string_value(json_array_get(types, i));
-            if (type == NULL || strcmp(type, "full_attention") != 0)
-                tdm_json_fail(
-                    reader, "layer_types",
-                    "has \"%.40s\" for layer %zu; only \"full_attention\" is supported yet",
-                    type == NULL ? "" : type, i);
-        }
-    }
     if (tdm_json_number_or(reader, "attention_dropout", 0, 1, 0) != 0)
         tdm_json_fail(reader, "attention_dropout",
                       "is not 0; dropout is not supported: set it to 0");
@@ -169,6 +167,58 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
                       model->head_dim, model->query_heads, TDM_DIMENSION_LIMIT);
 }
 
+/* Tokens that a layer with a window sees; 0: no layer has one. */
+static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows)
+{
+    bool asked = windows == WINDOWS_ALL ||
+                 (windows == WINDOWS_LATE && tdm_json_bool_or(reader, "use_sliding_window", false));
+    if (!asked || json_is_null(json_object_get(reader->object, "sliding_window")))
+        return 0;
+    return tdm_json_count_or(reader, "sliding_window", 1, UINT64_C(1) << 40, WINDOW_DEFAULT);
+}
+
+/* layer_types: "full_attention" or "sliding_attention" of every layer. */
+static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
+                             struct tdm_model *model)
+{
+    const json_t *types = tdm_json_array(reader, "layer_types");
+    if (types != NULL && json_array_size(types) != model->layers)
+        tdm_json_fail(reader, "layer_types", "has %zu entries for %" PRIu32 " layers",
+                      json_array_size(types), model->layers);
+    for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (!sliding && (type == NULL || strcmp(type, "full_attention") != 0))
+            tdm_json_fail(reader, "layer_types",
+                          "has \"%.40s\" for layer %" PRIu32
+                          "; \"full_attention\" or \"sliding_attention\" is due",
+                          type == NULL ? "" : type, i);
+        else if (sliding && window == 0)
+            tdm_json_fail(reader, "layer_types",
+                          "has \"sliding_attention\" for layer %" PRIu32
+                          ", but no window is given; set \"sliding_window\" (in Qwen models "
+                          "\"use_sliding_window\" too), or name an architecture that has windows",
+                          i);
+        model->layer_kinds[i].window = sliding ? window : 0;
+    }
+}
+
+/* Kinds of all layers. */
+static void read_layer_kinds(struct tdm_json_reader *reader,
+                             const struct architecture *architecture, struct tdm_model *model)
+{
+    uint64_t window = read_window(reader, architecture->windows), first = 0;
+    if (architecture->windows == WINDOWS_LATE && window > 0)
+        first = tdm_json_count_or(reader, "max_window_layers", 0, TDM_LAYER_LIMIT,
+                                  WINDOW_LAYERS_DEFAULT);
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = architecture->qkv_bias,
+                                                        .qk_norm = architecture->qk_norm,
+                                                        .window = i >= first ? window : 0};
+    if (tdm_json_has(reader, "layer_types"))
+        read_layer_types(reader, window, model);
+}
+
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
 {
     const struct architecture *architecture = find_architecture(reader);
@@ -197,8 +247,6 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
                      reader->file, model->layers);
         return reader->status;
     }
-    for (uint32_t i = 0; i < model->layers; i++)
-        model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = architecture->qkv_bias,
-                                                        .qk_norm = architecture->qk_norm};
-    return TDM_OK;
+    read_layer_kinds(reader, architecture, model);
+    return tdm_json_status(reader);
 }

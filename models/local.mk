@@ -15,6 +15,10 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/llama-3.1-8b.json \
 	models/configs/llama-3.2-1b.json \
 	models/configs/llama-3.2-3b.json \
+	models/configs/ministral-8b.json \
+	models/configs/mistral-7b-v0.1.json \
+	models/configs/mistral-7b-v0.3.json \
+	models/configs/mistral-nemo-12b.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
 	models/configs/qwen2.5-14b.json \

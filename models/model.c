@@ -26,7 +26,7 @@ static uint64_t bits(double value)
 
 static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 {
-    return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm;
+    return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm && a.window == b.window;
 }
 
 /* Digest of all that decides what is computed. Left out: the name, and max_context, which limits
@@ -61,6 +61,8 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
                          kind.qkv_bias);
         if (kind.qk_norm) /* what older digests do not name was not there */
             used += snprintf(text + used, room - (size_t)used, "qk_norm,");
+        if (kind.window > 0)
+            used += snprintf(text + used, room - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
     tdm_digest_text(text, model->digest);
     free(text);
@@ -155,7 +157,7 @@ static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
     enum tdm_status status = tdm_model_names(&names, err);
     if (status != TDM_OK)
         return status;
-    char list[400];
+    char list[600];
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
              name);

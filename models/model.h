@@ -3,8 +3,8 @@
  * A model: the dimensions of a decoder-only transformer and the tensors it is made of.
  *
  * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
- * architectures LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM. Every layer has a kind of
- * its own; nothing assumes that all are alike.
+ * architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
+ * Qwen3ForCausalLM. Every layer has a kind of its own; nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
  * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
@@ -34,10 +34,11 @@ struct tdm_rope {
     double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
 };
 
-/* What one layer is. Issue by issue this grows (sliding windows, experts). */
+/* What one layer is. Issue by issue this grows (experts). */
 struct tdm_layer_kind {
     bool qkv_bias;
-    bool qk_norm; /* every head of q and k is normed, RMSNorm with a weight each, before RoPE */
+    bool qk_norm;    /* every head of q and k is normed, RMSNorm with a weight each, before RoPE */
+    uint64_t window; /* tokens that a token sees, itself and those before it; 0: all */
 };
 
 /* What a tensor is in the model. Order is the order inside a unit. */

@@ -17,24 +17,41 @@
 static void print_row(const struct tdm_model *model)
 {
     char parameters[TDM_DIGITS_SIZE], context[TDM_FORMAT_SIZE];
-    printf("%-14s %15s %6u %6u %5u/%-3u %8u %10u %7s\n", model->name,
+    printf("%-16s %15s %6u %6u %5u/%-3u %8u %10u %7s\n", model->name,
            tdm_format_digits(model->parameters, parameters), model->layers, model->hidden,
            model->query_heads, model->kv_heads, model->head_dim, model->vocabulary,
            tdm_format_tokens(model->max_context, context));
 }
 
+/* Layers with a sliding window, and the window, which all of them share; 0 and 0: none. */
+static uint32_t count_windows(const struct tdm_model *model, uint64_t *window)
+{
+    uint32_t count = 0;
+    *window = 0;
+    for (uint32_t i = model->layers; i-- > 0;)
+        if (model->layer_kinds[i].window > 0) {
+            *window = model->layer_kinds[i].window;
+            count++;
+        }
+    return count;
+}
+
 static json_t *model_json(const struct tdm_model *model)
 {
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:I}",
-                     "name", model->name, "architecture", model->architecture, "digest",
-                     model->digest, "parameters", (json_int_t)model->parameters, "layers",
-                     (json_int_t)model->layers, "hidden", (json_int_t)model->hidden, "intermediate",
-                     (json_int_t)model->intermediate, "query_heads", (json_int_t)model->query_heads,
-                     "kv_heads", (json_int_t)model->kv_heads, "head_dim",
-                     (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->vocabulary,
-                     "max_context", (json_int_t)model->max_context, "tied", model->tied,
-                     "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model),
-                     "bf16_weight_bytes", (json_int_t)(model->parameters * BF16_BYTES));
+    uint64_t window;
+    uint32_t window_layers = count_windows(model, &window);
+    return json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
+        " s:I, s:I}",
+        "name", model->name, "architecture", model->architecture, "digest", model->digest,
+        "parameters", (json_int_t)model->parameters, "layers", (json_int_t)model->layers, "hidden",
+        (json_int_t)model->hidden, "intermediate", (json_int_t)model->intermediate, "query_heads",
+        (json_int_t)model->query_heads, "kv_heads", (json_int_t)model->kv_heads, "head_dim",
+        (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->vocabulary, "max_context",
+        (json_int_t)model->max_context, "sliding_window", (json_int_t)window,
+        "sliding_window_layers", (json_int_t)window_layers, "tied", model->tied,
+        "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model), "bf16_weight_bytes",
+        (json_int_t)(model->parameters * BF16_BYTES));
 }
 
 static const char *rope_name(enum tdm_rope_kind kind)
@@ -63,6 +80,17 @@ static void print_unit(const struct tdm_model *model, uint32_t number, const cha
     }
 }
 
+static void print_attention(const struct tdm_model *model)
+{
+    char text[TDM_FORMAT_SIZE];
+    uint64_t window;
+    uint32_t count = count_windows(model, &window);
+    if (count == 0)
+        return;
+    printf("%-14s sliding window of %s tokens in %u of %u layers\n", "attention",
+           tdm_format_tokens(window, text), count, model->layers);
+}
+
 static void print_details(const struct tdm_model *model)
 {
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
@@ -72,6 +100,7 @@ static void print_details(const struct tdm_model *model)
            model->intermediate);
     printf("%-14s %u query, %u KV, of %u\n", "heads", model->query_heads, model->kv_heads,
            model->head_dim);
+    print_attention(model);
     printf("%-14s %u, %s\n", "vocabulary", model->vocabulary,
            model->tied ? "tied embeddings" : "separate output weights");
     printf("%-14s %s, RoPE %s, theta %g\n", "context", tdm_format_tokens(model->max_context, text),
@@ -122,7 +151,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         return status;
     json_t *list = json_array();
     if (!as_json)
-        printf("%-14s %15s %6s %6s %9s %8s %10s %7s\n", "model", "parameters", "layers", "hidden",
+        printf("%-16s %15s %6s %6s %9s %8s %10s %7s\n", "model", "parameters", "layers", "hidden",
                "heads/KV", "head dim", "vocabulary", "context");
     for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
         struct tdm_model *model;

@@ -67,9 +67,12 @@ static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer
     return sum;
 }
 
-static double sum_attention(const struct tdm_estimator *e, uint32_t from, uint32_t to)
+static double sum_attention(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
+                            uint32_t to)
 {
-    return e->attention_before[to] - e->attention_before[from];
+    const double *before =
+        e->attention_before + (size_t)e->kind_of[layer] * ((size_t)e->chunks + 1);
+    return before[to] - before[from];
 }
 
 double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
@@ -78,7 +81,7 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         struct layer_cost all = sum_costs(e, layer, 0, e->chunks);
         seconds += all.embed + all.norm + all.q + all.kv + all.rest;
-        seconds += sum_attention(e, 0, e->chunks);
+        seconds += sum_attention(e, layer, 0, e->chunks);
     }
     return seconds;
 }
@@ -141,7 +144,7 @@ static double layer_major_seconds(const struct tdm_estimator *e, const struct sp
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span->kept, n);
         double forward = all.embed + all.norm + all.q + all.kv + all.rest;
-        double compute = forward + sum_attention(e, 0, n);
+        double compute = forward + sum_attention(e, layer, 0, n);
         double store = on_host(group->kept_place)
                            ? link_seconds(e, TDM_RATE_D2H, n - span->kept, e->attention)
                            : 0;
@@ -149,7 +152,8 @@ static double layer_major_seconds(const struct tdm_estimator *e, const struct sp
 
         bool again = layer < span->top;
         if (again) {
-            compute = forward - kept.norm - kept.q - kept.kv + sum_attention(e, 0, span->kept);
+            compute =
+                forward - kept.norm - kept.q - kept.kv + sum_attention(e, layer, 0, span->kept);
             store = 0;
             if (on_host(group->held_place))
                 store = link_seconds(e, TDM_RATE_D2H, n, e->x) +
@@ -160,7 +164,8 @@ static double layer_major_seconds(const struct tdm_estimator *e, const struct sp
         seconds +=
             later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
         uint32_t there = again ? span->held : span->kept;
-        compute = all.backward + e->attention_grad_seconds + sum_attention(e, 0, there);
+        compute = all.backward + e->attention_grad_seconds[e->kind_of[layer]] +
+                  sum_attention(e, layer, 0, there);
         seconds += later(compute, fetch_seconds(e, span, layer, true, again));
     }
     return seconds;
@@ -178,12 +183,12 @@ static double chunk_major_seconds(const struct tdm_estimator *e, const struct sp
         bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer);
         forward += all.embed + all.norm + all.kv;
         if (!(span.last && layer == span.top))
-            forward += all.q + all.rest + sum_attention(e, 0, n);
+            forward += all.q + all.rest + sum_attention(e, layer, 0, n);
         if (again)
             backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q +
-                        sum_attention(e, 0, span.kept);
-        backward += all.backward + e->attention_grad_seconds;
-        backward += sum_attention(e, 0, again ? span.held : span.kept);
+                        sum_attention(e, layer, 0, span.kept);
+        backward += all.backward + e->attention_grad_seconds[e->kind_of[layer]];
+        backward += sum_attention(e, layer, 0, again ? span.held : span.kept);
         double reads = again ? 2 : 1;
         if (layer == span.first && input_on_host(&span, layer))
             fetch += reads * link_seconds(e, TDM_RATE_H2D, n, e->x);

@@ -204,11 +204,13 @@ free_lists:
 /* ---- chunks ---- */
 
 /* Attention of one chunk alone on its lane; the ops are built as lowering builds them. */
-static double attention_seconds(const struct tdm_program *chunks, uint32_t number, bool gradient)
+static double attention_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number,
+                                bool gradient)
 {
     const struct tdm_schedule *schedule = chunks->schedule;
     uint32_t next = number + 1;
-    uint32_t first = tdm_attend_first(chunks, number), shared = tdm_attend_shared(chunks, number);
+    uint32_t first = tdm_attend_first(chunks, layer, number),
+             shared = tdm_attend_shared(chunks, layer, number);
     const struct {
         enum tdm_content content;
         uint32_t first, end; /* chunks */
@@ -221,6 +223,7 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t numbe
                     {TDM_DKVPAGES, first, shared, TDM_WRITE},
                     {TDM_DKVPAGES, shared, next, TDM_ACCUMULATE}};
     struct tdm_op op = {.kind = gradient ? TDM_OP_ATTENTION_GRAD : TDM_OP_ATTENTION,
+                        .layer = layer,
                         .chunk = number,
                         .tokens = chunks->chunks[number].tokens,
                         .access_count = gradient ? 7 : 3};
@@ -249,6 +252,49 @@ static uint64_t chunks_of(const struct tdm_schedule *schedule, uint32_t sequence
     return tdm_size_ceil_div(schedule->sequences[sequence].tokens, schedule->chunk_tokens);
 }
 
+/* A layer of a kind; the kinds are numbered by the first layers that have them. */
+static uint32_t first_of_kind(const struct tdm_estimator *e, uint32_t kind)
+{
+    uint32_t layer = 0;
+    while (e->kind_of[layer] != kind)
+        layer++;
+    return layer;
+}
+
+static void find_kinds(struct tdm_estimator *e)
+{
+    const struct tdm_layer_kind *kinds = e->base->model->layer_kinds;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        uint32_t like = 0;
+        while (kinds[like].window != kinds[layer].window)
+            like++;
+        e->kind_of[layer] = like < layer ? e->kind_of[like] : e->kinds++;
+    }
+}
+
+/* Seconds of the attention of all chunks in layers of every kind. */
+static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_program *chunks,
+                                      struct tdm_error *err)
+{
+    size_t row = (size_t)e->chunks + 1;
+    e->kind_of = calloc((size_t)e->layers + 1, sizeof(*e->kind_of));
+    if (e->kind_of != NULL)
+        find_kinds(e);
+    e->attention_before = calloc(e->kinds * row + 1, sizeof(*e->attention_before));
+    e->attention_grad_seconds = calloc((size_t)e->kinds + 1, sizeof(*e->attention_grad_seconds));
+    if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    for (uint32_t kind = 0; kind < e->kinds; kind++) {
+        uint32_t layer = first_of_kind(e, kind);
+        double *before = e->attention_before + kind * row;
+        for (uint32_t i = 0; i < e->chunks; i++) {
+            before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
+            e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
+        }
+    }
+    return TDM_OK;
+}
+
 /* Classes of all chunks and the seconds of their attention. `lengths` has room for two classes a
  * sequence and one more; *class_list is [chunks], the caller frees it. */
 static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
@@ -259,8 +305,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
     struct tdm_program program = {.schedule = base, .chunks = NULL, .chunk_count = e->chunks};
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
-    e->attention_before = calloc((size_t)e->chunks + 1, sizeof(*e->attention_before));
-    if (list == NULL || chunks == NULL || e->attention_before == NULL) {
+    if (list == NULL || chunks == NULL) {
         free(list);
         free(chunks);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
@@ -281,12 +326,12 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
             chunk.first_token += chunk.tokens;
         }
     }
-    for (number = 0; number < e->chunks; number++) {
-        e->attention_before[number + 1] =
-            e->attention_before[number] + attention_seconds(&program, number, false);
-        e->attention_grad_seconds += attention_seconds(&program, number, true);
-    }
+    enum tdm_status status = time_attention(e, &program, err);
     free(chunks);
+    if (status != TDM_OK) {
+        free(list);
+        return status;
+    }
     lengths[e->classes] = lengths[list[e->chunks - 1]];
     list[e->chunks - 1] = e->classes++;
     *class_list = list;
@@ -350,7 +395,9 @@ void tdm_estimator_free(struct tdm_estimator *e)
         return;
     free(e->class_before);
     free(e->costs);
+    free(e->kind_of);
     free(e->attention_before);
+    free(e->attention_grad_seconds);
     free(e);
 }
 

@@ -22,8 +22,11 @@ struct tdm_estimator {
     uint32_t classes;
     uint32_t *class_before;   /* [classes][chunks + 1] chunks of a class before a chunk */
     struct layer_cost *costs; /* [layers][classes] */
-    double *attention_before; /* [chunks + 1] seconds of attention of the chunks before */
-    double attention_grad_seconds;
+    /* Layers are of a few kinds by their window. */
+    uint32_t kinds;
+    uint32_t *kind_of;        /* [layers] */
+    double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
+    double *attention_grad_seconds;         /* [kinds] */
     double head_seconds, optimizer_seconds; /* of the whole step */
 
     /* weights, optimizer states, tokens; without optimizer gradients too */

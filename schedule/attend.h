@@ -2,8 +2,8 @@
 /*
  * Who attends to whom: the tokens that a token of a layer sees, and the chunks that follow from it.
  *
- * A token sees itself and the earlier tokens of its document. What is seen first never falls with
- * rising token, so a chunk reads a range of chunks that ends with itself, and of later chunks a
+ * A token sees itself and the earlier tokens of its document, in a layer with a window no more than the
+ * window has. What is seen first never falls with rising token, so a chunk reads a range of chunks that ends with itself, and of later chunks a
  * range that begins with it reads it.
  */
 #ifndef TDM_SCHEDULE_ATTEND_H
@@ -12,20 +12,20 @@
 #include "schedule/program.h"
 
 /* First token of its sequence that a token sees; the last is itself. */
-uint64_t tdm_attend_first_token(const struct tdm_schedule *schedule, uint32_t sequence,
-                                uint64_t token);
+uint64_t tdm_attend_first_token(const struct tdm_schedule *schedule, uint32_t layer,
+                                uint32_t sequence, uint64_t token);
 
 /* First chunk that a chunk reads K and V of; the last is itself. */
-uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t chunk);
+uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
 /* Of the chunks that a chunk reads, the first that the chunk after it reads too; chunk + 1 if there is
  * none. The chunks before it are read by no later chunk: to their dK, dV this one is the first to add. */
-uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t chunk);
+uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
 /* (query, key) pairs of the queries of a chunk. */
-uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t chunk);
+uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
-/* (query, key) pairs of all sequences of a step. */
+/* (query, key) pairs of all sequences and layers of a step. */
 double tdm_attend_step_pairs(const struct tdm_schedule *schedule);
 
 #endif

@@ -58,10 +58,10 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->flops = tdm_size_mul(6 * op->tokens, part_elements(model, TDM_PART_HEAD));
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
-        op->flops = tdm_size_mul(2 * pair_flops, tdm_attend_pairs(program, op->chunk));
+        op->flops = tdm_size_mul(2 * pair_flops, tdm_attend_pairs(program, op->layer, op->chunk));
         break;
     case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
-        op->flops = tdm_size_mul(5 * pair_flops, tdm_attend_pairs(program, op->chunk));
+        op->flops = tdm_size_mul(5 * pair_flops, tdm_attend_pairs(program, op->layer, op->chunk));
         break;
     default:
         break;
@@ -71,8 +71,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
 double tdm_model_flops(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
-    double attention = 4.0 * model->query_heads * model->head_dim * model->layers *
-                       tdm_attend_step_pairs(schedule);
+    double attention = 4.0 * model->query_heads * model->head_dim * tdm_attend_step_pairs(schedule);
     double forward =
         2.0 * (double)tdm_model_matmul_parameters(model) * (double)tdm_schedule_tokens(schedule) +
         attention;

@@ -209,8 +209,8 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
                            struct tdm_ref attention_out)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    uint32_t first = tdm_attend_first(l->program, chunk);
-    uint32_t shared = tdm_attend_shared(l->program, chunk);
+    uint32_t first = tdm_attend_first(l->program, layer, chunk);
+    uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, layer, first);
     struct tdm_tag after = tdm_low_sum_tag(TDM_DKVPAGES, layer, first, chunk);
     struct tdm_tag before = after;

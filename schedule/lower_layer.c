@@ -150,7 +150,7 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uin
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output)
 {
-    uint32_t first = tdm_attend_first(l->program, body->chunk);
+    uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));

@@ -335,20 +335,22 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
 
 /* Does some token of `chunk` see a token of `seen`, an earlier chunk? If any, the first token does: what
  * is seen first never falls. */
-static bool sees(const struct step *step, uint32_t chunk, uint32_t seen)
+static bool sees(const struct step *step, uint32_t layer, uint32_t chunk, uint32_t seen)
 {
     const struct tdm_chunk *from = &step->program->chunks[chunk];
     const struct tdm_chunk *to = &step->program->chunks[seen];
     const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
-    uint32_t document = tdm_document_of(sequence, from->first_token);
+    uint64_t window = step->program->schedule->model->layer_kinds[layer].window;
+    uint64_t end = to->first_token + to->tokens; /* the nearest token is the one before it */
     return from->sequence == to->sequence &&
-           tdm_document_start(sequence, document) < to->first_token + to->tokens;
+           tdm_document_of(sequence, end - 1) == tdm_document_of(sequence, from->first_token) &&
+           (window == 0 || end + window > from->first_token + 1);
 }
 
-static uint32_t first_seen(const struct step *step, uint32_t chunk)
+static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
     uint32_t first = chunk;
-    while (first > 0 && sees(step, chunk, first - 1))
+    while (first > 0 && sees(step, layer, chunk, first - 1))
         first--;
     return first;
 }
@@ -359,9 +361,9 @@ static void seen_chunks(const struct step *step, const struct tdm_op *op, enum s
                         uint32_t *first, uint32_t *slots)
 {
     uint32_t next = op->chunk + 1, end = next;
-    *first = first_seen(step, op->chunk);
+    *first = first_seen(step, op->layer, op->chunk);
     /* from here on the next chunk has added before */
-    uint32_t joins = next < step->program->chunk_count ? first_seen(step, next) : next;
+    uint32_t joins = next < step->program->chunk_count ? first_seen(step, op->layer, next) : next;
     if (sum == OPENS)
         end = joins;
     else if (sum == JOINS)

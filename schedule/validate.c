@@ -388,6 +388,11 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of chunk %u of %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->chunk,
                         v->program->chunk_count);
+    if ((op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD) &&
+        op->layer >= v->program->schedule->model->layers)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of layer %u of %u",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->layer,
+                        v->program->schedule->model->layers);
     if (op->chunk == TDM_NONE && !update && !copy)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of no chunk",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind));

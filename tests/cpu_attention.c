@@ -19,7 +19,7 @@ struct problem {
     struct bench *bench;
     const struct tdm_chunk *chunk;
     uint32_t first_chunk, slots, written; /* slots; of them no later chunk sees */
-    uint64_t document;                    /* tokens of each document */
+    uint64_t document, window;            /* tokens of each document; that a token sees */
     uint64_t first_key;                   /* of the sequence, in the first slot */
     uint64_t slot_elements;               /* of KV pages */
     uint64_t keys, heads, kv_heads, dim;
@@ -80,6 +80,13 @@ static void axpy(double factor, const double *x, uint64_t count, double *y)
         y[i] += factor * x[i];
 }
 
+/* First token of the sequence that a token sees. */
+static uint64_t first_seen(const struct problem *p, uint64_t token)
+{
+    uint64_t before = token % p->document;
+    return token - (before < p->window ? before : p->window - 1);
+}
+
 /* The backward reads the output as it was stored, rounded. */
 static void reference(struct problem *p, bool backward)
 {
@@ -87,7 +94,7 @@ static void reference(struct problem *p, bool backward)
     for (uint64_t row = 0; row < p->chunk->tokens * p->heads; row++) {
         uint64_t t = row / p->heads, g = row % p->heads / (p->heads / p->kv_heads);
         uint64_t token = p->chunk->first_token + t, step = p->kv_heads * p->dim;
-        uint64_t start = token - token % p->document; /* of its document */
+        uint64_t start = first_seen(p, token);
         uint64_t seen = start > p->first_key ? start - p->first_key : 0;
         uint64_t visible = token + 1 - p->first_key;
         const double *q = p->q + row * p->dim, *d_out = p->d_out + row * p->dim;
@@ -140,8 +147,10 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
     const struct tdm_chunk *c = &bench->chunks[chunk];
     uint64_t page = bench->schedule.page_tokens;
     struct problem p = {.bench = bench, .chunk = c, .document = bench_document_tokens(bench, c)};
+    uint64_t window = model->layer_kinds[0].window;
+    p.window = window > 0 ? window : UINT64_MAX;
     uint64_t size = bench->schedule.chunk_tokens;
-    uint64_t start = c->first_token - c->first_token % p.document;
+    uint64_t start = first_seen(&p, c->first_token);
     p.first_chunk = c->first_chunk + (uint32_t)(start / size);
     p.first_key = start / size * size;
     p.slots = chunk - p.first_chunk + 1;

@@ -102,6 +102,8 @@ struct shape bench_shape(struct bench *bench)
         shape.sequence_tokens[i] = bench_between(bench, 1, 3 * shape.chunk_tokens);
     if (bench_next(bench) & 1)
         shape.document_tokens = bench_between(bench, 1, 2 * shape.chunk_tokens);
+    if (bench_next(bench) & 1)
+        shape.window = bench_between(bench, 1, 2 * shape.chunk_tokens);
     return shape;
 }
 
@@ -130,16 +132,19 @@ static void make_chunks(struct bench *bench)
 void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
 {
     struct tdm_error err = {0};
+    const char *architecture = shape->qk_norm      ? "Qwen3ForCausalLM"
+                               : shape->bias       ? "Qwen2ForCausalLM"
+                               : shape->window > 0 ? "MistralForCausalLM"
+                                                   : "LlamaForCausalLM";
     json_t *config = json_pack(
-        "{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}", "architectures",
-        shape->qk_norm ? "Qwen3ForCausalLM"
-        : shape->bias  ? "Qwen2ForCausalLM"
-                       : "LlamaForCausalLM",
-        "hidden_size", (int)shape->hidden, "intermediate_size", (int)shape->intermediate,
-        "num_hidden_layers", 2, "num_attention_heads", (int)shape->query_heads,
-        "num_key_value_heads", (int)shape->kv_heads, "head_dim", (int)shape->head_dim, "vocab_size",
-        (int)shape->vocabulary, "max_position_embeddings", 4096, "rms_norm_eps", 1e-5, "rope_theta",
-        10000.0, "tie_word_embeddings", (int)shape->tied);
+        "{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:b, s:I, s:i}",
+        "architectures", architecture, "hidden_size", (int)shape->hidden, "intermediate_size",
+        (int)shape->intermediate, "num_hidden_layers", 2, "num_attention_heads",
+        (int)shape->query_heads, "num_key_value_heads", (int)shape->kv_heads, "head_dim",
+        (int)shape->head_dim, "vocab_size", (int)shape->vocabulary, "max_position_embeddings", 4096,
+        "rms_norm_eps", 1e-5, "rope_theta", 10000.0, "tie_word_embeddings", (int)shape->tied,
+        "use_sliding_window", shape->window > 0, "sliding_window",
+        (json_int_t)(shape->window > 0 ? shape->window : 1), "max_window_layers", 0);
     *bench = (struct bench){.random = seed};
     if (tdm_model_from_config("test", "test", config, &bench->model, &err) != TDM_OK)
         fail_msg("%s", err.message);

@@ -13,7 +13,8 @@
 struct shape {
     uint32_t hidden, intermediate, query_heads, kv_heads, head_dim, vocabulary;
     bool bias, tied;
-    bool qk_norm; /* and then no bias */
+    bool qk_norm;    /* and then no bias */
+    uint64_t window; /* of every layer; 0: none */
     uint64_t page_tokens, chunk_tokens, tile_tokens;
     uint32_t sequences;
     uint64_t sequence_tokens[3];

@@ -84,18 +84,40 @@ static void set_count(json_t *object, const char *key, uint64_t value)
     json_object_set_new(object, key, json_integer((json_int_t)value));
 }
 
+/* A sliding window in no layer, in all, in the later ones (Qwen) or in any. */
+static void random_windows(struct tdm_dice *dice, bool mistral, uint64_t layers, json_t *config)
+{
+    uint64_t shape = tdm_dice_roll(dice, 0, 3), window = tdm_dice_roll(dice, 1, 24);
+    uint64_t first = tdm_dice_roll(dice, 0, layers);
+    json_object_set_new(config, "sliding_window",
+                        shape == 0 ? json_null() : json_integer((json_int_t)window));
+    if (shape == 0)
+        return;
+    json_object_set_new(config, "use_sliding_window", json_true());
+    set_count(config, "max_window_layers", shape == 1 && !mistral ? first : 0);
+    json_t *types = json_array();
+    for (uint64_t i = 0; i < layers; i++)
+        json_array_append_new(
+            types, json_string(tdm_dice_chance(dice, 50) ? "sliding_attention" : "full_attention"));
+    if (shape == 3)
+        json_object_set(config, "layer_types", types);
+    json_decref(types);
+}
+
 static json_t *random_config(struct tdm_dice *dice)
 {
     static const char *const architectures[] = {"LlamaForCausalLM", "Qwen2ForCausalLM",
-                                                "Qwen3ForCausalLM"};
-    uint64_t architecture = tdm_dice_roll(dice, 0, 2);
+                                                "Qwen3ForCausalLM", "MistralForCausalLM"};
+    uint64_t architecture = tdm_dice_roll(dice, 0, 3), layers = tdm_dice_roll(dice, 1, 6);
     bool tied = tdm_dice_chance(dice, 50);
     uint64_t kv_heads = tdm_dice_roll(dice, 1, 3);
     json_t *config = json_pack("{s:[s], s:b}", "architectures", architectures[architecture],
                                "tie_word_embeddings", (int)tied);
     if (config == NULL)
         return NULL;
-    set_count(config, "num_hidden_layers", tdm_dice_roll(dice, 1, 6));
+    set_count(config, "num_hidden_layers", layers);
+    if (architecture > 0)
+        random_windows(dice, architecture == 3, layers, config);
     /* the RMSNorm of very few elements is too ill-conditioned to compare in fp32 */
     set_count(config, "hidden_size", tdm_dice_roll(dice, 8, 37));
     set_count(config, "intermediate_size", tdm_dice_roll(dice, 1, 45));
@@ -431,9 +453,13 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
     const struct tdm_model *model = schedule->model;
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
     struct text text = {out, 0, out_bytes};
-    add(&text, "%s%s %u x %u, heads %u/%u x %u, mlp %u, vocabulary %u; tokens", model->architecture,
-        model->tied ? " tied" : "", model->layers, model->hidden, model->query_heads,
-        model->kv_heads, model->head_dim, model->intermediate, model->vocabulary);
+    uint32_t windows = 0;
+    for (uint32_t i = 0; i < model->layers; i++)
+        windows += model->layer_kinds[i].window > 0;
+    add(&text, "%s%s %u (%u with windows) x %u, heads %u/%u x %u, mlp %u, vocabulary %u; tokens",
+        model->architecture, model->tied ? " tied" : "", model->layers, windows, model->hidden,
+        model->query_heads, model->kv_heads, model->head_dim, model->intermediate,
+        model->vocabulary);
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         add(&text, " %llu(%u)", (unsigned long long)schedule->sequences[i].tokens,
             schedule->sequences[i].document_count);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,10 @@ static const struct {
     {"llama-3.1-8b", UINT64_C(8030261248)},
     {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},
+    {"ministral-8b", UINT64_C(8019808256)},
+    {"mistral-7b-v0.1", UINT64_C(7241732096)},
+    {"mistral-7b-v0.3", UINT64_C(7248023552)},
+    {"mistral-nemo-12b", UINT64_C(12247782400)},
     {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},
     {"qwen2.5-14b", UINT64_C(14770033664)},
@@ -410,7 +415,8 @@ static void test_defaults(void **state)
 
     model = changed_model("{\"architectures\": null, \"model_type\": \"qwen2\","
                           " \"max_position_embeddings\": null, \"head_dim\": 48,"
-                          " \"layer_types\": [\"full_attention\", \"full_attention\"],"
+                          " \"layer_types\": [\"full_attention\", \"full_attention\","
+                          " \"full_attention\", \"full_attention\"],"
                           " \"rope_scaling\": {\"type\": \"default\"}}");
     assert_string_equal(model->architecture, "Qwen2ForCausalLM");
     assert_int_equal(model->max_context, 32768);
@@ -426,6 +432,52 @@ static void test_defaults(void **state)
     assert_int_equal(model->head_dim, 128);
     assert_true(model->layer_kinds[1].qk_norm);
     assert_false(model->layer_kinds[1].qkv_bias);
+    tdm_model_free(model);
+}
+
+static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    struct tdm_model *model = changed_model(changes); /* of four layers */
+    const uint64_t due[] = {a, b, c, d};
+    for (int i = 0; i < 4; i++)
+        if (model->layer_kinds[i].window != due[i])
+            fail_msg("%s: layer %d has window %" PRIu64, changes, i, model->layer_kinds[i].window);
+    tdm_model_free(model);
+}
+
+/* Which layers have a sliding window, as each architecture says it. */
+static void test_windows(void **state)
+{
+    (void)state;
+#define MISTRAL "\"architectures\": [\"MistralForCausalLM\"]"
+#define QWEN "\"architectures\": [\"Qwen3ForCausalLM\"]"
+    static const char types[] = "{" MISTRAL ", \"sliding_window\": 9, \"layer_types\":"
+                                " [\"full_attention\", \"sliding_attention\","
+                                " \"sliding_attention\", \"full_attention\"]}";
+    assert_windows("{\"sliding_window\": 9, \"use_sliding_window\": true}", 0, 0, 0, 0);
+    assert_windows("{" MISTRAL ", \"sliding_window\": 9}", 9, 9, 9, 9);
+    assert_windows("{" MISTRAL "}", 4096, 4096, 4096, 4096);
+    assert_windows("{" MISTRAL ", \"sliding_window\": null}", 0, 0, 0, 0);
+    assert_windows(types, 0, 9, 9, 0);
+    assert_windows("{" QWEN ", \"sliding_window\": 9, \"max_window_layers\": 1}", 0, 0, 0, 0);
+    assert_windows("{" QWEN ", \"sliding_window\": 9, \"max_window_layers\": 1,"
+                   " \"use_sliding_window\": true}",
+                   0, 9, 9, 9);
+    assert_windows("{" QWEN ", \"sliding_window\": 9, \"use_sliding_window\": true}", 0, 0, 0, 0);
+    assert_windows("{" QWEN ", \"max_window_layers\": 3, \"use_sliding_window\": true}", 0, 0, 0,
+                   4096);
+    assert_windows("{" QWEN
+                   ", \"use_sliding_window\": true, \"sliding_window\": 9, \"layer_types\":"
+                   " [\"sliding_attention\", \"full_attention\", \"sliding_attention\","
+                   " \"full_attention\"]}",
+                   9, 0, 9, 0);
+    assert_same_digest("{" MISTRAL ", \"sliding_window\": 9}",
+                       "{" MISTRAL ", \"sliding_window\": 8}", false);
+    assert_same_digest("{" MISTRAL ", \"sliding_window\": 9}", types, false);
+
+    struct tdm_model *model = load("ministral-8b");
+    assert_int_equal(model->layer_kinds[0].window, 0);
+    assert_int_equal(model->layer_kinds[35].window, 32768);
     tdm_model_free(model);
 }
 
@@ -452,7 +504,8 @@ static void test_broken(void **state)
     } cases[] = {
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
          "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
-         "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+         "LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+         "Qwen3ForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
          "\"model_type\" names \"mamba\", which is not supported"},
         {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},
@@ -488,10 +541,17 @@ static void test_broken(void **state)
         {"{\"attention_bias\": true}",
          "\"attention_bias\" is true, which in LlamaForCausalLM adds"},
         {"{\"mlp_bias\": true}", "\"mlp_bias\" is true, which is not supported"},
-        {"{\"architectures\": [\"Qwen2ForCausalLM\"], \"use_sliding_window\": true}",
-         "\"use_sliding_window\" is true, which is not supported yet; set it to false"},
         {"{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
-         "\"layer_types\" has \"sliding_attention\" for layer 1"},
+         "\"layer_types\" has 2 entries for 4 layers"},
+        {"{\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\","
+         " \"full_attention\"]}",
+         "\"layer_types\" has \"sliding_attention\" for layer 1, but no window is given"},
+        {"{\"layer_types\": [\"full_attention\", \"chunked_attention\", \"full_attention\","
+         " \"full_attention\"]}",
+         "\"layer_types\" has \"chunked_attention\" for layer 1; \"full_attention\" or"},
+        {"{\"layer_types\": \"sliding_attention\"}", "\"layer_types\" is"},
+        {"{\"architectures\": [\"MistralForCausalLM\"], \"sliding_window\": 0}",
+         "\"sliding_window\" is 0"},
         {"{\"attention_dropout\": 0.1}", "\"attention_dropout\" is not 0"},
         {"{\"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is set"},
         {"{\"rope_theta\": 0}", "\"rope_theta\" is 0; it must be a number from 2"},
@@ -611,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_new_spelling),
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_broken),
         cmocka_unit_test(test_loading),

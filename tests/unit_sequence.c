@@ -81,15 +81,18 @@ static void test_bad_documents(void **state)
 
 /* ---- who attends to whom, token by token ---- */
 
-static bool sees(const struct tdm_schedule *schedule, uint32_t sequence, uint64_t token,
-                 uint64_t seen)
+static bool sees(const struct tdm_schedule *schedule, uint32_t layer, uint32_t sequence,
+                 uint64_t token, uint64_t seen)
 {
+    uint64_t window = schedule->model->layer_kinds[layer].window;
     const struct tdm_sequence *s = &schedule->sequences[sequence];
-    return seen <= token && tdm_document_of(s, seen) == tdm_document_of(s, token);
+    return seen <= token && tdm_document_of(s, seen) == tdm_document_of(s, token) &&
+           (window == 0 || token - seen < window);
 }
 
 /* Pairs of tokens of two chunks of which the one of `from` sees the other. */
-static uint64_t pairs_between(const struct tdm_program *program, uint32_t from, uint32_t to)
+static uint64_t pairs_between(const struct tdm_program *program, uint32_t layer, uint32_t from,
+                              uint32_t to)
 {
     const struct tdm_chunk *a = &program->chunks[from], *b = &program->chunks[to];
     uint64_t pairs = 0;
@@ -97,26 +100,26 @@ static uint64_t pairs_between(const struct tdm_program *program, uint32_t from, 
         return 0;
     for (uint64_t t = a->first_token; t < a->first_token + a->tokens; t++)
         for (uint64_t u = b->first_token; u < b->first_token + b->tokens; u++)
-            pairs += sees(program->schedule, a->sequence, t, u);
+            pairs += sees(program->schedule, layer, a->sequence, t, u);
     return pairs;
 }
 
-static void check_chunk(const struct tdm_program *program, uint32_t chunk)
+static void check_chunk(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
 {
     uint64_t pairs = 0;
     uint32_t first = chunk, shared = chunk + 1;
     for (uint32_t to = 0; to < program->chunk_count; to++) {
-        uint64_t here = pairs_between(program, chunk, to);
+        uint64_t here = pairs_between(program, layer, chunk, to);
         pairs += here;
         if (here > 0 && to < first)
             first = to;
         if (here > 0 && to < shared && chunk + 1 < program->chunk_count &&
-            pairs_between(program, chunk + 1, to) > 0)
+            pairs_between(program, layer, chunk + 1, to) > 0)
             shared = to;
     }
-    assert_int_equal(tdm_attend_pairs(program, chunk), pairs);
-    assert_int_equal(tdm_attend_first(program, chunk), first);
-    assert_int_equal(tdm_attend_shared(program, chunk), shared);
+    assert_int_equal(tdm_attend_pairs(program, layer, chunk), pairs);
+    assert_int_equal(tdm_attend_first(program, layer, chunk), first);
+    assert_int_equal(tdm_attend_shared(program, layer, chunk), shared);
 }
 
 static void test_attend(void **state)
@@ -131,10 +134,11 @@ static void test_attend(void **state)
         must(tdm_random_schedule(tdm_case_seed(BASE_SEED, n), &options, &schedule, &err), &err);
         must(tdm_program_lower(schedule, &program, &err), &err);
         double pairs = 0;
-        for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++) {
-            check_chunk(program, chunk);
-            pairs += (double)tdm_attend_pairs(program, chunk);
-        }
+        for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
+            for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++) {
+                check_chunk(program, layer, chunk);
+                pairs += (double)tdm_attend_pairs(program, layer, chunk);
+            }
         assert_true(tdm_attend_step_pairs(schedule) == pairs);
         tdm_program_free(program);
         tdm_schedule_free(schedule);

@@ -63,8 +63,8 @@ float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm
 static inline uint64_t tdm_attention_from(const struct tdm_attention *attention, uint64_t t)
 {
     const struct tdm_program *program = attention->launch->program;
-    return tdm_attend_first_token(program->schedule,
-                                  program->chunks[attention->launch->op->chunk].sequence,
+    const struct tdm_op *op = attention->launch->op;
+    return tdm_attend_first_token(program->schedule, op->layer, program->chunks[op->chunk].sequence,
                                   attention->first_token + t);
 }
 

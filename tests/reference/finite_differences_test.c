@@ -108,19 +108,23 @@ static void trial_new(uint32_t number, uint64_t *state, struct trial *trial)
     uint32_t architecture = number / 4 % 3;
     bool tied = number / 12 % 2;
     uint32_t kv_heads = between(state, 1, 3), sharing = between(state, 1, 4);
+    uint32_t layers = between(state, 1, 3), window = between(state, 1, 5);
     struct tdm_error err = {0};
     json_t *config = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:s, s:o}",
         "architectures", names[architecture], "model_type", types[architecture],
-        "num_hidden_layers", between(state, 1, 3), "hidden_size", between(state, 6, 16),
-        "intermediate_size", between(state, 3, 17), "num_attention_heads", kv_heads * sharing,
-        "num_key_value_heads", kv_heads, "head_dim", 2 * between(state, 1, 5), "vocab_size",
-        between(state, 5, 23), "max_position_embeddings", 64, "rms_norm_eps", 1e-5, "rope_theta",
-        50.0, "tie_word_embeddings", tied, "hidden_act", "silu", "rope_scaling",
+        "num_hidden_layers", layers, "hidden_size", between(state, 6, 16), "intermediate_size",
+        between(state, 3, 17), "num_attention_heads", kv_heads * sharing, "num_key_value_heads",
+        kv_heads, "head_dim", 2 * between(state, 1, 5), "vocab_size", between(state, 5, 23),
+        "max_position_embeddings", 64, "rms_norm_eps", 1e-5, "rope_theta", 50.0,
+        "tie_word_embeddings", tied, "hidden_act", "silu", "rope_scaling",
         random_rope(state, number % 4));
 
     memset(trial, 0, sizeof(*trial));
     assert_non_null(config);
+    json_object_set_new(config, "use_sliding_window", json_boolean(number % 2)); /* not of Llama */
+    json_object_set_new(config, "sliding_window", json_integer(window));
+    json_object_set_new(config, "max_window_layers", json_integer(layers / 2));
     if (tdm_model_from_config("random", "random", config, &trial->model, &err) != TDM_OK)
         fail_msg("case %" PRIu32 ": %s", number, err.message);
     json_decref(config);
@@ -298,8 +302,21 @@ static void padding_is_ignored(void **unused)
     }
 }
 
-/* A changed token leaves the losses of the tokens before it, and of other sequences, as they were to
- * the bit, and changes its own. */
+/* Tokens behind a token that it can reach through the windows of all layers. */
+static uint64_t reach_of(const struct tdm_model *model)
+{
+    uint64_t reach = 0;
+
+    for (uint32_t layer = 0; layer < model->layers; layer++) {
+        uint64_t window = model->layer_kinds[layer].window;
+
+        reach += window > 0 ? window - 1 : MAX_LENGTH;
+    }
+    return reach;
+}
+
+/* A changed token leaves the losses of the tokens before it, of those out of its reach, and of other
+ * sequences as they were to the bit, and changes its own. */
 static void later_tokens_do_not_matter(void **unused)
 {
     double before[MAX_SEQUENCES * MAX_LENGTH];
@@ -310,6 +327,7 @@ static void later_tokens_do_not_matter(void **unused)
         struct trial trial;
 
         trial_new(number, &state, &trial);
+        uint64_t reach = reach_of(trial.model);
         for (uint32_t s = 0; s < trial.sequence_count; first += trial.lengths[s++]) {
             uint64_t changed = first + draw(&state) % trial.lengths[s];
             uint32_t token = trial.tokens[changed];
@@ -322,11 +340,11 @@ static void later_tokens_do_not_matter(void **unused)
             loss_only(&trial);
             after = tdm_reference_token_losses(trial.reference);
             for (uint64_t t = 0; t < trial.tokens_total; t++)
-                if (t < changed || t >= first + trial.lengths[s])
+                if (t < changed || t >= first + trial.lengths[s] || t - changed > reach)
                     assert_true(after[t] == before[t]);
             assert_true(after[changed] != before[changed]);
             /* One layer suffices for a token to reach the next through attention. */
-            if (changed + 1 < first + trial.lengths[s])
+            if (changed + 1 < first + trial.lengths[s] && reach > 0)
                 assert_true(after[changed + 1] != before[changed + 1]);
             trial.tokens[changed] = token;
         }

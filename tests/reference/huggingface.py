@@ -21,11 +21,15 @@ torch.set_default_dtype(torch.float64)
 
 import transformers  # noqa: E402
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers.models.ministral import MinistralConfig, MinistralForCausalLM  # noqa: E402
+from transformers.models.mistral import MistralConfig, MistralForCausalLM  # noqa: E402
 from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 
 KINDS = {
     "LlamaForCausalLM": ("llama", LlamaConfig, LlamaForCausalLM),
+    "MinistralForCausalLM": ("ministral", MinistralConfig, MinistralForCausalLM),
+    "MistralForCausalLM": ("mistral", MistralConfig, MistralForCausalLM),
     "Qwen2ForCausalLM": ("qwen2", Qwen2Config, Qwen2ForCausalLM),
     "Qwen3ForCausalLM": ("qwen3", Qwen3Config, Qwen3ForCausalLM),
 }
@@ -59,6 +63,19 @@ CASES = [
     ("Qwen3ForCausalLM", True, 2, 24, 32, 4, 2, 6, None),
     ("Qwen3ForCausalLM", False, 3, 20, 28, 6, 2, 8, YARN),
 ]
+FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOWS = [
+    # and fields that say which layers have a sliding window
+    ("MistralForCausalLM", False, 2, 24, 40, 4, 2, 6, None, {"sliding_window": 7}),
+    ("MistralForCausalLM", False, 2, 24, 40, 4, 2, 6, None, {"sliding_window": None}),
+    ("MinistralForCausalLM", True, 3, 24, 32, 6, 3, 8, None,
+     {"sliding_window": 4, "layer_types": [FULL, SLIDING, SLIDING]}),
+    ("Qwen2ForCausalLM", False, 3, 24, 32, 4, 2, 6, None,
+     {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    ("Qwen3ForCausalLM", True, 4, 20, 28, 4, 2, 8, YARN,
+     {"use_sliding_window": True, "sliding_window": 3,
+      "layer_types": [SLIDING, FULL, SLIDING, FULL]}),
+]
 LENGTHS, VOCABULARY, THETA = [19, 1, 40], 37, 100.0
 
 
@@ -91,7 +108,8 @@ def fill(parameter, unit, role):
         parameter.copy_(torch.tensor(values).view(parameter.shape))
 
 
-def run(architecture, tied, layers, hidden, intermediate, heads, kv_heads, head_dim, rope):
+def run(architecture, tied, layers, hidden, intermediate, heads, kv_heads, head_dim, rope,
+        windows=None):
     model_type, kind, cls = KINDS[architecture]
     config = {
         "architectures": [architecture], "model_type": model_type,
@@ -99,7 +117,7 @@ def run(architecture, tied, layers, hidden, intermediate, heads, kv_heads, head_
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
         "vocab_size": VOCABULARY, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
         "rope_theta": THETA, "rope_scaling": rope, "tie_word_embeddings": tied,
-        "hidden_act": "silu",
+        "hidden_act": "silu", **(windows or {}),
     }
     model = cls._from_config(kind(**json.loads(json.dumps(config))), attn_implementation="eager")
     model = model.double()
@@ -135,6 +153,6 @@ json.dump({
     "lengths": LENGTHS,
     "adamw": {"learning_rate": LEARNING_RATE, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON,
               "weight_decay": DECAY},
-    "cases": [run(*case) for case in CASES],
+    "cases": [run(*case) for case in CASES + WINDOWS],
 }, sys.stdout, indent=1)
 print()

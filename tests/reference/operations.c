@@ -124,6 +124,12 @@ static uint64_t row(uint64_t token, uint64_t heads, uint64_t head, uint64_t head
     return (token * heads + head) * head_dim;
 }
 
+/* First token that token t reads. */
+static uint64_t first_read(struct tdm_reference_heads shape, uint64_t t)
+{
+    return shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
+}
+
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
                              const double *v, double *probability, double *out)
 {
@@ -139,15 +145,15 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
             double *p = probability + (h * shape.tokens + t) * shape.tokens;
             double max = -INFINITY, sum = 0;
 
-            for (uint64_t s = 0; s <= t; s++) {
+            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 p[s] = scale * dot(dim, q + query, k + row(s, shape.kv_heads, kv, dim));
                 max = fmax(max, p[s]);
             }
-            for (uint64_t s = 0; s <= t; s++) {
+            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 p[s] = exp(p[s] - max);
                 sum += p[s];
             }
-            for (uint64_t s = 0; s <= t; s++) {
+            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 p[s] /= sum;
                 add_scaled(dim, p[s], v + row(s, shape.kv_heads, kv, dim), out + query);
             }
@@ -174,11 +180,11 @@ void tdm_reference_attention_backward(struct tdm_reference_heads shape, const do
             const double *p = probability + (h * shape.tokens + t) * shape.tokens;
             double expected = 0;
 
-            for (uint64_t s = 0; s <= t; s++) {
+            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 d_probability[s] = dot(dim, d_out + query, v + row(s, shape.kv_heads, kv, dim));
                 expected += p[s] * d_probability[s];
             }
-            for (uint64_t s = 0; s <= t; s++) {
+            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 uint64_t key = row(s, shape.kv_heads, kv, dim);
                 double d_score = p[s] * (d_probability[s] - expected) * scale;
 

@@ -44,11 +44,12 @@ void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t hea
 /* Shape of an attention: query head h reads KV head h / (query_heads / kv_heads). */
 struct tdm_reference_heads {
     uint64_t tokens, query_heads, kv_heads, head_dim;
+    uint64_t window; /* tokens that a token reads, itself included; 0: all up to it */
 };
 
-/* Causal: token t reads tokens 0 .. t, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
+/* Causal: token t reads tokens 0 .. t, or the last of them that the window has, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
  * query_heads, head_dim], k, v [tokens, kv_heads, head_dim]; probability [query_heads, tokens,
- * tokens] by head, query, key, whose upper triangle is not touched. */
+ * tokens] by head, query, key, of which what is not read is not touched. */
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
                              const double *v, double *probability, double *out);
 

@@ -147,10 +147,11 @@ static double *head_matrix(const struct tdm_model *model, double *const *units)
     return tensors[TDM_ROLE_HEAD];
 }
 
-static struct tdm_reference_heads heads(const struct tdm_model *model, uint64_t tokens)
+static struct tdm_reference_heads heads(const struct tdm_model *model, uint32_t layer,
+                                        uint64_t tokens)
 {
     struct tdm_reference_heads shape = {tokens, model->query_heads, model->kv_heads,
-                                        model->head_dim};
+                                        model->head_dim, model->layer_kinds[layer].window};
     return shape;
 }
 
@@ -234,8 +235,8 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64
                          r->attention_factor, layer->k);
     store(r, TDM_REFERENCE_ROTATED, tokens * q_width, layer->q);
     store(r, TDM_REFERENCE_ROTATED, tokens * kv_width, layer->k);
-    tdm_reference_attention(heads(model, tokens), layer->q, layer->k, layer->v, layer->probability,
-                            layer->attention);
+    tdm_reference_attention(heads(model, number, tokens), layer->q, layer->k, layer->v,
+                            layer->probability, layer->attention);
     store(r, TDM_REFERENCE_ATTENTION, tokens * q_width, layer->attention);
     tdm_reference_linear(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O], NULL,
                          layer->middle);
@@ -292,7 +293,7 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
     tdm_reference_linear_backward(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O],
                                   a->d_hidden, a->d_attention, g[TDM_ROLE_O], NULL);
     store(r, TDM_REFERENCE_D_ATTENTION, tokens * q_width, a->d_attention);
-    tdm_reference_attention_backward(heads(model, tokens), layer->q, layer->k, layer->v,
+    tdm_reference_attention_backward(heads(model, number, tokens), layer->q, layer->k, layer->v,
                                      layer->probability, a->d_attention, a->d_probability, a->d_q,
                                      a->d_k, a->d_v);
     store(r, TDM_REFERENCE_D_ROTATED, tokens * q_width, a->d_q);
