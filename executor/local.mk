@@ -5,6 +5,8 @@ libexecutor_a_SOURCES += \
 	executor/backend.h \
 	executor/backends.c \
 	executor/backends.h \
+	executor/evaluate.c \
+	executor/evaluate.h \
 	executor/null.c \
 	executor/observer.c \
 	executor/observer.h \

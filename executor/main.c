@@ -25,6 +25,14 @@ static const char help[] =
     "  --weights WEIGHTS  random:SEED (default random:0); SEED also chooses where sequences begin\n"
     "  --tokens FILE      any file, read as bytes: one token a byte; default random tokens\n"
     "  --steps N          steps to train (default 1)\n"
+    "  --evaluate FILE    evaluate between steps by this schedule (plan --pass evaluate), on the\n"
+    "                     weights that are trained; its optimizer and dtypes must be the same\n"
+    "  --evaluate-every N evaluate after every N-th step, and after the last one; default a tenth of\n"
+    "                     the steps\n"
+    "  --evaluate-steps N steps of FILE in an evaluation, each on the text that follows (default 1);\n"
+    "                     no more than the validation text holds\n"
+    "  --validation WHAT  text to evaluate on: a file, or a share of --tokens, its end, which is not\n"
+    "                     trained on (default 0.05)\n"
     "  --trace FILE       record the run to this SQLite database\n"
     "  --trace-ops WHICH  op times of: all steps, first, or every:K; default all while they are\n"
     "                     fewer than 2,000,000, else first\n"
@@ -40,6 +48,7 @@ static const char help[] =
     "examples:\n"
     "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
     "  tidemark run a.json b.json --steps 3 --json\n"
+    "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
     "  tidemark run plan.json --backend null --dry-run\n";
 
 static volatile sig_atomic_t stop;
@@ -79,21 +88,85 @@ static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct 
     return tdm_fail(err, TDM_USAGE, "--trace-ops \"%s\"; all, first or every:K is due", text);
 }
 
+/* A share below 1, or a file. */
+static enum tdm_status read_validation(const char *text, struct tdm_run_options *run,
+                                       struct tdm_error *err)
+{
+    char *end;
+    double share = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        run->validation_path = text;
+        return TDM_OK;
+    }
+    run->validation_share = share;
+    if (share > 0 && share < 1)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--validation \"%s\"; use a share above 0 and below 1, or a file",
+             text);
+    return tdm_hint(err, "for example --validation 0.1");
+}
+
+/* What is said about an evaluation that there is none of; and what it is by default. */
+static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct tdm_error *err)
+{
+    bool asked = run->validation_path != NULL || run->validation_share > 0;
+    const char *option = asked                       ? "--validation"
+                         : run->evaluate_every > 0   ? "--evaluate-every"
+                         : run->evaluate_windows > 0 ? "--evaluate-steps"
+                                                     : NULL;
+    if (run->evaluate_path == NULL && option != NULL) {
+        tdm_fail(err, TDM_USAGE, "%s is given without --evaluate", option);
+        return tdm_hint(err, "tidemark plan MODEL --context N --pass evaluate -o evaluate.json "
+                             "writes a schedule for --evaluate");
+    }
+    if (run->validation_share > 0 && run->tokens_path == NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--validation %g is a share of --tokens, which is not given",
+                        run->validation_share);
+    if (!asked)
+        run->validation_share = 0.05;
+    if (run->evaluate_every == 0)
+        run->evaluate_every = (run->steps + 9) / 10;
+    if (run->evaluate_windows == 0)
+        run->evaluate_windows = 1;
+    return TDM_OK;
+}
+
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
                                       struct tdm_error *err)
 {
-    enum { BACKEND = 256, WEIGHTS, TOKENS, STEPS, TRACE, TRACE_OPS, FORCE, DRY_RUN, JSON, HELP };
-    static const struct option options[] = {{"backend", required_argument, NULL, BACKEND},
-                                            {"weights", required_argument, NULL, WEIGHTS},
-                                            {"tokens", required_argument, NULL, TOKENS},
-                                            {"steps", required_argument, NULL, STEPS},
-                                            {"trace", required_argument, NULL, TRACE},
-                                            {"trace-ops", required_argument, NULL, TRACE_OPS},
-                                            {"force", no_argument, NULL, FORCE},
-                                            {"dry-run", no_argument, NULL, DRY_RUN},
-                                            {"json", no_argument, NULL, JSON},
-                                            {"help", no_argument, NULL, HELP},
-                                            {NULL, 0, NULL, 0}};
+    enum {
+        BACKEND = 256,
+        WEIGHTS,
+        TOKENS,
+        STEPS,
+        EVALUATE,
+        EVALUATE_EVERY,
+        EVALUATE_STEPS,
+        VALIDATION,
+        TRACE,
+        TRACE_OPS,
+        FORCE,
+        DRY_RUN,
+        JSON,
+        HELP
+    };
+    static const struct option options[] = {
+        {"backend", required_argument, NULL, BACKEND},
+        {"weights", required_argument, NULL, WEIGHTS},
+        {"tokens", required_argument, NULL, TOKENS},
+        {"steps", required_argument, NULL, STEPS},
+        {"evaluate", required_argument, NULL, EVALUATE},
+        {"evaluate-every", required_argument, NULL, EVALUATE_EVERY},
+        {"evaluate-steps", required_argument, NULL, EVALUATE_STEPS},
+        {"validation", required_argument, NULL, VALIDATION},
+        {"trace", required_argument, NULL, TRACE},
+        {"trace-ops", required_argument, NULL, TRACE_OPS},
+        {"force", no_argument, NULL, FORCE},
+        {"dry-run", no_argument, NULL, DRY_RUN},
+        {"json", no_argument, NULL, JSON},
+        {"help", no_argument, NULL, HELP},
+        {NULL, 0, NULL, 0}};
     struct tdm_run_options *run = &arguments->run;
     const char *backend = "cpu";
     enum tdm_status status = TDM_OK;
@@ -114,6 +187,20 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
             break;
         case STEPS:
             status = tdm_parse_count(optarg, "--steps", 1, (uint64_t)1 << 40, &run->steps, err);
+            break;
+        case EVALUATE:
+            run->evaluate_path = optarg;
+            break;
+        case EVALUATE_EVERY:
+            status = tdm_parse_count(optarg, "--evaluate-every", 1, (uint64_t)1 << 40,
+                                     &run->evaluate_every, err);
+            break;
+        case EVALUATE_STEPS:
+            status = tdm_parse_count(optarg, "--evaluate-steps", 1, (uint64_t)1 << 40,
+                                     &run->evaluate_windows, err);
+            break;
+        case VALIDATION:
+            status = read_validation(optarg, run, err);
             break;
         case TRACE:
             run->trace_path = optarg;
@@ -149,6 +236,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     run->schedule_count = (uint32_t)(argc - optind);
     run->schedule_paths = (const char *const *)(argv + optind);
     run->stop = &stop;
+    status = complete_evaluation(run, err);
+    if (status != TDM_OK)
+        return status;
     return tdm_backend_find(backend, &run->backend, err);
 }
 
@@ -165,6 +255,19 @@ static char *join(int argc, char **argv)
     for (int i = 0; i < argc; i++)
         end = stpcpy(stpcpy(end, " "), argv[i]);
     return text;
+}
+
+static json_t *validation_json(const struct tdm_run_validation *validation)
+{
+    json_t *object = json_pack(
+        "{s:I, s:I, s:I, s:I, s:f}", "evaluations", (json_int_t)validation->evaluations, "tokens",
+        (json_int_t)validation->tokens, "last_step", (json_int_t)validation->last_step, "best_step",
+        (json_int_t)validation->best_step, "seconds", validation->seconds);
+    if (!isnan(validation->last_loss)) { /* else nothing is computed */
+        json_object_set_new(object, "last_loss", json_real(validation->last_loss));
+        json_object_set_new(object, "best_loss", json_real(validation->best_loss));
+    }
+    return object;
 }
 
 static void print_json(const struct arguments *arguments, const struct tdm_run_result *results,
@@ -202,6 +305,8 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
             json_object_set_new(object, "late_loss", json_real(result->late_loss));
             json_object_set_new(object, "unigram_entropy", json_real(result->unigram_entropy));
         }
+        if (result->validation.evaluations > 0)
+            json_object_set_new(object, "validation", validation_json(&result->validation));
         json_array_append_new(array, object);
     }
     json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,

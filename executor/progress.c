@@ -69,6 +69,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     if (program != progress->program) {
         progress->program = program;
         progress->seconds = 0;
+        progress->validation_loss = NAN;
     }
     progress->seconds += seconds;
     bool last = step == progress->steps;
@@ -86,6 +87,8 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
             (unsigned long long)step, (unsigned long long)progress->steps);
     if (!isnan(loss))
         fprintf(progress->out, "  loss %.4f", loss);
+    if (!isnan(progress->validation_loss) && progress->terminal)
+        fprintf(progress->out, "  validation %.4f", progress->validation_loss);
     if (!isnan(gradient_norm) && !progress->terminal)
         fprintf(progress->out, "  gradient norm %.3g", gradient_norm);
     if (!isnan(loss)) /* else nothing is computed */
@@ -98,9 +101,22 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     fflush(progress->out);
 }
 
+static void evaluated(void *self, uint64_t step, double loss, uint64_t count, double seconds)
+{
+    struct tdm_progress *progress = self;
+    progress->seconds += seconds; /* of the time that is left */
+    progress->validation_loss = loss;
+    if (progress->terminal || isnan(loss)) /* the bar shows it from the next step on */
+        return;
+    fprintf(progress->out, "  step %llu/%llu  validation loss %.4f over %llu tokens\n",
+            (unsigned long long)step, (unsigned long long)progress->steps, loss,
+            (unsigned long long)count);
+    fflush(progress->out);
+}
+
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){progress, planned, tokens, stepped};
+    return (struct tdm_run_listener){progress, planned, tokens, stepped, evaluated};
 }
 
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
@@ -117,6 +133,14 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
         out,
         "  loss %.4f at the first step, %.4f over the last tenth of steps; unigram entropy %.4f\n",
         result->first_loss, result->late_loss, result->unigram_entropy);
+    const struct tdm_run_validation *validation = &result->validation;
+    if (validation->evaluations > 0)
+        fprintf(out,
+                "  validation loss %.4f over %llu tokens after step %llu; least %.4f after step "
+                "%llu\n",
+                validation->last_loss, (unsigned long long)validation->tokens,
+                (unsigned long long)validation->last_step, validation->best_loss,
+                (unsigned long long)validation->best_step);
     char outside[TDM_FORMAT_SIZE];
     for (int place = 0; place < TDM_PLACES; place++) {
         const struct tdm_trace_arena *arena = &result->arenas[place];

@@ -18,6 +18,7 @@ struct tdm_progress {
     struct timespec printed;           /* when a plain line was printed last */
     const struct tdm_program *program; /* whose steps are counted */
     double seconds, model_flops;
+    double validation_loss; /* the last one; NAN: none */
 };
 
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps);

@@ -17,7 +17,8 @@
 struct tdm_recorder {
     struct tdm_trace *trace;
     uint64_t timed_every;
-    int64_t program_id;
+    int64_t program_id;         /* that is trained */
+    int64_t evaluator_id;       /* 0: none yet */
     int64_t run_start_ns;       /* begin of the first recorded step */
     struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
     struct tdm_trace_timing *relative;
@@ -124,8 +125,9 @@ static enum tdm_status record_op(void *self, const struct tdm_op *op, double sta
     return status;
 }
 
-enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
-                                     const struct tdm_program *program, struct tdm_error *err)
+static enum tdm_status record_program(struct tdm_recorder *recorder, const char *name,
+                                      const struct tdm_program *program, int64_t *id,
+                                      struct tdm_error *err)
 {
     json_t *json;
     struct tdm_simulation simulation;
@@ -137,12 +139,25 @@ enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     memset(recorder->live, 0, sizeof(recorder->live));
-    status =
-        tdm_trace_program_begin(recorder->trace, name, text, program, &recorder->program_id, err);
+    status = tdm_trace_program_begin(recorder->trace, name, text, program, id, err);
     free(text);
     if (status == TDM_OK)
         status = tdm_simulate(program, record_op, recorder, &simulation, err);
     return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
+}
+
+enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
+                                     const struct tdm_program *program, struct tdm_error *err)
+{
+    return record_program(recorder, name, program, &recorder->program_id, err);
+}
+
+enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
+                                       const struct tdm_program *program, struct tdm_error *err)
+{
+    if (recorder->evaluator_id != 0)
+        return TDM_OK;
+    return record_program(recorder, name, program, &recorder->evaluator_id, err);
 }
 
 /* ---- what is measured ---- */
@@ -212,6 +227,23 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->used[0] = (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_HOST,
                                              host_bytes(arenas)};
     batch->used_count = 1;
+    tdm_trace_send(recorder->trace, batch);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,
+                                       uint64_t tokens, double seconds, struct tdm_error *err)
+{
+    struct tdm_trace_batch *batch;
+    enum tdm_status status = tdm_trace_take(recorder->trace, &batch, err);
+    if (status != TDM_OK)
+        return status;
+    batch->program_id = recorder->program_id;
+    batch->evaluated_by = recorder->evaluator_id;
+    batch->step = step;
+    batch->loss = loss;
+    batch->tokens = tokens;
+    batch->seconds = seconds;
     tdm_trace_send(recorder->trace, batch);
     return TDM_OK;
 }

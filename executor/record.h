@@ -31,6 +31,14 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
                                   const struct tdm_arenas *arenas,
                                   const struct tdm_recorded_step *recorded, struct tdm_error *err);
 
+/* The program that evaluates, before its first evaluation; once a run. */
+enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char *name,
+                                       const struct tdm_program *program, struct tdm_error *err);
+
+/* An evaluation after a step of the program that is trained has ended. */
+enum tdm_status tdm_recorder_evaluated(struct tdm_recorder *recorder, uint64_t step, double loss,
+                                       uint64_t tokens, double seconds, struct tdm_error *err);
+
 /* Ends the trace as `status` says and frees; NULL is allowed. Returns `status`, or the trace's own
  * failure if that is the first. */
 enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_status status,

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "base/units.h"
+#include "executor/evaluate.h"
 #include "executor/record.h"
 #include "executor/state.h"
 #include "executor/tokens.h"
@@ -30,8 +31,9 @@ struct loaded {
 struct run {
     const struct tdm_run_options *options;
     const struct tdm_run_listener *listener;
-    struct loaded *loaded;
+    struct loaded *loaded; /* the one that evaluates last, if there is one */
     const struct tdm_program **programs;
+    uint32_t program_count;
     struct tdm_arenas arenas;
     struct tdm_recorder *recorder; /* NULL: no trace */
 };
@@ -81,6 +83,13 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
+    struct loaded *evaluator = &run->loaded[options->schedule_count];
+    if (options->evaluate_path != NULL) {
+        enum tdm_status status = load_one(options->evaluate_path, evaluator, err);
+        if (status != TDM_OK)
+            return status;
+        run->programs[options->schedule_count] = evaluator->program;
+    }
     for (uint32_t i = 0; i < options->schedule_count; i++) {
         enum tdm_status status = load_one(options->schedule_paths[i], &run->loaded[i], err);
         if (status != TDM_OK)
@@ -93,6 +102,11 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
             return tdm_hint(err, "schedules of one run must be for the same model");
         }
         run->programs[i] = run->loaded[i].program;
+        if (options->evaluate_path != NULL)
+            status = tdm_evaluation_check(options->evaluate_path, evaluator->program,
+                                          options->schedule_paths[i], run->loaded[i].program, err);
+        if (status != TDM_OK)
+            return status;
         results[i].predicted_step_seconds = run->loaded[i].predicted_seconds;
         results[i].model_flops = tdm_model_flops(run->loaded[i].schedule);
         for (int place = 0; place < TDM_PLACES; place++)
@@ -102,6 +116,9 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
         run->listener->planned(run->listener->self, options->schedule_paths[i],
                                run->loaded[i].program, run->loaded[i].predicted_seconds);
     }
+    if (options->evaluate_path != NULL)
+        run->listener->planned(run->listener->self, options->evaluate_path, evaluator->program,
+                               evaluator->predicted_seconds);
     return TDM_OK;
 }
 
@@ -123,7 +140,8 @@ struct training {
     const struct tdm_program *program;
     struct tdm_walk *walk;
     struct tdm_observer *observer;
-    struct tdm_tokens *tokens;
+    struct tdm_tokens *tokens, *validation;
+    struct tdm_evaluation *evaluation; /* NULL: none */
     int32_t *inputs, *targets;
 };
 
@@ -196,6 +214,60 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     return TDM_OK;
 }
 
+/* After the steps that are due; then tells everybody. */
+static enum tdm_status evaluate(struct run *run, struct training *training, uint64_t step,
+                                struct tdm_run_result *result, struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    struct tdm_run_validation *validation = &result->validation;
+    double loss, seconds;
+    if (step % options->evaluate_every != 0 && step != options->steps)
+        return TDM_OK;
+    enum tdm_status status =
+        tdm_evaluation_run(training->evaluation, step, options->stop, &loss, &seconds, err);
+    uint64_t tokens = tdm_evaluation_tokens(training->evaluation);
+    if (status == TDM_OK && run->recorder != NULL)
+        status = tdm_recorder_evaluated(run->recorder, step, loss, tokens, seconds, err);
+    if (status != TDM_OK)
+        return status;
+    if (validation->evaluations++ == 0 || loss < validation->best_loss) {
+        validation->best_loss = loss;
+        validation->best_step = step;
+    }
+    validation->last_loss = loss;
+    validation->last_step = step;
+    validation->tokens = tokens;
+    validation->seconds += seconds;
+    run->listener->evaluated(run->listener->self, step, loss, tokens, seconds);
+    return TDM_OK;
+}
+
+/* The text to evaluate on: a file of its own, or what is taken away from the tokens to train on. */
+static enum tdm_status open_validation(const struct tdm_run_options *options, uint32_t vocabulary,
+                                       struct training *training, struct tdm_error *err)
+{
+    if (options->validation_path != NULL)
+        return tdm_tokens_open(options->validation_path, vocabulary, &training->validation, err);
+    enum tdm_status status =
+        tdm_tokens_split(training->tokens, options->validation_share, &training->validation, err);
+    return status == TDM_OK ? TDM_OK : tdm_about(err, options->tokens_path);
+}
+
+/* The program that evaluates, on its text. */
+static enum tdm_status open_evaluation(struct run *run, struct training *training,
+                                       struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    const struct tdm_program *program = run->programs[options->schedule_count];
+    enum tdm_status status = TDM_OK;
+    if (options->backend->executes)
+        status = open_validation(options, program->schedule->model->vocabulary, training, err);
+    if (status == TDM_OK)
+        status = tdm_evaluation_new(program, &run->arenas, training->validation, options->seed,
+                                    options->evaluate_windows, &training->evaluation, err);
+    return status;
+}
+
 static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
                              struct tdm_error *err)
 {
@@ -220,6 +292,9 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
                               (unsigned long long)tokens);
     }
+    /* before anything is said of the tokens: some of them are for the evaluation */
+    if (status == TDM_OK && options->evaluate_path != NULL)
+        status = open_evaluation(run, &training, err);
     if (status == TDM_OK && backend->executes) {
         result->unigram_entropy = tdm_tokens_unigram_entropy(training.tokens);
         run->listener->tokens(run->listener->self, tdm_tokens_count(training.tokens),
@@ -230,9 +305,17 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     }
     if (status == TDM_OK && run->recorder != NULL)
         status = tdm_recorder_program(run->recorder, options->schedule_paths[index], program, err);
-    for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++)
+    if (status == TDM_OK && run->recorder != NULL && options->evaluate_path != NULL)
+        status = tdm_recorder_evaluator(run->recorder, options->evaluate_path,
+                                        run->programs[options->schedule_count], err);
+    for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++) {
         status = one_step(run, &training, step, result, err);
+        if (status == TDM_OK && training.evaluation != NULL)
+            status = evaluate(run, &training, step, result, err);
+    }
 
+    tdm_evaluation_free(training.evaluation);
+    tdm_tokens_free(training.validation);
     free(training.inputs);
     free(training.targets);
     tdm_tokens_free(training.tokens);
@@ -246,7 +329,10 @@ static enum tdm_status check_trace_path(const struct tdm_run_options *options,
                                         struct tdm_error *err)
 {
     const char *trace = options->trace_path;
-    bool input = options->tokens_path != NULL && tdm_file_same(trace, options->tokens_path);
+    const char *others[] = {options->tokens_path, options->validation_path, options->evaluate_path};
+    bool input = false;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        input = input || (others[i] != NULL && tdm_file_same(trace, others[i]));
     for (uint32_t i = 0; i < options->schedule_count; i++)
         input = input || tdm_file_same(trace, options->schedule_paths[i]);
     if (!input)
@@ -267,7 +353,7 @@ static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
     uint64_t every = options->timed_every;
     if (every == 0)
         every = ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
-    return tdm_recorder_open(options, options->schedule_count, run->programs, every, &run->recorder,
+    return tdm_recorder_open(options, run->program_count, run->programs, every, &run->recorder,
                              err);
 }
 
@@ -278,9 +364,12 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     struct run run = {.options = options, .listener = listener};
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < options->schedule_count; i++)
-        results[i] = (struct tdm_run_result){.first_loss = NAN, .late_loss = NAN};
-    run.loaded = calloc((size_t)options->schedule_count + 1, sizeof(*run.loaded));
-    run.programs = calloc((size_t)options->schedule_count + 1, sizeof(struct tdm_program *));
+        results[i] = (struct tdm_run_result){.first_loss = NAN,
+                                             .late_loss = NAN,
+                                             .validation = {.last_loss = NAN, .best_loss = NAN}};
+    run.program_count = options->schedule_count + (options->evaluate_path != NULL);
+    run.loaded = calloc((size_t)run.program_count + 1, sizeof(*run.loaded));
+    run.programs = calloc((size_t)run.program_count + 1, sizeof(struct tdm_program *));
     if (run.loaded == NULL || run.programs == NULL)
         status =
             tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules", options->schedule_count);
@@ -292,15 +381,15 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (options->trace_path != NULL)
         status = open_recorder(&run, err);
     if (status == TDM_OK)
-        status = tdm_arenas_take(options->backend, options->schedule_count, run.programs,
-                                 &run.arenas, err);
+        status =
+            tdm_arenas_take(options->backend, run.program_count, run.programs, &run.arenas, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = train(&run, i, &results[i], err);
     tdm_arenas_release(&run.arenas);
     status = tdm_recorder_close(run.recorder, status, err);
 
 free_programs:
-    for (uint32_t i = 0; run.loaded != NULL && i < options->schedule_count; i++) {
+    for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);
     }

@@ -20,6 +20,11 @@ struct tdm_run_options {
     uint64_t seed;           /* of weights and of where sequences begin */
     const char *tokens_path; /* NULL: random tokens */
     uint64_t steps;
+    const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
+    uint64_t evaluate_every;     /* steps; after the last one too */
+    uint64_t evaluate_windows;   /* steps of its program an evaluation, at most */
+    const char *validation_path; /* text to evaluate on; NULL: the last share of the tokens */
+    double validation_share;
     const char *trace_path; /* NULL: none */
     bool force;             /* replace an existing trace */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: choose by their number */
@@ -38,6 +43,16 @@ struct tdm_run_listener {
     void (*tokens)(void *self, uint64_t count, double entropy);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
                     double gradient_norm, double seconds);
+    /* An evaluation after a step. */
+    void (*evaluated)(void *self, uint64_t step, double loss, uint64_t tokens, double seconds);
+};
+
+/* What came of the evaluations of one schedule; loss NAN: nothing is computed. */
+struct tdm_run_validation {
+    uint64_t evaluations, tokens; /* tokens of one */
+    double last_loss, best_loss;
+    uint64_t last_step, best_step;
+    double seconds; /* of all */
 };
 
 /* What came of one schedule. */
@@ -49,6 +64,7 @@ struct tdm_run_result {
     double seconds;               /* of all steps */
     double predicted_step_seconds;
     double model_flops; /* of a step, for MFU */
+    struct tdm_run_validation validation;
     struct tdm_trace_arena arenas[TDM_PLACES];
     uint64_t outside_bytes; /* that the backend holds beside the arenas */
 };

@@ -16,6 +16,7 @@
 
 struct tdm_tokens {
     unsigned char *bytes; /* NULL: random */
+    bool borrowed;        /* bytes are a part of another's */
     uint64_t count;
     uint32_t vocabulary;
 };
@@ -65,11 +66,36 @@ free_tokens:
     return status;
 }
 
+enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
+                                 struct tdm_tokens **out, struct tdm_error *err)
+{
+    struct tdm_tokens *last = malloc(sizeof(*last));
+    if (last == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens");
+    *last = *tokens;
+    last->borrowed = true;
+    if (tokens->bytes != NULL) {
+        last->count = (uint64_t)ceil(fraction * (double)tokens->count);
+        if (last->count < 2 || last->count + 2 > tokens->count) {
+            tdm_fail(err, TDM_INPUT,
+                     "a share of %g of %llu tokens leaves fewer than 2 to train or to evaluate on",
+                     fraction, (unsigned long long)tokens->count);
+            free(last);
+            return tdm_hint(err, "use a longer text, or --validation FILE");
+        }
+        tokens->count -= last->count;
+        last->bytes = tokens->bytes + tokens->count;
+    }
+    *out = last;
+    return TDM_OK;
+}
+
 void tdm_tokens_free(struct tdm_tokens *tokens)
 {
     if (tokens == NULL)
         return;
-    free(tokens->bytes);
+    if (!tokens->borrowed)
+        free(tokens->bytes);
     free(tokens);
 }
 
@@ -104,29 +130,63 @@ static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_
     return tdm_random_bits(seed, step, POSITION_STREAM, number) % places;
 }
 
-void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
-                     uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets)
+/* Tokens from `begin` of the text on; of random tokens, of a step's stream. */
+static void fill_document(const struct tdm_tokens *tokens, uint64_t length, uint64_t begin,
+                          uint64_t seed, uint64_t step, uint64_t stream, int32_t *inputs,
+                          int32_t *targets)
+{
+    for (uint64_t i = begin; i < begin + length; i++) {
+        if (tokens->bytes != NULL) {
+            *inputs++ = tokens->bytes[i % tokens->count];
+            *targets++ = tokens->bytes[(i + 1) % tokens->count];
+            continue;
+        }
+        *inputs++ = (int32_t)(tdm_random_bits(seed, step, stream, i) % tokens->vocabulary);
+        *targets++ = (int32_t)(tdm_random_bits(seed, step, stream, i + 1) % tokens->vocabulary);
+    }
+}
+
+/* All documents of a step, which draws where each begins. Steps count from 1: number 0 is none, its
+ * documents follow each other from `next` on, and no step sees its random tokens. */
+static void fill_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                      uint64_t seed, uint64_t step, uint64_t next, int32_t *inputs,
+                      int32_t *targets)
 {
     uint64_t row = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
         const struct tdm_sequence *sequence = &schedule->sequences[s];
-        uint64_t token = 0, stream = TOKEN_STREAM + s;
+        uint64_t token = 0;
         for (uint32_t d = 0; d < sequence->document_count; d++) {
             uint64_t length = tdm_document_end(sequence, d) - token;
-            uint64_t begin = tokens->bytes != NULL ? place_of(tokens, seed, step, s, d, length) : 0;
-            for (uint64_t i = 0; i < length; i++, row++, token++) {
-                if (tokens->bytes != NULL) {
-                    inputs[row] = tokens->bytes[(begin + i) % tokens->count];
-                    targets[row] = tokens->bytes[(begin + i + 1) % tokens->count];
-                    continue;
-                }
-                uint32_t vocabulary = tokens->vocabulary;
-                inputs[row] = (int32_t)(tdm_random_bits(seed, step, stream, token) % vocabulary);
-                targets[row] =
-                    (int32_t)(tdm_random_bits(seed, step, stream, token + 1) % vocabulary);
-            }
+            uint64_t begin = step == 0               ? next + row
+                             : tokens->bytes != NULL ? place_of(tokens, seed, step, s, d, length)
+                                                     : token;
+            fill_document(tokens, length, begin, seed, step, TOKEN_STREAM + (step == 0 ? 0 : s),
+                          inputs + row, targets + row);
+            row += length;
+            token += length;
             if (!tdm_sequence_trains(sequence, token - 1))
                 targets[row - 1] = TDM_NO_TARGET;
         }
     }
+}
+
+void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                     uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets)
+{
+    fill_step(tokens, schedule, seed, step, 0, inputs, targets);
+}
+
+uint64_t tdm_tokens_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
+{
+    if (tokens->bytes == NULL)
+        return UINT64_MAX;
+    uint64_t windows = (tokens->count - 1) / tdm_schedule_tokens(schedule);
+    return windows == 0 ? 1 : windows;
+}
+
+void tdm_tokens_window(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                       uint64_t seed, uint64_t number, int32_t *inputs, int32_t *targets)
+{
+    fill_step(tokens, schedule, seed, 0, number * tdm_schedule_tokens(schedule), inputs, targets);
 }

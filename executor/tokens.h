@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a run trains on. Any file as bytes, one token a byte, or random tokens.
+ * Tokens: what a run trains on, and what it evaluates on. Any file as bytes, one token a byte, or random
+ * tokens.
  */
 #ifndef TDM_EXECUTOR_TOKENS_H
 #define TDM_EXECUTOR_TOKENS_H
@@ -16,6 +17,12 @@ struct tdm_tokens;
  * no regular file, a byte outside the vocabulary, more than 4 GiB; TDM_IO. */
 enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
+/* Takes the last `fraction` of a text away from `tokens`: steps never see it. `tokens` must outlive
+ * *last. Of random tokens *last is others that no step sees. TDM_INPUT if either part would have
+ * fewer than 2 tokens. */
+enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
+                                 struct tdm_tokens **last, struct tdm_error *err);
+
 void tdm_tokens_free(struct tdm_tokens *tokens);
 
 /* How many there are; 0: random. */
@@ -29,5 +36,13 @@ double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens);
  * places drawn by (seed, step, sequence, document); text shorter than a document goes round. */
 void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                      uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets);
+
+/* How many windows of a schedule's tokens a text holds, one after the other; at least 1, which goes round
+ * where the text is shorter. Random tokens have as many as one likes. */
+uint64_t tdm_tokens_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule);
+
+/* The sequences of window `number`, laid out as by tdm_tokens_step(): always the same. */
+void tdm_tokens_window(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                       uint64_t seed, uint64_t number, int32_t *inputs, int32_t *targets);
 
 #endif

@@ -33,6 +33,11 @@ struct program_report {
     size_t time_count;
     struct tdm_trace_lane_row *lanes;
     size_t lane_count;
+    /* Of its weights, after the steps that were asked for; borrowed from the report. */
+    const struct tdm_trace_evaluation_row *evaluations;
+    size_t evaluation_count;
+    size_t evaluated; /* evaluations that this program made, and the seconds of all */
+    double evaluated_seconds;
 };
 
 struct report {
@@ -42,6 +47,7 @@ struct report {
     size_t steps; /* finished, of all programs */
     struct program_report *programs;
     size_t program_count;
+    struct tdm_trace_evaluation_row *evaluations;
 };
 
 static void report_free(struct report *report)
@@ -51,6 +57,7 @@ static void report_free(struct report *report)
         free(report->programs[i].lanes);
     }
     free(report->programs);
+    free(report->evaluations);
 }
 
 /* Reading. */
@@ -144,6 +151,30 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct report
     return status;
 }
 
+/* Gives every evaluation to the program that was trained, whose rows follow each other, and to the one
+ * that ran. */
+static enum tdm_status read_evaluations(struct tdm_trace_reader *reader, struct report *report,
+                                        struct tdm_error *err)
+{
+    size_t count;
+    enum tdm_status status = tdm_trace_read_evaluations(reader, &report->evaluations, &count, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const struct tdm_trace_evaluation_row *row = &report->evaluations[i];
+        if (report->step != TDM_TRACE_EVERY_STEP && row->step != report->step)
+            continue;
+        for (size_t j = 0; j < report->program_count; j++) {
+            struct program_report *program = &report->programs[j];
+            if (program->program.program == row->program && program->evaluation_count++ == 0)
+                program->evaluations = row;
+            if (program->program.program == row->evaluated_by) {
+                program->evaluated++;
+                program->evaluated_seconds += row->seconds;
+            }
+        }
+    }
+    return status;
+}
+
 static enum tdm_status read_report(struct tdm_trace_reader *reader, struct report *report,
                                    struct tdm_error *err)
 {
@@ -164,6 +195,8 @@ static enum tdm_status read_report(struct tdm_trace_reader *reader, struct repor
     free(programs);
 
     status = read_steps(reader, report, err);
+    if (status == TDM_OK)
+        status = read_evaluations(reader, report, err);
     for (size_t i = 0; i < report->program_count && status == TDM_OK; i++)
         if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
             status = read_program(reader, report->step, &report->programs[i], err);
@@ -253,11 +286,44 @@ static void print_run(const struct report *report)
                run->ending);
 }
 
+/* The evaluation with the least loss. */
+static const struct tdm_trace_evaluation_row *best_evaluation(const struct program_report *report)
+{
+    const struct tdm_trace_evaluation_row *best = report->evaluations;
+    for (size_t i = 1; i < report->evaluation_count; i++)
+        if (report->evaluations[i].loss < best->loss)
+            best = &report->evaluations[i];
+    return best;
+}
+
+static void print_evaluations(const struct program_report *report)
+{
+    size_t count = report->evaluation_count;
+    if (count == 0 || isnan(report->evaluations[count - 1].loss))
+        return;
+    const struct tdm_trace_evaluation_row *first = report->evaluations, *last = first + count - 1;
+    const struct tdm_trace_evaluation_row *best = best_evaluation(report);
+    printf("evaluated %zu time%s on %" PRIu64 " tokens; loss ", count, count == 1 ? "" : "s",
+           last->tokens);
+    if (count > 1)
+        printf("%.4f after step %" PRId64 " to ", first->loss, first->step);
+    printf("%.4f after step %" PRId64, last->loss, last->step);
+    if (best != last)
+        printf(", least %.4f after step %" PRId64, best->loss, best->step);
+    putchar('\n');
+}
+
 static void print_steps(const struct program_report *report)
 {
     char measured[TDM_FORMAT_SIZE];
     char predicted[TDM_FORMAT_SIZE];
     printf("\nprogram   %s: %" PRIu64 " ops\n", report->program.name, report->program.ops);
+    if (report->evaluated > 0) {
+        printf("evaluates %zu time%s, %s each\n", report->evaluated,
+               report->evaluated == 1 ? "" : "s",
+               show_seconds(report->evaluated_seconds / (double)report->evaluated, measured));
+        return;
+    }
     if (report->steps == 0) {
         printf("steps     none finished; predicted %s a step\n",
                show_seconds(report->program.predicted_seconds, predicted));
@@ -356,6 +422,7 @@ static void print_lanes(const struct program_report *report)
 static void print_program(const struct report *report, const struct program_report *program)
 {
     print_steps(program);
+    print_evaluations(program);
     printf("\n%-7s  %-20s  %12s  %12s  %8s\n", "memory", "", "predicted", "measured", "error");
     for (int place = 0; place < TDM_PLACES; place++)
         print_place(program, place);
@@ -495,6 +562,19 @@ static json_t *json_lanes(const struct program_report *report)
     return array;
 }
 
+static json_t *json_evaluations(const struct program_report *report)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->evaluation_count; i++) {
+        const struct tdm_trace_evaluation_row *row = &report->evaluations[i];
+        json_array_append_new(array,
+                              json_pack("{s:I, s:o, s:I, s:f}", "step", (json_int_t)row->step,
+                                        "loss", json_seconds(row->loss), "tokens",
+                                        (json_int_t)row->tokens, "seconds", row->seconds));
+    }
+    return array;
+}
+
 static json_t *json_program(const struct program_report *report)
 {
     json_t *object = json_pack(
@@ -510,6 +590,7 @@ static json_t *json_program(const struct program_report *report)
     json_object_set_new(object, "last_step", some ? json_integer(report->last.step) : json_null());
     json_object_set_new(object, "first_loss", json_seconds(some ? report->first.loss : NAN));
     json_object_set_new(object, "last_loss", json_seconds(some ? report->last.loss : NAN));
+    json_object_set_new(object, "evaluations", json_evaluations(report));
     json_object_set_new(object, "predicted", json_predicted(report));
     json_object_set_new(object, "measured", json_measured(report));
     json_object_set_new(object, "times", json_times(report));

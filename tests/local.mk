@@ -41,6 +41,12 @@ tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Evaluations between steps.
+cmocka_tests += tests/property_evaluation
+tests_property_evaluation_SOURCES = tests/property_evaluation.c \
+	tests/random_schedule.c tests/random_schedule.h
+tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
+
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \

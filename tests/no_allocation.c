@@ -123,39 +123,58 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     (void)self, (void)program, (void)step, (void)loss, (void)gradient_norm, (void)seconds;
 }
 
-static void write_schedule(const char *path, uint64_t seed)
+static void evaluated(void *self, uint64_t step, double loss, uint64_t token_count, double seconds)
 {
-    struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES};
-    struct tdm_schedule *schedule;
+    (void)self, (void)step, (void)loss, (void)token_count, (void)seconds;
+}
+
+static void write_json(const char *path, const struct tdm_schedule *schedule)
+{
     struct tdm_error err;
     json_t *json;
-    assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
     assert_int_equal(tdm_schedule_to_json(schedule, NULL, &json, &err), TDM_OK);
     assert_int_equal(json_dump_file(json, path, 0), 0);
     json_decref(json);
+}
+
+/* A schedule, and one that evaluates what it trains. */
+static void write_schedules(const char *path, const char *evaluation_path, uint64_t seed)
+{
+    struct tdm_random_options options = {.optimizer = TDM_RANDOM_UPDATES};
+    struct tdm_schedule *schedule, *evaluation;
+    struct tdm_error err;
+    assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+    assert_int_equal(tdm_random_evaluation(schedule, seed, 64, &evaluation, &err), TDM_OK);
+    write_json(path, schedule);
+    write_json(evaluation_path, evaluation);
+    tdm_schedule_free(evaluation);
     tdm_schedule_free(schedule);
 }
 
 static void run_steps(const char *name)
 {
-    const struct tdm_run_listener listener = {NULL, planned, tokens, stepped};
+    const struct tdm_run_listener listener = {NULL, planned, tokens, stepped, evaluated};
     const char *scratch = getenv("TDM_SCRATCH") != NULL ? getenv("TDM_SCRATCH") : "/tmp";
-    char path[512], trace[512];
+    char path[512], evaluation[512], trace[512];
     struct tdm_error err = {0};
     assert_int_equal(tdm_backend_find(name, &wrapped, &err), TDM_OK);
     struct tdm_backend backend = *wrapped;
     backend.now = now;
 
     snprintf(path, sizeof(path), "%s/no_allocation.json", scratch);
+    snprintf(evaluation, sizeof(evaluation), "%s/no_allocation.evaluate.json", scratch);
     snprintf(trace, sizeof(trace), "%s/no_allocation.db", scratch);
     uint64_t cases = tdm_case_count(3, 12);
     for (uint64_t i = 0; i < cases; i++) {
-        write_schedule(path, tdm_case_seed(7700, i));
+        write_schedules(path, evaluation, tdm_case_seed(7700, i));
         const char *paths[] = {path};
         struct tdm_run_options options = {.schedule_count = 1,
                                           .schedule_paths = paths,
                                           .backend = &backend,
                                           .steps = 3,
+                                          .evaluate_path = evaluation,
+                                          .evaluate_every = 2,
+                                          .evaluate_windows = 2,
                                           .trace_path = trace,
                                           .force = true,
                                           .command = "test"};
@@ -164,10 +183,12 @@ static void run_steps(const char *name)
         if (tdm_run(&options, &listener, &result, &err) != TDM_OK)
             fail_msg("%s", err.message);
         assert_int_equal(result.steps, 3);
+        assert_int_equal(result.validation.evaluations, 2);
     }
     assert_int_equal(atomic_load(&allocations), 0);
     assert_true(atomic_load(&outside) > 0); /* the wrapper does see calls */
     unlink(path);
+    unlink(evaluation);
     unlink(trace);
 }
 

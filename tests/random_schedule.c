@@ -402,19 +402,25 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     return TDM_OK;
 }
 
-enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
-                                   struct tdm_schedule **out, struct tdm_error *err)
+static enum tdm_status copy_schedule(const struct tdm_schedule *schedule, const char *name,
+                                     struct tdm_schedule **copy, struct tdm_error *err)
 {
     json_t *root = NULL;
-    struct tdm_schedule *variant = NULL;
-    struct tdm_dice dice;
-    tdm_dice_seed(&dice, seed);
-
     enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &root, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_schedule_from_json("variant", root, &variant, err);
+    status = tdm_schedule_from_json(name, root, copy, err);
     json_decref(root);
+    return status;
+}
+
+enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
+                                   struct tdm_schedule **out, struct tdm_error *err)
+{
+    struct tdm_schedule *variant = NULL;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed);
+    enum tdm_status status = copy_schedule(schedule, "variant", &variant, err);
     if (status != TDM_OK)
         return status;
     status = random_nest(&dice, variant, err);
@@ -425,6 +431,31 @@ enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t
         return status;
     }
     *out = variant;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint64_t seed,
+                                      uint64_t max_tokens, struct tdm_schedule **out,
+                                      struct tdm_error *err)
+{
+    struct tdm_schedule *evaluation = NULL;
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, seed ^ 0xe7a1);
+    enum tdm_status status = copy_schedule(schedule, "evaluation", &evaluation, err);
+    if (status != TDM_OK)
+        return status;
+    evaluation->pass = TDM_EVALUATE;
+    status = random_sequences(&dice, max_tokens, evaluation, err);
+    if (status == TDM_OK)
+        status = random_nest(&dice, evaluation, err);
+    memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
+    if (status == TDM_OK)
+        status = tdm_schedule_check(evaluation, "evaluation", err);
+    if (status != TDM_OK) {
+        tdm_schedule_free(evaluation);
+        return status;
+    }
+    *out = evaluation;
     return TDM_OK;
 }
 

@@ -63,6 +63,12 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);
 
+/* A schedule that evaluates the weights that `schedule` trains: the same model, dtypes, optimizer and
+ * homes of state, with sequences, chunks and a nest of its own, at most `max_tokens`. The caller owns *evaluation. */
+enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint64_t seed,
+                                      uint64_t max_tokens, struct tdm_schedule **evaluation,
+                                      struct tdm_error *err);
+
 /* One line that says what a schedule is, for the report of a failure. Returns `text`. */
 const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *text,
                                   size_t text_bytes);

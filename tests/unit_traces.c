@@ -504,6 +504,50 @@ static void test_round_trip(void **state)
     tdm_trace_reader_close(reader);
 }
 
+/* Evaluations are rows of their own, beside the steps after which they came. */
+static void test_evaluations(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace *trace = open_trace(in_folder("evaluated.trace", path));
+    int64_t trained = write_program(trace, "train"), evaluator = write_program(trace, "evaluate");
+    for (uint64_t step = 1; step <= 6; step++) {
+        assert_int_equal(send_step(trace, trained, step, &err), TDM_OK);
+        if (step % 2 != 0)
+            continue;
+        struct tdm_trace_batch *batch;
+        assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
+        batch->program_id = trained;
+        batch->evaluated_by = evaluator;
+        batch->step = step;
+        batch->loss = step == 6 ? NAN : 4.5 - 0.25 * (double)step;
+        batch->tokens = 100 * step;
+        batch->seconds = 0.5;
+        tdm_trace_send(trace, batch);
+    }
+    close_trace(trace);
+    assert_sound(path);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    struct tdm_trace_evaluation_row *rows;
+    struct tdm_trace_step_row *steps;
+    size_t count;
+    assert_int_equal(tdm_trace_read_evaluations(reader, &rows, &count, &err), TDM_OK);
+    assert_int_equal(count, 3);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(rows[i].program == trained && rows[i].evaluated_by == evaluator);
+        assert_int_equal(rows[i].step, 2 * i + 2);
+        assert_int_equal(rows[i].tokens, 200 * i + 200);
+        assert_true(i == 2 ? isnan(rows[i].loss) : rows[i].loss == 4.0 - 0.5 * (double)i);
+    }
+    free(rows);
+    assert_int_equal(tdm_trace_read_steps(reader, &steps, &count, &err), TDM_OK);
+    assert_int_equal(count, 6);
+    free(steps);
+    tdm_trace_reader_close(reader);
+}
+
 static uint64_t next_random(uint64_t *state)
 {
     *state ^= *state << 13;
@@ -989,7 +1033,7 @@ static void test_bad_files(void **state)
     read_is_refused(path, TDM_INPUT, "another program's database");
     change(whole, "PRAGMA user_version = 99;");
     read_is_refused(whole, TDM_INPUT, "version 99");
-    change(whole, "PRAGMA user_version = 1; DELETE FROM run;");
+    change(whole, "PRAGMA user_version = 2; DELETE FROM run;");
     read_is_refused(whole, TDM_INPUT, "holds no run");
 }
 
@@ -1013,6 +1057,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_round_trip, setup_case),
+        cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),
         cmocka_unit_test_setup(test_odd_names, setup_case),

@@ -339,3 +339,29 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
         *rows = found;
     return status;
 }
+
+static void take_evaluation(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_evaluation_row *evaluation = row;
+    evaluation->program = tdm_query_integer(query, 0);
+    evaluation->step = tdm_query_integer(query, 1);
+    evaluation->evaluated_by = tdm_query_integer(query, 2);
+    evaluation->loss = tdm_query_real(query, 3);
+    evaluation->tokens = tdm_query_count(query, 4);
+    evaluation->seconds = tdm_query_real(query, 5);
+}
+
+enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
+                                           struct tdm_trace_evaluation_row **rows, size_t *count,
+                                           struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status =
+        tdm_query_rows(reader,
+                       "SELECT program, step, evaluated_by, loss, tokens, seconds FROM evaluation "
+                       "WHERE run = ?1 ORDER BY program, step",
+                       0, 0, sizeof(**rows), take_evaluation, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}

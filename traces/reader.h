@@ -66,6 +66,17 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
 
+/* Evaluations of all programs, by program and step. */
+struct tdm_trace_evaluation_row {
+    int64_t program, step; /* that was trained, after which */
+    int64_t evaluated_by;  /* program */
+    double loss, seconds;  /* NAN if not a number */
+    uint64_t tokens;
+};
+enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
+                                           struct tdm_trace_evaluation_row **rows, size_t *count,
+                                           struct tdm_error *err);
+
 /* Live bytes by category at the moment when a place holds most. */
 struct tdm_trace_peak {
     bool known;   /* some row was there */

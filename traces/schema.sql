@@ -94,6 +94,18 @@ CREATE TABLE step (
     UNIQUE (run, program, step)
 ) STRICT;
 
+CREATE TABLE evaluation ( -- of the weights as of after a step
+    run          INTEGER NOT NULL,
+    program      INTEGER NOT NULL, -- that trains
+    step         INTEGER NOT NULL,
+    evaluated_by INTEGER NOT NULL REFERENCES program, -- whose ops are not timed
+    loss         REAL, -- over text that no step has seen; NULL: not a number
+    tokens       INTEGER NOT NULL,
+    seconds      REAL NOT NULL,
+    PRIMARY KEY (run, program, step),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE timing ( -- of the steps whose ops were timed
     run       INTEGER NOT NULL,
     program   INTEGER NOT NULL,

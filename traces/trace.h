@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 1
+#define TDM_TRACE_VERSION 2
 
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
@@ -66,9 +66,12 @@ struct tdm_trace_used {
     uint64_t used_bytes;
 };
 
-/* One step. Arrays belong to the batch and have the capacities given at open. */
+/* One step, or one evaluation after a step. Arrays belong to the batch and have the capacities given
+ * at open. */
 struct tdm_trace_batch {
     int64_t program_id;
+    int64_t
+        evaluated_by; /* not 0: an evaluation by this program; step, loss, tokens, seconds count */
     uint64_t step;
     double loss, gradient_norm, seconds;
     uint64_t tokens;

@@ -28,6 +28,7 @@ enum insertion {
     INSERT_OP,
     INSERT_MEMORY,
     INSERT_STEP,
+    INSERT_EVALUATION,
     INSERT_TIMING,
     INSERT_TOUCHED,
     INSERT_OBSERVED,
@@ -44,6 +45,7 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?)",
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -144,6 +146,10 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
     struct tdm_value run = tdm_integer(trace->run_id);
     struct tdm_value program = tdm_integer(batch->program_id);
     struct tdm_value step = tdm_count(batch->step);
+    if (batch->evaluated_by != 0)
+        return INSERT(trace, INSERT_EVALUATION, err, run, program, step,
+                      tdm_integer(batch->evaluated_by), tdm_real(batch->loss),
+                      tdm_count(batch->tokens), tdm_real(batch->seconds));
     enum tdm_status status =
         INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
                tdm_real(batch->gradient_norm), tdm_count(batch->tokens), tdm_real(batch->seconds));
