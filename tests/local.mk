@@ -47,6 +47,11 @@ tests_property_evaluation_SOURCES = tests/property_evaluation.c \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Ops in other orders than the program's, and with poison where nothing lives.
+cmocka_tests += tests/property_order
+tests_property_order_SOURCES = tests/property_order.c tests/execution.c tests/execution.h \
+	tests/random_schedule.c tests/random_schedule.h tests/recording.c tests/recording.h
+
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \

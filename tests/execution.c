@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executing programs in tests: arenas, weights, tokens, ops one by one. */
+#include "tests/execution.h"
+
+#include "base/size.h"
+#include "executor/state.h"
+#include "schedule/learning_rate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum tdm_status tdm_execution_open(struct tdm_program *program, const char *name, uint64_t seed,
+                                   struct tdm_execution *e, struct tdm_error *err)
+{
+    const struct tdm_program *const programs[] = {program};
+    const struct tdm_backend *backend;
+    uint64_t tokens = tdm_schedule_tokens(program->schedule);
+    *e = (struct tdm_execution){.seed = seed, .program = program};
+    e->inputs = calloc(tokens, sizeof(*e->inputs));
+    e->targets = calloc(tokens, sizeof(*e->targets));
+    if (e->inputs == NULL || e->targets == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens");
+    enum tdm_status status = tdm_backend_find(name, &backend, err);
+    if (status == TDM_OK)
+        status = tdm_tokens_open(NULL, program->schedule->model->vocabulary, &e->tokens, err);
+    return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, &e->arenas, err) : status;
+}
+
+void tdm_execution_close(struct tdm_execution *e)
+{
+    tdm_arenas_release(&e->arenas);
+    tdm_tokens_free(e->tokens);
+    tdm_program_free(e->program);
+    free(e->inputs);
+    free(e->targets);
+    *e = (struct tdm_execution){0};
+}
+
+enum tdm_status tdm_execution_begin(struct tdm_execution *e, int byte, struct tdm_error *err)
+{
+    for (int place = 0; place < TDM_PLACES; place++)
+        if (e->arenas.base[place] != NULL)
+            memset(e->arenas.base[place], byte, e->arenas.bytes[place]);
+    return tdm_state_init(&e->arenas, e->program, e->seed, err);
+}
+
+enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, struct tdm_step *step,
+                                   struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = e->program->schedule;
+    *step = (struct tdm_step){number, tdm_learning_rate(&schedule->optimizer, number), e->seed};
+    tdm_tokens_step(e->tokens, schedule, e->seed, number, e->inputs, e->targets);
+    return tdm_state_write_tokens(&e->arenas, e->program, e->inputs, e->targets, err);
+}
+
+enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
+                                     const struct tdm_step *step, struct tdm_error *err)
+{
+    struct tdm_launch launch = {.program = e->program, .op = op, .step = step};
+    for (uint32_t i = 0; i < op->access_count; i++) {
+        const struct tdm_access *access = &op->access[i];
+        if (access->buffer == TDM_NONE)
+            continue;
+        const struct tdm_buffer *buffer = &e->program->buffers[access->buffer];
+        launch.operand[i] =
+            (struct tdm_operand){.data = tdm_arenas_slot(&e->arenas, buffer, access->first_slot),
+                                 .dtype = buffer->dtype,
+                                 .mode = access->mode,
+                                 .slots = access->slots,
+                                 .slot_bytes = buffer->slot_bytes};
+    }
+    return e->arenas.backend->run[op->kind](e->arenas.executor, &launch, err);
+}
+
+/* The tensors of the unit in a slot. */
+static void copy_unit(const struct tdm_execution *e, const struct tdm_buffer *buffer, uint32_t slot,
+                      unsigned char *to)
+{
+    const struct tdm_model *model = e->program->schedule->model;
+    const struct tdm_unit *unit = &model->units[buffer->initial.layer + slot];
+    const unsigned char *from = tdm_arenas_slot(&e->arenas, buffer, slot);
+    uint64_t size = tdm_dtype_bytes(buffer->dtype);
+    for (uint32_t i = 0; i < unit->tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        memcpy(to + tensor->offset * size, from + tensor->offset * size, tensor->elements * size);
+    }
+}
+
+unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *bytes)
+{
+    const struct tdm_program *program = e->program;
+    *bytes = 0;
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].resident)
+            *bytes += program->buffers[i].bytes;
+    unsigned char *state = calloc(*bytes + 1, 1), *at = state;
+    for (uint32_t i = 0; i < program->buffer_count && state != NULL; i++) {
+        const struct tdm_buffer *buffer = &program->buffers[i];
+        if (!buffer->resident)
+            continue;
+        for (uint32_t slot = 0; slot < buffer->slots && buffer->by_part; slot++)
+            copy_unit(e, buffer, slot, at + slot * buffer->slot_bytes);
+        if (!buffer->by_part)
+            memcpy(at, tdm_arenas_slot(&e->arenas, buffer, 0), buffer->bytes);
+        at += buffer->bytes;
+    }
+    return state;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program with its arenas, random weights and random tokens on a backend, for tests that execute it. */
+#ifndef TDM_TESTS_EXECUTION_H
+#define TDM_TESTS_EXECUTION_H
+
+#include "executor/arenas.h"
+#include "executor/tokens.h"
+
+/* What TDM_POISON leaves in memory: not-a-number in every dtype of values. */
+#define TDM_POISON 0xff
+
+struct tdm_execution {
+    uint64_t seed;
+    struct tdm_program *program; /* owned */
+    struct tdm_arenas arenas;
+    struct tdm_tokens *tokens;
+    int32_t *inputs, *targets;
+};
+
+/* Takes over a lowered program and takes its arenas from a backend. The caller closes, also after a
+ * failure. */
+enum tdm_status tdm_execution_open(struct tdm_program *program, const char *backend, uint64_t seed,
+                                   struct tdm_execution *e, struct tdm_error *err);
+void tdm_execution_close(struct tdm_execution *e);
+
+/* Fills the arenas with `byte` and writes random weights, masters and moments. */
+enum tdm_status tdm_execution_begin(struct tdm_execution *e, int byte, struct tdm_error *err);
+
+/* Writes the tokens of a step, and says what its ops are told. */
+enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, struct tdm_step *step,
+                                   struct tdm_error *err);
+
+/* Launches an op at once, whatever ran before it. */
+enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
+                                     const struct tdm_step *step, struct tdm_error *err);
+
+/* A copy of the bytes of all buffers that outlive the step, malloc'ed: what a run leaves. What lies between
+ * the tensors of a unit is nobody's, and zero in the copy. */
+unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *bytes);
+
+#endif
