@@ -127,5 +127,15 @@ check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
 	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
 	exit $$status
 
+# The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
+# cases 7 to 5006 of each; PROPERTY names one of them.
+PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order
+check-property: $(PROPERTY)
+	@status=0; $(AM_TESTS_ENVIRONMENT) \
+	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
+	export TDM_CASES TDM_SEED; \
+	for test in $(PROPERTY); do echo "$$test"; ./$$test || status=1; done; exit $$status
+.PHONY: check-property
+
 clean-local:
 	rm -rf tests/scratch

@@ -255,6 +255,7 @@ static bool run_case(uint64_t seed, double *worst)
                     (unsigned long long)seed);
     }
     if (!passed) {
+        tdm_case_again("property_evaluation", seed);
         fprintf(stderr, "  schedule:   %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
         fprintf(stderr, "  evaluation: %s\n", tdm_schedule_describe(evaluated, text, sizeof(text)));
     }
@@ -275,8 +276,9 @@ static void evaluations_are_right_and_leave_no_trace(void **state)
     double worst = 0;
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
-    print_message("%llu cases from seed %d: worst relative error of a loss %.2e\n",
-                  (unsigned long long)cases, (int)BASE_SEED, worst);
+    print_message("%llu cases from seed %llu: worst relative error of a loss %.2e\n",
+                  (unsigned long long)cases, (unsigned long long)tdm_case_seed(BASE_SEED, 0),
+                  worst);
     assert_int_equal(failed, 0);
 }
 

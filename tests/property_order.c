@@ -335,10 +335,12 @@ static size_t run_case(uint64_t seed, struct tdm_schedule *schedule, struct tdm_
         unsigned char *found =
             run_steps(e, &script, (enum taste)draw, seed + (uint64_t)draw, &again, &moved, &err);
         passed = found != NULL && again == bytes && memcmp(found, due, bytes) == 0;
-        if (!passed)
+        if (!passed) {
             fprintf(stderr, "seed %llu, %s: %s\n  %s\n", (unsigned long long)seed, tastes[draw],
                     found == NULL ? err.message : "other bits than by the walk",
                     tdm_schedule_describe(schedule, text, sizeof(text)));
+            tdm_case_again("property_order", seed);
+        }
         free(found);
     }
     free(due);
@@ -372,9 +374,11 @@ static void orders_that_are_permitted_leave_the_same_bits(void **state)
         }
         tdm_schedule_free(schedule);
     }
-    print_message("%llu programs from seed %d, each in %d orders: %llu ops ran before one that is "
-                  "before them in the program\n",
-                  (unsigned long long)ran, (int)BASE_SEED, (int)DRAWS, (unsigned long long)moved);
+    print_message(
+        "%llu programs from seed %llu, each in %d orders: %llu ops ran before one that is "
+        "before them in the program\n",
+        (unsigned long long)ran, (unsigned long long)tdm_case_seed(BASE_SEED, 0), (int)DRAWS,
+        (unsigned long long)moved);
     assert_int_equal(failed, 0);
     if (cases > 10)
         assert_true(moved > 0);

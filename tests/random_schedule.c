@@ -532,16 +532,19 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
 uint64_t tdm_case_seed(uint64_t base, uint64_t number)
 {
     const char *seed = getenv("TDM_SEED");
-    return seed == NULL || *seed == '\0' ? base + number : strtoull(seed, NULL, 0);
+    return (seed == NULL || *seed == '\0' ? base : strtoull(seed, NULL, 0)) + number;
 }
 
 uint64_t tdm_case_count(uint64_t few, uint64_t many)
 {
-    const char *seed = getenv("TDM_SEED"), *cases = getenv("TDM_CASES");
-    const char *is_short = getenv("TDM_SHORT");
-    if (seed != NULL && *seed != '\0')
-        return 1;
+    const char *cases = getenv("TDM_CASES"), *is_short = getenv("TDM_SHORT");
     if (cases != NULL && *cases != '\0')
         return strtoull(cases, NULL, 0);
     return is_short != NULL && strcmp(is_short, "1") == 0 ? few : many;
+}
+
+void tdm_case_again(const char *test, uint64_t seed)
+{
+    fprintf(stderr, "  again: make check-property PROPERTY=tests/%s TDM_SEED=%llu TDM_CASES=1\n",
+            test, (unsigned long long)seed);
 }

@@ -3,8 +3,8 @@
  * Random schedules for property tests: small models, ragged sequences, any loop nest that
  * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine.
  *
- * The seed of a failing case is enough to see it again: tests print it, and TDM_SEED=N runs that
- * one case alone.
+ * The seed of a failing case is enough to see it again: TDM_SEED=N TDM_CASES=1 runs that one case
+ * alone, and tests print the command.
  */
 #ifndef TDM_TESTS_RANDOM_SCHEDULE_H
 #define TDM_TESTS_RANDOM_SCHEDULE_H
@@ -73,11 +73,13 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
 const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *text,
                                   size_t text_bytes);
 
-/* Seed of case `number` of a test: TDM_SEED if it is set, else `base` + number. */
+/* Seed of case `number` of a test: TDM_SEED, else `base`, + number. */
 uint64_t tdm_case_seed(uint64_t base, uint64_t number);
 
-/* Cases that a test runs: 1 if TDM_SEED is set, else TDM_CASES, else `few` with TDM_SHORT=1, else
- * `many`. */
+/* Cases that a test runs: TDM_CASES, else `few` with TDM_SHORT=1, else `many`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
+
+/* Says on stderr how to run a case of tests/`test` alone. */
+void tdm_case_again(const char *test, uint64_t seed);
 
 #endif
