@@ -110,7 +110,7 @@ static uint64_t ring_bytes(const struct tdm_schedule *base, enum tdm_state state
     uint64_t most = 0;
     for (uint32_t layer = 0; layer < base->model->layers; layer++)
         most = larger(most, tdm_content_bytes(base, content, layer, 0));
-    return base->homes[state].device_layers < base->model->layers ? slots * most : 0;
+    return smaller(slots, base->model->layers - base->homes[state].device_layers) * most;
 }
 
 static uint64_t room_bytes(const struct tdm_schedule *base, uint32_t unit)

@@ -156,7 +156,10 @@ static void declare_staged(struct builder *b, enum tdm_content content, uint32_t
         return;
     const struct tdm_home *home = &b->schedule->homes[tdm_state_of(content)];
     uint32_t *rows = b->layout->staged[content - TDM_UNIT_WEIGHTS];
-    if (home->device_layers < b->model->layers)
+    uint32_t far = b->model->layers - home->device_layers; /* more slots would stay empty */
+    if (slots > far)
+        slots = far;
+    if (far > 0)
         rows[TDM_ROW_LAYERS] = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
                                        largest_layer(b->model), 0, slots, "staged_%s.layers", name);
     if (home->embedding == TDM_HOST)
@@ -233,21 +236,23 @@ static void declare_gradients(struct builder *b)
 
     if (tdm_gradients_stay(schedule))
         declare_homes(b, content, TDM_EMPTY, "gradients");
-    uint32_t row = TDM_NONE, group_of_row = TDM_NONE;
+    uint32_t row = TDM_NONE, group_of_row = TDM_NONE, first = 0; /* layer of the row */
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
-        uint32_t first = tdm_schedule_first_layer(schedule, group);
+        uint32_t end = tdm_schedule_first_layer(schedule, group) + schedule->groups[group].layers;
         if (!tdm_gradient_passes(b->program, layer)) {
             struct tdm_ref home = tdm_home_of(b->program, content, layer);
             layout->layer_gradient[layer] = home.buffer;
             layout->layer_gradient_slot[layer] = home.slot;
             continue;
         }
-        if (by_layer ? row == TDM_NONE : group != group_of_row)
+        if (by_layer ? row == TDM_NONE : group != group_of_row) {
+            first = layer; /* those below stay at home on the device */
             row = by_layer ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
                                      0, 1, "gradients.layer")
                            : declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
-                                     0, schedule->groups[group].layers, "gradients.group%u", group);
+                                     0, end - layer, "gradients.group%u", group);
+        }
         group_of_row = group;
         layout->layer_gradient[layer] = row;
         layout->layer_gradient_slot[layer] = by_layer ? 0 : layer - first;
