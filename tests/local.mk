@@ -52,6 +52,11 @@ cmocka_tests += tests/property_order
 tests_property_order_SOURCES = tests/property_order.c tests/execution.c tests/execution.h \
 	tests/random_schedule.c tests/random_schedule.h tests/recording.c tests/recording.h
 
+# Touched bytes against planned ones.
+cmocka_tests += tests/property_memory
+tests_property_memory_SOURCES = tests/property_memory.c tests/execution.c tests/execution.h \
+	tests/random_schedule.c tests/random_schedule.h
+
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
@@ -129,7 +134,8 @@ check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
 
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
-PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order
+PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order \
+	tests/property_memory
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \

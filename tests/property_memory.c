@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Property: what a step touches is what was planned, byte by byte.
+ *
+ * A step runs in arenas where no two buffers share bytes, twice, over two patterns: a byte that holds the
+ * pattern both times was not touched. The bytes of every slot that were touched must be those of the
+ * largest thing that some op is said to do there, no less and no more; no buffer has a slot that
+ * nobody uses, nor slots that are larger than they must be. Then the program as it was packed: its
+ * arena ends where the highest byte is touched, the null backend is told of the same accesses as
+ * cpu, and both take what the simulator predicts.
+ */
+#include "base/size.h"
+#include "executor/state.h"
+#include "executor/walk.h"
+#include "planner/simulate.h"
+#include "schedule/layout.h"
+#include "schedule/lowering.h"
+#include "schedule/operands.h"
+#include "tests/execution.h"
+#include "tests/random_schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BASE_SEED = 61000, ONE_PATTERN = 0xa5, OTHER_PATTERN = 0x5a, SLOT_ALIGN = 256 };
+
+/* What is at a byte of a buffer in the course of the step. */
+enum {
+    NOTHING = 0,
+    SOMETHING = 1, /* what an op works on */
+    ROOM = 2,      /* written or not: what lies between and goes along in copies, room to work in */
+};
+
+/* What ops are said to do with a buffer. */
+struct planned {
+    unsigned char *bytes; /* [buffer->bytes] */
+    bool *used;           /* [slots] */
+    uint64_t most_bytes;  /* what its slots must hold: of the largest chunk, tile or layer */
+};
+
+struct plan {
+    const struct tdm_program *program;
+    struct planned *buffers;
+};
+
+/* The tensors of a part of a unit, or of all. */
+static void mark_unit(const struct tdm_model *model, uint32_t unit, uint32_t part, uint64_t size,
+                      unsigned char *slot)
+{
+    for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + i];
+        if (part >= TDM_PARTS || tdm_part_of(tensor->role) == (enum tdm_part)part)
+            memset(slot + tensor->offset * size, SOMETHING, tensor->elements * size);
+    }
+}
+
+/* Of every page the rows of the tokens that it has, in both planes. */
+static void mark_pages(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t size,
+                       unsigned char *slot)
+{
+    uint64_t plane = tdm_page_plane_elements(schedule) * size;
+    uint64_t row = plane / schedule->page_tokens;
+    for (uint64_t at = 0; at < tokens; at += schedule->page_tokens) {
+        uint64_t here = tokens - at < schedule->page_tokens ? tokens - at : schedule->page_tokens;
+        unsigned char *page = slot + at / schedule->page_tokens * 2 * plane;
+        memset(page, SOMETHING, here * row);
+        memset(page + plane, SOMETHING, here * row);
+    }
+}
+
+/* What a content has in a slot, and nothing of what lies between. */
+static void mark_content(const struct tdm_schedule *schedule, const struct tdm_access *access,
+                         uint64_t tokens, uint64_t size, unsigned char *slot)
+{
+    const struct tdm_model *model = schedule->model;
+    enum tdm_content content = access->after.content;
+    uint64_t row = (uint64_t)model->query_heads * model->head_dim * size;
+    if (tdm_content_is_of_unit(content)) {
+        mark_unit(model, access->after.layer, access->part, size, slot);
+    } else if (content == TDM_TIED_GRADIENT) {
+        mark_unit(model, access->after.layer, TDM_PART_ALL, size, slot);
+    } else if (content == TDM_KVPAGES || content == TDM_DKVPAGES) {
+        mark_pages(schedule, tokens, size, slot);
+    } else if (content == TDM_ATTENTION_OUT) {
+        memset(slot, SOMETHING, tokens * row);
+        memset(slot + tdm_lse_offset(schedule, tokens), SOMETHING,
+               tokens * model->query_heads * sizeof(float));
+    } else if (content ==
+               TDM_TOKEN_ORDER) { /* a sort of larger vocabularies needs the other half */
+        memset(slot, SOMETHING, tokens * sizeof(int32_t));
+    } else {
+        memset(slot, SOMETHING, tdm_content_bytes(schedule, content, 0, tokens));
+    }
+}
+
+/* Bytes of a content of the largest chunk or tile; of units, of the largest layer or the unit. */
+static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content content,
+                           uint32_t unit)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    uint64_t most = 0, tokens = 0;
+    for (uint32_t i = 0; i < program->chunk_count; i++)
+        tokens = program->chunks[i].tokens > tokens ? program->chunks[i].tokens : tokens;
+    if (content == TDM_LOGIT_TILE && schedule->head_tile_tokens < tokens)
+        tokens = schedule->head_tile_tokens;
+    if (!tdm_content_is_of_unit(content) || unit >= schedule->model->layers)
+        return tdm_content_bytes(schedule, content, unit, tokens);
+    for (uint32_t layer = 0; layer < schedule->model->layers; layer++) {
+        uint64_t bytes = tdm_content_bytes(schedule, content, layer, 0);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static void mark_slot(const struct plan *plan, const struct tdm_op *op,
+                      const struct tdm_access *access, uint32_t k)
+{
+    const struct tdm_program *program = plan->program;
+    const struct tdm_buffer *buffer = &program->buffers[access->buffer];
+    struct planned *planned = &plan->buffers[access->buffer];
+    enum tdm_content content = access->after.content;
+    uint32_t unit = access->after.layer, chunk = tdm_tag_at(access->after, k).chunk;
+    uint32_t slot = access->first_slot + k;
+    uint64_t most = most_bytes(program, content, unit);
+    uint64_t tokens = chunk < program->chunk_count ? program->chunks[chunk].tokens : 0;
+    if (content == TDM_LOGIT_TILE)
+        tokens = op->tokens;
+    planned->used[slot] = true;
+    planned->most_bytes = most > planned->most_bytes ? most : planned->most_bytes;
+
+    unsigned char *bytes = planned->bytes + slot * buffer->slot_bytes;
+    unsigned char *here = calloc(buffer->slot_bytes + 1, 1);
+    assert_non_null(here);
+    mark_content(program->schedule, access, tokens, tdm_dtype_bytes(buffer->dtype), here);
+    bool room =
+        (op->kind == TDM_OP_COPY && access->mode == TDM_WRITE) || content == TDM_TOKEN_ORDER;
+    uint64_t end = room ? tdm_content_bytes(program->schedule, content, unit, tokens) : 0;
+    for (uint64_t i = 0; i < buffer->slot_bytes; i++)
+        bytes[i] |= here[i] != NOTHING ? SOMETHING : i < end ? ROOM : NOTHING;
+    free(here);
+}
+
+static enum tdm_status mark_op(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct plan *plan = self;
+    (void)err;
+    for (uint32_t i = 0; item->kind == TDM_RUN && i < item->op->access_count; i++)
+        for (uint32_t k = 0;
+             item->op->access[i].buffer != TDM_NONE && k < item->op->access[i].slots; k++)
+            mark_slot(plan, item->op, &item->op->access[i], k);
+    return TDM_OK;
+}
+
+/* What is there before the step. */
+static void mark_state(const struct plan *plan)
+{
+    const struct tdm_schedule *schedule = plan->program->schedule;
+    for (uint32_t i = 0; i < plan->program->buffer_count; i++) {
+        const struct tdm_buffer *buffer = &plan->program->buffers[i];
+        struct planned *planned = &plan->buffers[i];
+        bool state = buffer->resident && buffer->by_part && buffer->initial.content != TDM_EMPTY;
+        for (uint32_t slot = 0; slot < buffer->slots && state; slot++) {
+            uint32_t unit = buffer->initial.layer + slot;
+            planned->used[slot] = true;
+            planned->most_bytes = most_bytes(plan->program, buffer->initial.content, unit);
+            mark_unit(schedule->model, unit, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
+                      planned->bytes + slot * buffer->slot_bytes);
+        }
+    }
+}
+
+static struct plan new_plan(const struct tdm_program *program)
+{
+    struct tdm_error err;
+    struct plan plan = {.program = program};
+    plan.buffers = calloc((size_t)program->buffer_count + 1, sizeof(*plan.buffers));
+    assert_non_null(plan.buffers);
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        plan.buffers[i].bytes = calloc(program->buffers[i].bytes + 1, 1);
+        plan.buffers[i].used = calloc((size_t)program->buffers[i].slots + 1, sizeof(bool));
+        assert_true(plan.buffers[i].bytes != NULL && plan.buffers[i].used != NULL);
+    }
+    mark_state(&plan);
+    assert_int_equal(tdm_program_emit(program, mark_op, &plan, &err), TDM_OK);
+    return plan;
+}
+
+static void free_plan(struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->program->buffer_count; i++) {
+        free(plan->buffers[i].bytes);
+        free(plan->buffers[i].used);
+    }
+    free(plan->buffers);
+}
+
+/* ---- byte by byte ---- */
+
+/* Every buffer gets bytes of its own. */
+static void spread(struct tdm_program *program)
+{
+    memset(program->arena_bytes, 0, sizeof(program->arena_bytes));
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        struct tdm_buffer *buffer = &program->buffers[i];
+        if (!buffer->used)
+            continue;
+        buffer->offset = program->arena_bytes[buffer->place];
+        program->arena_bytes[buffer->place] += tdm_size_align(buffer->bytes, 512);
+    }
+}
+
+static enum tdm_status run_step(struct tdm_execution *e, struct tdm_observer *observer,
+                                struct tdm_error *err)
+{
+    struct tdm_walk *walk = NULL;
+    struct tdm_step step;
+    enum tdm_status status = TDM_OK;
+    bool computes = e->arenas.backend->executes;
+    if (computes)
+        status = tdm_execution_step(e, 1, &step, err);
+    else
+        step = (struct tdm_step){.number = 1};
+    if (status == TDM_OK)
+        status = tdm_walk_new(e->program, &e->arenas, &walk, err);
+    if (status == TDM_OK)
+        status = tdm_walk_step(walk, &step, observer, NULL, err);
+    tdm_walk_free(walk);
+    return status;
+}
+
+/* Sets the bytes of [places] that no longer hold the pattern. */
+static enum tdm_status note_touched(struct tdm_execution *e, int pattern,
+                                    unsigned char *touched[TDM_PLACES], struct tdm_error *err)
+{
+    enum tdm_status status = tdm_execution_begin(e, pattern, err);
+    if (status == TDM_OK)
+        status = run_step(e, NULL, err);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        const unsigned char *base = e->arenas.base[place];
+        for (uint64_t i = 0; i < e->arenas.bytes[place]; i++)
+            touched[place][i] |= base[i] != pattern;
+    }
+    return status;
+}
+
+static enum tdm_status compare_bytes(const struct tdm_buffer *buffer, const struct planned *planned,
+                                     const unsigned char *touched, struct tdm_error *err)
+{
+    for (uint64_t i = 0; i < buffer->bytes; i++)
+        if (touched[i] ? planned->bytes[i] == NOTHING : planned->bytes[i] == SOMETHING)
+            return tdm_fail(err, TDM_INTERNAL, "byte %llu of slot %llu of \"%s\" is %s",
+                            (unsigned long long)(i % buffer->slot_bytes),
+                            (unsigned long long)(i / buffer->slot_bytes), buffer->name,
+                            touched[i] ? "touched, and nothing is there by plan"
+                                       : "not touched, and something is there by plan");
+    /* a ring may be longer than what passes through it */
+    for (uint32_t slot = 0; slot < buffer->slots; slot++)
+        if (!planned->used[slot] && (buffer->axis != TDM_AXIS_RING || slot == 0))
+            return tdm_fail(err, TDM_INTERNAL, "slot %u of \"%s\" is used by nobody", slot,
+                            buffer->name);
+    if (tdm_size_align(planned->most_bytes, SLOT_ALIGN) != buffer->slot_bytes)
+        return tdm_fail(err, TDM_INTERNAL, "slots of \"%s\" have %llu bytes for %llu", buffer->name,
+                        (unsigned long long)buffer->slot_bytes,
+                        (unsigned long long)planned->most_bytes);
+    return TDM_OK;
+}
+
+static enum tdm_status touched_is_planned(const struct tdm_schedule *schedule, uint64_t seed,
+                                          struct tdm_error *err)
+{
+    struct tdm_program *program;
+    struct tdm_execution e;
+    unsigned char *touched[TDM_PLACES];
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status != TDM_OK)
+        return status;
+    spread(program);
+    for (int place = 0; place < TDM_PLACES; place++) {
+        touched[place] = calloc(program->arena_bytes[place] + 1, 1);
+        assert_non_null(touched[place]);
+    }
+    struct plan plan = new_plan(program);
+    status = tdm_execution_open(program, "cpu", seed, &e, err);
+    if (status == TDM_OK)
+        status = note_touched(&e, ONE_PATTERN, touched, err);
+    if (status == TDM_OK)
+        status = note_touched(&e, OTHER_PATTERN, touched, err);
+    for (uint32_t i = 0; i < program->buffer_count && status == TDM_OK; i++) {
+        const struct tdm_buffer *buffer = &program->buffers[i];
+        if (buffer->used)
+            status = compare_bytes(buffer, &plan.buffers[i],
+                                   touched[buffer->place] + buffer->offset, err);
+    }
+    for (int place = 0; place < TDM_PLACES; place++)
+        free(touched[place]);
+    free_plan(&plan);
+    tdm_execution_close(&e);
+    return status;
+}
+
+/* ---- peaks ---- */
+
+/* Runs a step under an observer; its touches, malloc'ed, and the scanned arenas. */
+static enum tdm_status observe(const struct tdm_schedule *schedule, const char *backend,
+                               uint64_t seed, struct tdm_trace_touch **touches, size_t *count,
+                               uint64_t highest_byte[TDM_PLACES], uint64_t bytes[TDM_PLACES],
+                               struct tdm_error *err)
+{
+    struct tdm_program *program;
+    struct tdm_execution e;
+    struct tdm_observer *observer = NULL;
+    uint64_t touched;
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_execution_open(program, backend, seed, &e, err);
+    if (status == TDM_OK)
+        status = tdm_observer_new(program, &observer, err);
+    if (status == TDM_OK && e.arenas.backend->executes)
+        status = tdm_arenas_fill(&e.arenas, err);
+    if (status == TDM_OK && e.arenas.backend->executes)
+        status = tdm_state_init(&e.arenas, program, seed, err);
+    if (status == TDM_OK)
+        status = run_step(&e, observer, err);
+    *touches = NULL;
+    if (status == TDM_OK) {
+        *touches = calloc(tdm_observer_touch_capacity(observer) + 1, sizeof(**touches));
+        assert_non_null(*touches);
+        *count = tdm_observer_touches(observer, *touches);
+    }
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        bytes[place] = e.arenas.bytes[place];
+        if (e.arenas.backend->executes)
+            status = tdm_arenas_scan(&e.arenas, (enum tdm_place)place, &touched,
+                                     &highest_byte[place], err);
+    }
+    tdm_observer_free(observer);
+    tdm_execution_close(&e);
+    return status;
+}
+
+/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one may. */
+static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_PLACES],
+                         uint64_t most[TDM_PLACES])
+{
+    struct plan plan = new_plan(program);
+    memset(due, 0, TDM_PLACES * sizeof(*due));
+    memset(most, 0, TDM_PLACES * sizeof(*most));
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        const struct tdm_buffer *buffer = &program->buffers[i];
+        for (uint64_t k = 0; k < buffer->bytes && buffer->used; k++) {
+            uint64_t end = tdm_size_align(buffer->offset + k + 1, 8);
+            if (plan.buffers[i].bytes[k] == SOMETHING && end > due[buffer->place])
+                due[buffer->place] = end;
+            if (plan.buffers[i].bytes[k] != NOTHING && end > most[buffer->place])
+                most[buffer->place] = end;
+        }
+    }
+    free_plan(&plan);
+}
+
+static enum tdm_status peaks_are_predicted(const struct tdm_schedule *schedule, uint64_t seed,
+                                           struct tdm_error *err)
+{
+    struct tdm_program *program;
+    struct tdm_simulation simulation;
+    struct tdm_trace_touch *touches[2] = {NULL, NULL};
+    size_t count[2];
+    uint64_t highest[TDM_PLACES] = {0}, due[TDM_PLACES], most[TDM_PLACES], bytes[2][TDM_PLACES];
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_simulate(program, NULL, NULL, &simulation, err);
+    if (status == TDM_OK)
+        status = observe(schedule, "cpu", seed, &touches[0], &count[0], highest, bytes[0], err);
+    if (status == TDM_OK)
+        status = observe(schedule, "null", seed, &touches[1], &count[1], highest, bytes[1], err);
+    planned_ends(program, due, most);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        if (highest[place] < due[place] || highest[place] > most[place])
+            status =
+                tdm_fail(err, TDM_INTERNAL, "the %s arena is touched up to byte %llu, not %llu",
+                         tdm_place_name((enum tdm_place)place), (unsigned long long)highest[place],
+                         (unsigned long long)due[place]);
+        else if (bytes[0][place] != simulation.arena_bytes[place] ||
+                 bytes[1][place] != simulation.arena_bytes[place])
+            status =
+                tdm_fail(err, TDM_INTERNAL, "%llu and %llu bytes of %s, %llu predicted",
+                         (unsigned long long)bytes[0][place], (unsigned long long)bytes[1][place],
+                         tdm_place_name((enum tdm_place)place),
+                         (unsigned long long)simulation.arena_bytes[place]);
+    }
+    if (status == TDM_OK && (count[0] != count[1] ||
+                             memcmp(touches[0], touches[1], count[0] * sizeof(*touches[0])) != 0))
+        status = tdm_fail(err, TDM_INTERNAL, "cpu and null were not told of the same accesses");
+    free(touches[0]);
+    free(touches[1]);
+    tdm_program_free(program);
+    return status;
+}
+
+static void memory_is_as_planned(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
+    uint64_t cases = tdm_case_count(20, 150), failed = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n);
+        struct tdm_schedule *schedule;
+        struct tdm_error err;
+        char text[768];
+        assert_int_equal(tdm_random_schedule(seed, &options, &schedule, &err), TDM_OK);
+        if (touched_is_planned(schedule, seed, &err) != TDM_OK ||
+            peaks_are_predicted(schedule, seed, &err) != TDM_OK) {
+            failed++;
+            fprintf(stderr, "seed %llu: %s\n  %s\n", (unsigned long long)seed, err.message,
+                    tdm_schedule_describe(schedule, text, sizeof(text)));
+            tdm_case_again("property_memory", seed);
+        }
+        tdm_schedule_free(schedule);
+    }
+    print_message("%llu programs from seed %llu\n", (unsigned long long)cases,
+                  (unsigned long long)tdm_case_seed(BASE_SEED, 0));
+    assert_int_equal(failed, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_as_planned)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
