@@ -36,6 +36,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/exp.h \
 	executor/cpu/gemm.c \
 	executor/cpu/gemm.h \
+	executor/cpu/gradient_norm.c \
 	executor/cpu/head.c \
 	executor/cpu/move.c \
 	executor/cpu/multiply.c \
@@ -45,7 +46,8 @@ libexecutor_a_SOURCES += \
 	executor/cpu/products.c \
 	executor/cpu/rope.c \
 	executor/cpu/simd.h \
-	executor/cpu/swiglu.c
+	executor/cpu/swiglu.c \
+	executor/cpu/unit_blocks.h
 
 tidemark_executor_SOURCES += \
 	executor/main.c \

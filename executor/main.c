@@ -23,6 +23,7 @@ static const char help[] =
     "  --backend NAME     cpu: computes on this machine's cores (default)\n"
     "                     null: walks the program and counts, computes nothing\n"
     "  --weights WEIGHTS  random:SEED (default random:0); SEED also chooses where sequences begin\n"
+    "                     and rounds stochastically\n"
     "  --tokens FILE      any file, read as bytes: one token a byte; default random tokens\n"
     "  --steps N          steps to train (default 1)\n"
     "  --evaluate FILE    evaluate between steps by this schedule (plan --pass evaluate), on the\n"

@@ -41,7 +41,7 @@ enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,
                                        const int32_t *targets, struct tdm_error *err);
 
 /* After a step: the mean loss over its tokens, summed in chunk order; and the norm of the whole
- * gradient before any clipping (NAN without an optimizer). */
+ * gradient before any clipping (NAN of an evaluation). */
 enum tdm_status tdm_state_read_loss(const struct tdm_arenas *arenas,
                                     const struct tdm_program *program, double *loss,
                                     double *gradient_norm, struct tdm_error *err);

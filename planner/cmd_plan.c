@@ -30,6 +30,7 @@ struct arguments {
     bool has_memory, has_host_memory, force, json, done;
     enum tdm_optimizer optimizer;
     enum tdm_purpose pass;
+    enum tdm_clip clip;
 };
 
 static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
@@ -65,6 +66,11 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--pass: \"%s\" is not known; use train or evaluate",
                         optarg);
+    case 'C':
+        if (tdm_clip_parse(optarg, &a->clip))
+            return TDM_OK;
+        return tdm_fail(err, TDM_USAGE, "--clip: \"%s\" is not known; it must be %s", optarg,
+                        TDM_CLIP_NAMES);
     case 's':
         if (a->pair_count == MOST_PAIRS)
             return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
@@ -94,6 +100,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"sequences", required_argument, NULL, 'n'},
                                             {"optimizer", required_argument, NULL, 'O'},
                                             {"pass", required_argument, NULL, 'p'},
+                                            {"clip", required_argument, NULL, 'C'},
                                             {"set", required_argument, NULL, 's'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
@@ -171,6 +178,7 @@ static enum tdm_status make_request(const struct arguments *a, struct tdm_schedu
     }
     tdm_schedule_set_optimizer(schedule, a->optimizer);
     schedule->pass = a->pass;
+    tdm_schedule_set_clip(schedule, a->clip);
     status = set_limits(a, schedule, err);
     if (status == TDM_OK)
         status = tdm_schedule_set_sequences(schedule, (uint32_t)a->sequences, a->context, err);
@@ -335,6 +343,9 @@ const struct tdm_command tdm_cmd_plan = {
         "                      gradients only\n"
         "  --pass PASS         train (default); evaluate: forward to the loss, to run among steps that\n"
         "                      train, with the same optimizer and dtypes of state (run --evaluate)\n"
+        "  --clip WHAT         scale gradients down to a norm of optimizer.clip_norm: layer (each\n"
+        "                      layer's by itself, embedding and head too), global (all by the norm\n"
+        "                      of all, so optimizer.when=end) or none (default)\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout\n"
         "  --force             overwrite FILE\n"
@@ -364,7 +375,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  weights=device|host|N           where weights are at home: on the device, on the host and\n"
         "                      streamed through a ring, or N layers on the device\n"
         "  weights.embedding=PLACE, weights.head=PLACE     where those of embedding and head are\n"
-        "                      master, moments and gradients (with optimizer none) alike\n"
+        "                      master, moments and gradients (if they stay) alike\n"
         "  rings.NAME=N        slots of the staging rings, 1 to 16; NAME: weights (layers, default 2),\n"
         "                      optimizer (layers, default 1), stashed (chunks, default 2)\n"
         "  dtypes.NAME=bf16|fp32           NAME: weights, activations, kv, kv_gradients, gradients,\n"
@@ -372,7 +383,10 @@ const struct tdm_command tdm_cmd_plan = {
         "                      optimizer leaves a choice\n"
         "  optimizer.NAME=X    NAME: learning_rate, beta1, beta2, epsilon, weight_decay,\n"
         "                      warmup_steps; after them optimizer.schedule=constant|linear|cosine\n"
-        "                      to final_learning_rate (default 0) over decay_steps\n"
+        "                      to final_learning_rate (default 0) over decay_steps; clip_norm\n"
+        "                      (default 1)\n"
+        "  optimizer.when=layer|end        update a layer as soon as its gradient is complete\n"
+        "                      (default; in chunk-major order the group's), or all after the backward\n"
         "\n"
         "Examples:\n"
         "  tidemark plan qwen2.5-7b --context 256K\n"

@@ -2,6 +2,8 @@
 /* Estimates: counts of bodies times their costs, and sums of what is live together. */
 #include "planner/estimate_parts.h"
 
+#include "schedule/optimizer.h"
+
 /* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
  * none), and held of chunks [held, kept). */
 struct span {
@@ -239,7 +241,7 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
     bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
     *forward = e->weight_ring;
-    *backward = e->weight_ring + e->state_rings;
+    *backward = e->weight_ring + (tdm_updates_at_end(schedule) ? 0 : e->state_rings);
     if (inputs || inner)
         *backward += fetch_slots * e->x;
     if (inner)
@@ -259,31 +261,60 @@ static void raise_to(uint64_t *most, uint64_t bytes)
     *most = larger(*most, bytes);
 }
 
-/* Moments of a group in layer-major order: the first backward chunk of its top layer, and layer 0. */
+/* Device bytes of gradients of layers while the lowest of them, `layer`, goes backward, and those above
+ * it up to `top`. */
+static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, uint32_t top)
+{
+    const uint64_t *staying = e->staying_below[TDM_DEVICE];
+    return e->passing_below[top + 1] - e->passing_below[layer] + staying[e->layers] -
+           staying[layer];
+}
+
+/* The embedding's gradient is born after the first backward of layer 0: beside the workspace of a second
+ * one, if there is one. */
+static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
+{
+    return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
+}
+
+/* Device bytes of a layer's backward in layer-major order, beside what is stored. */
+static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
+                            uint32_t layer)
+{
+    uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
+    if (layer == 0)
+        work = beside_embedding_gradient(e, work) + e->embedding_room;
+    return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
+           layer_gradients(e, layer, layer) + (uint64_t)e->chunks * (e->x + e->kv + e->dkv) + work;
+}
+
+/* Host bytes of gradients of layers above `top`, which are complete. */
+static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
+{
+    const uint64_t *staying = e->staying_below[TDM_HOST];
+    return staying[e->layers] - staying[top + 1];
+}
+
+/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
+ * one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
                                 const struct stored *stored, uint64_t rings,
                                 struct tdm_estimate *estimate)
 {
-    uint64_t n = e->chunks, layers = span->top - span->first + 1;
-    uint64_t held[TDM_PLACES] = {0};
-    held[span->group->held_place] =
-        (layers - 1) * (n * e->x + (uint64_t)(span->kept - span->held) * e->attention);
-    uint64_t sweep = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->layer_gradient +
-                     n * (e->x + e->kv + e->dkv);
-    uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, span->top) +
-                    (span->top == 0 ? e->embedding_gradient + e->embedding_room : 0);
-    raise_to(&estimate->body_bytes, sweep + work + stored->kept[TDM_DEVICE] +
-                                        stored->inputs[TDM_DEVICE] + held[TDM_DEVICE]);
-    raise_to(&estimate->bytes[TDM_HOST],
-             stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] + held[TDM_HOST]);
-    if (span->first == 0 && layers > 1) {
-        uint64_t kept = on_host(span->group->kept_place) ? 0 : (n - span->kept) * e->attention;
-        uint64_t outputs =
-            on_host(span->group->held_place) ? 0 : (span->kept - span->held) * e->attention;
-        raise_to(&estimate->body_bytes, sweep + backward_work(e, span, TDM_LAYER_MAJOR, 0) +
-                                            e->embedding_gradient + e->embedding_room + kept +
-                                            outputs);
-    }
+    uint64_t n = e->chunks, above = span->top - span->first;
+    uint64_t kept = (n - span->kept) * e->attention, held = n * e->x;
+    uint64_t outputs = (uint64_t)(span->kept - span->held) * e->attention;
+    bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
+    uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device +
+                                        (far ? 0 : above * (held + outputs)));
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             (far ? above * (held + outputs) : 0) +
+                                             e->head_stays[TDM_HOST] +
+                                             host_gradients(e, span->top));
+    if (above > 0)
+        raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->first) + device -
+                                            (far_kept ? 0 : above * kept) + (far ? 0 : outputs));
 }
 
 /* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
@@ -299,17 +330,20 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
             held += e->attention;
     }
-    uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
-                     (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : 0) +
-                     n * e->kv * (span->top + 1) + layers * (n * e->dkv + e->layer_gradient) +
-                     held + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    uint64_t group =
+        e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + (one_group ? 1 : n) * e->x +
+        (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + n * e->kv * (span->top + 1) +
+        layers * n * e->dkv + layer_gradients(e, span->first, span->top) + held +
+        stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
     if (span->first == 0)
         raise_to(&estimate->body_bytes,
-                 group + backward_work(e, span, TDM_CHUNK_MAJOR, 0) + e->embedding_gradient);
+                 group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
         raise_to(&estimate->head_bytes, group + e->work_head);
-    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST]);
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
+                                             host_gradients(e, span->top));
 }
 
 /* The end of the forward, and in layer-major order the head after it. */
@@ -332,6 +366,20 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + e->kv) + work);
     raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
                                         e->head_gradient + e->work_head + e->head_room);
+}
+
+/* Updates after the backward begin with all gradients there. */
+static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
+{
+    uint64_t gradients[TDM_PLACES];
+    if (!tdm_updates_at_end(e->base))
+        return;
+    for (int place = 0; place < TDM_PLACES; place++)
+        gradients[place] =
+            e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
+    raise_to(&estimate->body_bytes, e->resident_bytes[TDM_DEVICE] + e->weight_ring +
+                                        e->state_rings + gradients[TDM_DEVICE]);
+    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST]);
 }
 
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
@@ -365,6 +413,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         first += group->layers;
     }
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
+    end_moments(e, &estimate);
 
     const struct tdm_machine *machine = schedule->machine;
     estimate.bytes[TDM_HOST] += e->resident_bytes[TDM_HOST];

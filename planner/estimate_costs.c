@@ -6,6 +6,7 @@
 #include "planner/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 
@@ -132,12 +133,50 @@ static void note_rings(struct tdm_estimator *e)
         return;
     e->state_rings = ring_bytes(base, TDM_STATE_MASTER, TDM_UNIT_MASTER, slots) +
                      2 * ring_bytes(base, TDM_STATE_MOMENTS, TDM_UNIT_MOMENT1, slots);
+    if (tdm_updates_at_end(base))
+        e->state_rings += ring_bytes(base, TDM_STATE_GRADIENTS, TDM_UNIT_GRADIENT, slots);
+}
+
+/* Bytes of a unit's gradient where it is summed, and where it stays until its update; 0 where it is
+ * resident, or not there. */
+static uint64_t gradient_bytes(const struct tdm_schedule *base, uint32_t unit, uint64_t bytes,
+                               uint64_t stays[TDM_PLACES])
+{
+    enum tdm_place home = tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit);
+    if (tdm_updates_at_end(base))
+        stays[home] = bytes;
+    return tdm_gradients_stay(base) && !tdm_updates_at_end(base) && home == TDM_DEVICE ? 0 : bytes;
+}
+
+static void note_gradients(struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    const struct tdm_model *model = base->model;
+    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        uint64_t bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, layer, 0);
+        uint64_t stays[TDM_PLACES] = {0};
+        uint64_t passes = gradient_bytes(base, layer, bytes, stays) - stays[TDM_DEVICE];
+        e->passing_below[layer + 1] = e->passing_below[layer] + passes;
+        for (int place = 0; place < TDM_PLACES; place++)
+            e->staying_below[place][layer + 1] = e->staying_below[place][layer] + stays[place];
+    }
+    uint64_t bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, embedding, 0);
+    e->embedding_gradient = gradient_bytes(base, embedding, bytes, e->embedding_stays);
+    if (model->tied) {
+        uint64_t tied = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
+        e->tied_gradient = e->embedding_gradient == 0 ? 0 : tied;
+        for (int place = 0; place < TDM_PLACES; place++)
+            if (e->embedding_stays[place] > 0)
+                e->embedding_stays[place] += tied;
+    }
+    bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, head, 0);
+    e->head_gradient = gradient_bytes(base, head, bytes, e->head_stays);
 }
 
 static void note_sizes(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
-    const struct tdm_model *model = base->model;
     uint64_t tokens = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++)
         tokens = larger(tokens, smaller(base->sequences[s].tokens, base->chunk_tokens));
@@ -146,20 +185,8 @@ static void note_sizes(struct tdm_estimator *e)
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
     note_rings(e);
-    if (base->pass == TDM_EVALUATE)
-        return; /* no gradients */
-    if (base->optimizer.kind == TDM_OPTIMIZER_NONE)
-        return;
-    for (uint32_t layer = 0; layer < e->layers; layer++)
-        e->layer_gradient =
-            larger(e->layer_gradient, tdm_content_bytes(base, TDM_UNIT_GRADIENT, layer, 0));
-    /* born after the first backward of layer 0: beside a second one, if there is one */
-    if (e->chunks > 1)
-        e->embedding_gradient =
-            tdm_content_bytes(base, TDM_UNIT_GRADIENT, tdm_model_embedding_unit(model), 0);
-    e->head_gradient = tdm_content_bytes(base, TDM_UNIT_GRADIENT, tdm_model_head_unit(model), 0);
-    if (model->tied)
-        e->tied_gradient = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
+    if (base->pass == TDM_TRAIN)
+        note_gradients(e);
 }
 
 static enum tdm_status run_small_step(struct tdm_estimator *e, const uint64_t *lengths,
@@ -353,6 +380,15 @@ static enum tdm_status count_classes(struct tdm_estimator *e, const uint32_t *cl
     return TDM_OK;
 }
 
+static bool take_layer_sums(struct tdm_estimator *e, uint32_t layers)
+{
+    size_t count = (size_t)layers + 1;
+    bool complete = (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
+    for (int place = 0; place < TDM_PLACES; place++)
+        complete &= (e->staying_below[place] = calloc(count, sizeof(uint64_t))) != NULL;
+    return complete;
+}
+
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **out,
                                   struct tdm_error *err)
 {
@@ -365,7 +401,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     uint32_t *class_list = NULL;
     uint64_t *lengths = calloc((size_t)base->sequence_count * 2 + 2, sizeof(*lengths));
     struct tdm_estimator *e = calloc(1, sizeof(*e));
-    if (lengths == NULL || e == NULL) {
+    if (lengths == NULL || e == NULL || !take_layer_sums(e, base->model->layers)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
     }
@@ -393,6 +429,9 @@ void tdm_estimator_free(struct tdm_estimator *e)
 {
     if (e == NULL)
         return;
+    free(e->passing_below);
+    for (int place = 0; place < TDM_PLACES; place++)
+        free(e->staying_below[place]);
     free(e->class_before);
     free(e->costs);
     free(e->kind_of);

@@ -36,7 +36,16 @@ struct tdm_estimator {
     uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, kv, dkv; /* bytes of a chunk's slot */
-    uint64_t layer_gradient, head_gradient, embedding_gradient, tied_gradient; /* not resident */
+
+    /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that pass
+     * are on the device while their layer, or in chunk-major order their group, goes backward; those
+     * that stay until the end of the backward are born there, on the device or, when they are complete,
+     * on the host. */
+    uint64_t *passing_below, *staying_below[TDM_PLACES];
+    /* of the head from its first tile on, of the embedding from layer 0 on */
+    uint64_t head_gradient, embedding_gradient, tied_gradient;
+    uint64_t head_stays[TDM_PLACES],
+        embedding_stays[TDM_PLACES]; /* of these; a tied one with both */
 };
 
 /* How many of the chunks [from, to) are of a class. */

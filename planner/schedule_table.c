@@ -173,13 +173,17 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     if (o->kind == TDM_OPTIMIZER_NONE)
         fprintf(out, ROW "none: all gradients stay on the device", "optimizer");
     else
-        fprintf(out, ROW "%s in the backward, master %s, moments %s, learning rate %g", "optimizer",
-                tdm_optimizer_name(o->kind), tdm_dtype_name(d->master), tdm_dtype_name(d->moments),
-                o->learning_rate);
+        fprintf(out, ROW "%s %s the backward, master %s, moments %s, learning rate %g", "optimizer",
+                tdm_optimizer_name(o->kind), o->when == TDM_WHEN_END ? "after" : "in",
+                tdm_dtype_name(d->master), tdm_dtype_name(d->moments), o->learning_rate);
     if (o->kind != TDM_OPTIMIZER_NONE && o->rate_schedule != TDM_RATE_CONSTANT)
         fprintf(out, ", %s to %g", tdm_rate_schedule_name(o->rate_schedule),
                 o->final_learning_rate);
     fputc('\n', out);
+    if (o->clip != TDM_CLIP_NONE)
+        fprintf(out, ROW "norm of %s at most %g\n", "clipping",
+                o->clip == TDM_CLIP_LAYER ? "each layer's gradient" : "all gradients",
+                o->clip_norm);
 }
 
 static void print_time(FILE *out, const struct tdm_schedule *schedule,

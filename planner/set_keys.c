@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "schedule/learning_rate.h"
+#include "schedule/optimizer.h"
 
 #include <errno.h>
 #include <math.h>
@@ -252,6 +253,12 @@ static enum tdm_status read_ring(struct reading *r, size_t field)
     return status;
 }
 
+static enum tdm_status read_when(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_when_parse(r->value, &r->schedule->optimizer.when) ? TDM_OK : bad(r, TDM_WHEN_NAMES);
+}
+
 #define FIELD(member) offsetof(struct tdm_schedule, member)
 
 static const struct key keys[] = {
@@ -299,13 +306,15 @@ static const struct key keys[] = {
     {"optimizer.schedule", read_rate_schedule, 0},
     {"optimizer.decay_steps", read_steps, FIELD(optimizer.decay_steps)},
     {"optimizer.final_learning_rate", read_number, FIELD(optimizer.final_learning_rate)},
+    {"optimizer.when", read_when, 0},
+    {"optimizer.clip_norm", read_number, FIELD(optimizer.clip_norm)},
 };
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))
 
 static enum tdm_status unknown_key(const char *key, size_t length, struct tdm_error *err)
 {
-    char list[704] = "";
+    char list[960] = "";
     size_t used = 0;
     tdm_fail(err, TDM_USAGE, "--set: unknown key \"%.*s\"", (int)(length < 64 ? length : 64), key);
     for (size_t i = 0; i < KEYS; i++) {

@@ -81,12 +81,13 @@ static void describe_op(const struct tdm_schedule *schedule, const struct tdm_ti
                         char *out, size_t bytes)
 {
     out[0] = '\0';
-    if (op->phase != TDM_OPTIMIZER_PHASE || op->kind != TDM_OP_OPTIMIZER)
+    bool of_unit = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER;
+    if (!of_unit)
         append(out, bytes, "%s ", tdm_phase_name(op->phase));
     append(out, bytes, "%s", tdm_op_kind_name(op->kind));
     if (op->layer < schedule->model->layers)
         append(out, bytes, ", layer %" PRIu32, op->layer);
-    else if (op->kind == TDM_OP_OPTIMIZER)
+    else if (of_unit)
         append(out, bytes, ", %s",
                op->layer == tdm_model_head_unit(schedule->model) ? "head" : "embedding");
     if (op->chunk != TDM_NONE)

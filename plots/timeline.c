@@ -25,6 +25,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
     case TDM_OP_HEAD:
     case TDM_OP_LOSS:
         return TDM_GROUP_HEAD;
+    case TDM_OP_GRADIENT_NORM:
     case TDM_OP_OPTIMIZER:
         return TDM_GROUP_OPTIMIZER;
     case TDM_OP_COPY:

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
+#include "schedule/optimizer.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -113,10 +114,9 @@ static uint32_t resident(struct builder *b, uint32_t number, enum tdm_content co
     return number;
 }
 
-/* Homes of a content of units: a row of layers at each place, one buffer each for embedding and head.
- * Between steps they hold `initial`. */
-static void declare_homes(struct builder *b, enum tdm_content content, enum tdm_content initial,
-                          const char *name)
+/* Homes of a content of units: a row of layers at each place, one buffer each for embedding and
+ * head. */
+static void declare_homes(struct builder *b, enum tdm_content content, const char *name)
 {
     if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
         return;
@@ -132,20 +132,20 @@ static void declare_homes(struct builder *b, enum tdm_content content, enum tdm_
         rows[TDM_ROW_LAYERS] = resident(b,
                                         declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
                                                 largest, 0, near, "%s.layers", name),
-                                        initial, 0, TDM_NONE);
+                                        content, 0, TDM_NONE);
     if (near < layers)
         rows[TDM_ROW_HOST_LAYERS] =
             resident(b,
                      declare(b, TDM_HOST, category, TDM_AXIS_UNIT, content, largest, 0,
                              layers - near, "%s.host_layers", name),
-                     initial, near, TDM_NONE);
+                     content, near, TDM_NONE);
     rows[TDM_ROW_EMBEDDING] = resident(b,
                                        declare(b, home->embedding, category, TDM_AXIS_UNIT, content,
                                                embedding, 0, 1, "%s.embedding", name),
-                                       initial, embedding, TDM_NONE);
+                                       content, embedding, TDM_NONE);
     rows[TDM_ROW_HEAD] = resident(
         b, declare(b, home->head, category, TDM_AXIS_UNIT, content, head, 0, 1, "%s.head", name),
-        initial, head, TDM_NONE);
+        content, head, TDM_NONE);
 }
 
 /* On the device: where what is at home on the host is used. */
@@ -174,14 +174,12 @@ static void declare_staged(struct builder *b, enum tdm_content content, uint32_t
 static void declare_state(struct builder *b)
 {
     const struct tdm_rings *rings = &b->schedule->rings;
-    declare_homes(b, TDM_UNIT_WEIGHTS, TDM_UNIT_WEIGHTS, "weights");
+    declare_homes(b, TDM_UNIT_WEIGHTS, "weights");
     declare_staged(b, TDM_UNIT_WEIGHTS, rings->weights, "weights");
-    if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
-        return;
     /* an evaluate pass has them too, untouched, so that it can run among steps that train */
-    declare_homes(b, TDM_UNIT_MASTER, TDM_UNIT_MASTER, "master");
-    declare_homes(b, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT1, "moment1");
-    declare_homes(b, TDM_UNIT_MOMENT2, TDM_UNIT_MOMENT2, "moment2");
+    declare_homes(b, TDM_UNIT_MASTER, "master");
+    declare_homes(b, TDM_UNIT_MOMENT1, "moment1");
+    declare_homes(b, TDM_UNIT_MOMENT2, "moment2");
     declare_staged(b, TDM_UNIT_MASTER, rings->optimizer, "master");
     declare_staged(b, TDM_UNIT_MOMENT1, rings->optimizer, "moment1");
     declare_staged(b, TDM_UNIT_MOMENT2, rings->optimizer, "moment2");
@@ -202,8 +200,6 @@ static void declare_residents(struct builder *b)
     layout->loss = resident(
         b, declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_CHUNK, TDM_LOSS, 0, 1, chunks, "loss"),
         TDM_EMPTY, TDM_NONE, TDM_NONE);
-    if (b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
-        return;
     if (b->schedule->pass == TDM_TRAIN)
         layout->norms = resident(b,
                                  declare(b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_UNIT,
@@ -211,15 +207,56 @@ static void declare_residents(struct builder *b)
                                  TDM_EMPTY, TDM_NONE, TDM_NONE);
 }
 
-bool tdm_gradients_stay(const struct tdm_schedule *schedule)
-{
-    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE;
-}
-
 bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit)
 {
     return !tdm_gradients_stay(program->schedule) ||
            tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit);
+}
+
+/* Where a unit's gradient stays: until its update, or without an optimizer beyond the step. */
+static uint32_t declare_gradient_home(struct builder *b, uint32_t unit, const char *name)
+{
+    enum tdm_place place = tdm_schedule_home(b->schedule, TDM_STATE_GRADIENTS, unit);
+    uint32_t number = declare(b, place, TDM_GRADIENTS, TDM_AXIS_UNIT, TDM_UNIT_GRADIENT, unit, 0, 1,
+                              "gradients.%s", name);
+    return tdm_updates_at_end(b->schedule) ? number
+                                           : resident(b, number, TDM_EMPTY, unit, TDM_NONE);
+}
+
+static void declare_gradient_homes(struct builder *b)
+{
+    uint32_t *rows = b->layout->home[TDM_UNIT_GRADIENT - TDM_UNIT_WEIGHTS];
+    char name[24];
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        snprintf(name, sizeof(name), "layer%u", layer);
+        b->layout->gradient_home[layer] = declare_gradient_home(b, layer, name);
+    }
+    rows[TDM_ROW_EMBEDDING] =
+        declare_gradient_home(b, tdm_model_embedding_unit(b->model), "embedding");
+    rows[TDM_ROW_HEAD] = declare_gradient_home(b, tdm_model_head_unit(b->model), "head");
+    if (tdm_updates_at_end(b->schedule))
+        declare_staged(b, TDM_UNIT_GRADIENT, b->schedule->rings.optimizer, "gradients");
+}
+
+/* Where the head adds to the gradient of a tied embedding; it stays where the embedding's does. */
+static void declare_tied_gradient(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    bool passes = tdm_gradient_passes(b->program, tdm_model_embedding_unit(b->model));
+    bool outlives = b->schedule->optimizer.kind == TDM_OPTIMIZER_NONE; /* the step */
+    enum tdm_content content = TDM_TIED_GRADIENT;
+
+    layout->tied_gradient =
+        declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0, 1, "gradients.tied");
+    if (tdm_gradients_stay(b->schedule) && passes)
+        layout->tied_home = declare(b, TDM_HOST, TDM_GRADIENTS, TDM_AXIS_UNIT, content, 0, 0, 1,
+                                    "gradients.tied_home");
+    if (outlives)
+        resident(b, passes ? layout->tied_home : layout->tied_gradient, TDM_EMPTY, TDM_NONE,
+                 TDM_NONE);
+    else if (layout->tied_home != TDM_NONE)
+        layout->staged_tied = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content, 0, 0, 1,
+                                      "staged_gradients.tied");
 }
 
 /* Where gradients are summed: at home where that is the device and they stay there; else one layer's
@@ -235,7 +272,7 @@ static void declare_gradients(struct builder *b)
     enum tdm_content content = TDM_UNIT_GRADIENT;
 
     if (tdm_gradients_stay(schedule))
-        declare_homes(b, content, TDM_EMPTY, "gradients");
+        declare_gradient_homes(b);
     uint32_t row = TDM_NONE, group_of_row = TDM_NONE, first = 0; /* layer of the row */
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
@@ -265,19 +302,8 @@ static void declare_gradients(struct builder *b)
                                 ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
                                           head, 0, 1, "gradients.head_sum")
                                 : tdm_home_of(b->program, content, head).buffer;
-    if (!model->tied)
-        return;
-    layout->tied_gradient = declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_UNIT, TDM_TIED_GRADIENT,
-                                    0, 0, 1, "gradients.tied");
-    if (!tdm_gradients_stay(schedule))
-        return;
-    if (tdm_gradient_passes(b->program, embedding))
-        layout->tied_home = resident(b,
-                                     declare(b, TDM_HOST, TDM_GRADIENTS, TDM_AXIS_UNIT,
-                                             TDM_TIED_GRADIENT, 0, 0, 1, "gradients.tied_home"),
-                                     TDM_EMPTY, TDM_NONE, TDM_NONE);
-    else
-        resident(b, layout->tied_gradient, TDM_EMPTY, TDM_NONE, TDM_NONE);
+    if (model->tied)
+        declare_tied_gradient(b);
 }
 
 /* Does a layer run forward again with its group? In chunk-major order the last layer of all does too:
@@ -505,8 +531,9 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     uint32_t *scalars[] = {&layout->tokens,        &layout->loss,
                            &layout->norms,         &layout->embedding_gradient,
                            &layout->head_gradient, &layout->tied_gradient,
-                           &layout->tied_home,     &layout->stream,
-                           &layout->fetched_x,     &layout->stashed_x};
+                           &layout->tied_home,     &layout->staged_tied,
+                           &layout->stream,        &layout->fetched_x,
+                           &layout->stashed_x};
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
         *scalars[i] = TDM_NONE;
     for (int store = 0; store < TDM_STORES; store++)
@@ -520,6 +547,7 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
     uint32_t **by_layer[] = {
         &layout->layer_gradient,
         &layout->layer_gradient_slot,
+        &layout->gradient_home,
         &layout->kv,
         &layout->own_kv,
         &layout->host_kv,
@@ -564,6 +592,7 @@ void tdm_layout_free(struct tdm_layout *layout)
     free(layout->input);
     free(layout->layer_gradient);
     free(layout->layer_gradient_slot);
+    free(layout->gradient_home);
     free(layout->kv);
     free(layout->own_kv);
     free(layout->host_kv);
@@ -632,7 +661,9 @@ struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content c
     const uint32_t *rows = program->layout->home[content - TDM_UNIT_WEIGHTS];
     uint32_t near = program->schedule->homes[tdm_state_of(content)].device_layers;
     struct tdm_ref ref = {TDM_NONE, 0};
-    if (unit < model->layers)
+    if (content == TDM_UNIT_GRADIENT && unit < model->layers)
+        ref.buffer = program->layout->gradient_home[unit];
+    else if (unit < model->layers)
         ref = unit < near ? (struct tdm_ref){rows[TDM_ROW_LAYERS], unit}
                           : (struct tdm_ref){rows[TDM_ROW_HOST_LAYERS], unit - near};
     else

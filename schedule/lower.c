@@ -8,6 +8,7 @@
  * emitted when it enters and its ops when it leaves.
  */
 #include "schedule/lower_parts.h"
+#include "schedule/optimizer.h"
 
 /* ---- markers: where buffers begin and end ---- */
 
@@ -65,10 +66,12 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
 /* A gradient is complete: if it stays and its home is far, it goes there. */
 static void end_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
-    if (tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
-        tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_gradient_ref(l, unit),
-                          tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit),
-                          tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
+    if (!tdm_home_is_far(l->program, TDM_UNIT_GRADIENT, unit))
+        return;
+    struct tdm_ref home = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
+    tdm_low_alloc_gradient(l, home.buffer);
+    tdm_low_copy_unit(l, body, TDM_LANE_D2H, tdm_low_gradient_ref(l, unit), home,
+                      tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0));
 }
 
 static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body)
@@ -76,10 +79,12 @@ static void end_tied_gradient(struct tdm_lowering *l, const struct tdm_body *bod
     uint32_t embedding = tdm_model_embedding_unit(l->model);
     if (!tdm_gradient_passes(l->program, embedding))
         return;
-    if (l->layout->tied_home != TDM_NONE)
+    if (l->layout->tied_home != TDM_NONE) {
+        tdm_low_alloc_gradient(l, l->layout->tied_home);
         tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->tied_gradient, 0},
                           (struct tdm_ref){l->layout->tied_home, 0},
                           tdm_low_sum_tag(TDM_TIED_GRADIENT, embedding, TDM_NONE, 0));
+    }
     tdm_low_release(l, l->layout->tied_gradient);
 }
 
@@ -160,6 +165,8 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
         if (forward) {
             alloc_kept(l, body->group, layer);
         } else {
+            if (!tdm_gradient_passes(l->program, layer))
+                tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
             tdm_low_alloc(l, l->layout->dkv[layer]);
             tdm_low_alloc(l, l->layout->held_input[layer]);
             alloc_held(l, body->group, layer);
@@ -230,6 +237,10 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
     void (*act)(struct tdm_lowering *, uint32_t) = begin ? tdm_low_alloc : tdm_low_release;
     bool forward = body->phase == TDM_FORWARD;
     uint32_t embedding = tdm_model_embedding_unit(l->model);
+    if (body->phase == TDM_OPTIMIZER_PHASE) {
+        tdm_low_stream_phase(l, body, begin);
+        return;
+    }
     phase_rings(l, forward, act);
     tdm_low_stream_phase(l, body, begin);
     l->next_fetched_x = l->next_stashed_x = 0;
@@ -253,11 +264,9 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
     bool passes = tdm_gradient_passes(l->program, head);
     use_head(l, body, begin);
     if (begin) {
-        if (passes)
-            tdm_low_alloc(l, l->layout->head_gradient);
+        tdm_low_alloc_gradient(l, l->layout->head_gradient);
         /* lives until the embedding's gradient is complete too */
-        if (tdm_gradient_passes(l->program, tdm_model_embedding_unit(l->model)))
-            tdm_low_alloc(l, l->layout->tied_gradient);
+        tdm_low_alloc_gradient(l, l->layout->tied_gradient);
         return;
     }
     end_gradient(l, body, head);
@@ -308,6 +317,9 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
     case TDM_BODY_BACKWARD:
         tdm_low_visit(l, body, body->layer);
         tdm_low_backward_body(l, pending);
+        break;
+    case TDM_BODY_GRADIENT_NORM:
+        tdm_low_gradient_norm_body(l, body);
         break;
     case TDM_BODY_OPTIMIZER:
         tdm_low_optimizer_body(l, body);

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "schedule/attend.h"
+#include "schedule/optimizer.h"
 
 /* One LM-head tile; tiles of the whole step are numbered through, and run in reverse. */
 struct head_tile {
@@ -299,8 +300,7 @@ static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *bo
     on_unit.layer = unit;
 
     if (body->chunk == chunks - 1) { /* rows of tokens that do not occur stay zero */
-        if (tdm_gradient_passes(l->program, unit))
-            tdm_low_alloc(l, gradient.buffer);
+        tdm_low_alloc_gradient(l, gradient.buffer);
         tdm_low_op_begin(l, &on_unit, TDM_OP_ZERO, TDM_PART_EMBEDDING);
         tdm_low_access(l, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
                        tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), before, bytes);
@@ -345,8 +345,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 
     if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
-        if (tdm_gradient_passes(l->program, layer))
-            tdm_low_alloc(l, l->layout->layer_gradient[layer]);
+        tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
@@ -399,33 +398,88 @@ static void updates(struct tdm_lowering *l, enum tdm_content content, enum tdm_d
                    tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
 }
 
-void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+/* The complete gradient of the op's unit, at `ref`. */
+static void reads_gradient(struct tdm_lowering *l, struct tdm_ref ref)
+{
+    struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
+    tdm_low_access(
+        l, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
+        tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, l->schedule->dtypes.gradients));
+}
+
+/* The part of it that the head of a tied embedding made. */
+static void reads_tied_gradient(struct tdm_lowering *l, uint32_t buffer)
+{
+    uint32_t unit = l->op.layer;
+    if (!l->model->tied || unit != tdm_model_embedding_unit(l->model))
+        return;
+    struct tdm_tag complete = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
+    tdm_low_access(l, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
+                   tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.gradients));
+}
+
+void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t unit = body->layer;
+    struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
+    tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
+    reads_gradient(l, tdm_low_gradient_ref(l, unit));
+    tdm_low_access(l, (struct tdm_ref){l->layout->norms, unit}, 1, TDM_WRITE, 0, norm, norm,
+                   sizeof(double));
+    reads_tied_gradient(l, l->layout->tied_gradient);
+    tdm_low_op_end(l);
+}
+
+/* What the update scales its gradient by: nothing, the norm of its unit, or those of all. */
+static void reads_norms(struct tdm_lowering *l)
+{
+    enum tdm_clip clip = l->schedule->optimizer.clip;
+    if (clip == TDM_CLIP_NONE) {
+        tdm_low_absent(l);
+        return;
+    }
+    uint32_t first = clip == TDM_CLIP_GLOBAL ? 0 : l->op.layer;
+    uint32_t units = clip == TDM_CLIP_GLOBAL ? l->model->unit_count : 1;
+    struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, first, TDM_NONE);
+    tdm_low_access(l, (struct tdm_ref){l->layout->norms, first}, units, TDM_READ, 0, norms, norms,
+                   units * sizeof(double));
+}
+
+/* What the update was the last to need. Gradients that do not stay die with the sweep that made them,
+ * all but the embedding's. */
+static void release_gradient(struct tdm_lowering *l, uint32_t unit)
 {
     const struct tdm_layout *layout = l->layout;
+    bool embedding = unit == tdm_model_embedding_unit(l->model);
+    if (tdm_gradients_stay(l->schedule)) {
+        tdm_low_release(l, tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit).buffer);
+        if (embedding)
+            tdm_low_release(l, layout->tied_home != TDM_NONE ? layout->tied_home
+                                                             : layout->tied_gradient);
+    } else if (embedding) {
+        tdm_low_release(l, layout->embedding_gradient);
+    }
+}
+
+void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
     const struct tdm_dtypes *dtypes = &l->schedule->dtypes;
+    const struct tdm_layout *layout = l->layout;
     uint32_t unit = body->layer;
-    uint32_t embedding = tdm_model_embedding_unit(l->model);
-    uint64_t gradient_bytes = tdm_part_bytes(l->model, unit, TDM_PART_ALL, dtypes->gradients);
-    struct tdm_tag gradient = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, 0);
 
     tdm_low_update_begin(l, body, unit);
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
     updates(l, TDM_UNIT_WEIGHTS, dtypes->weights);
-    tdm_low_access(l, tdm_low_gradient_ref(l, unit), 1, TDM_READ, TDM_PART_ALL, gradient, gradient,
-                   gradient_bytes);
+    reads_gradient(l, tdm_gradients_stay(l->schedule)
+                          ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
+                          : tdm_low_gradient_ref(l, unit));
     updates(l, TDM_UNIT_MASTER, dtypes->master);
     updates(l, TDM_UNIT_MOMENT1, dtypes->moments);
     updates(l, TDM_UNIT_MOMENT2, dtypes->moments);
-    struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
-    tdm_low_access(l, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE, 0, norms, norms,
-                   sizeof(double));
-    if (unit == embedding && l->model->tied) {
-        struct tdm_tag tied = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
-        tdm_low_access(l, (struct tdm_ref){layout->tied_gradient, 0}, 1, TDM_READ, 0, tied, tied,
-                       gradient_bytes);
-    }
+    reads_norms(l);
+    reads_tied_gradient(l, layout->tied_home != TDM_NONE ? layout->staged_tied
+                                                         : layout->tied_gradient);
     tdm_low_op_end(l);
-    if (unit == embedding)
-        tdm_low_release(l, layout->embedding_gradient);
     tdm_low_update_end(l, body, unit);
+    release_gradient(l, unit);
 }

@@ -116,6 +116,12 @@ void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part 
                    what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
 }
 
+void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer)
+{
+    if (buffer != TDM_NONE && !l->program->buffers[buffer].resident)
+        tdm_low_alloc(l, buffer);
+}
+
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
 {
     if (unit < l->model->layers)

@@ -85,6 +85,8 @@ void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content);
 
 /* Units: weights as an operand, the slot of a gradient. */
 void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part);
+/* Allocates a buffer of gradients unless it outlives the step, as without an optimizer. */
+void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
 
 /* Adds a contribution to a part's gradient; contributors come in falling order, and `first`, the
@@ -210,8 +212,9 @@ void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 void tdm_low_loss_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Final norm, LM head and loss: a row of the last X becomes the same row of its gradient. */
 void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
-/* Recompute of what is not there, and backward; the update of a unit. */
+/* Recompute of what is not there, and backward; norm of a unit's gradient; its update. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 #endif

@@ -7,9 +7,11 @@
  * fetches them, and a layer that is still in the ring when its next visit comes (where the forward
  * turns into the backward) is not fetched again. Embedding and head have rooms, filled while somebody
  * uses them. Masters and moments pass through a ring of their own in the order of the updates; when an
- * update is done they go home, and the slot is filled for the next.
+ * update is done they go home, and the slot is filled for the next. Gradients that stayed until the end
+ * of the backward at home on the host come back with them.
  */
 #include "schedule/lower_parts.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 
@@ -46,7 +48,9 @@ static bool uses_layer(const struct tdm_body *body, uint32_t layers)
             body->kind == TDM_BODY_BACKWARD || body->kind == TDM_BODY_OPTIMIZER);
 }
 
-static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2};
+/* What an update needs beside the weights; it leaves the gradient, the last of them, as it is. */
+static const enum tdm_content states[] = {TDM_UNIT_MASTER, TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2,
+                                          TDM_UNIT_GRADIENT};
 #define STATES (sizeof(states) / sizeof(states[0]))
 
 static bool has_far_state(const struct tdm_program *program, uint32_t unit)
@@ -189,7 +193,20 @@ static void fetch_state(struct tdm_lowering *l, const struct tdm_body *body,
 {
     if (tdm_home_is_far(l->program, content, unit))
         tdm_low_copy_unit(l, body, TDM_LANE_H2D, tdm_home_of(l->program, content, unit), to,
-                          tdm_low_tag(content, unit, TDM_NONE));
+                          content == TDM_UNIT_GRADIENT ? tdm_low_sum_tag(content, unit, TDM_NONE, 0)
+                                                       : tdm_low_tag(content, unit, TDM_NONE));
+}
+
+/* The part of a tied embedding's gradient that the head made. */
+static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
+{
+    const struct tdm_layout *layout = l->layout;
+    if (unit != tdm_model_embedding_unit(l->model) || layout->staged_tied == TDM_NONE)
+        return;
+    tdm_low_alloc(l, layout->staged_tied);
+    tdm_low_copy_unit(l, body, TDM_LANE_H2D, (struct tdm_ref){layout->tied_home, 0},
+                      (struct tdm_ref){layout->staged_tied, 0},
+                      tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
 }
 
 /* Fills the ring as far as updates that are done have left it free. */
@@ -232,12 +249,13 @@ void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, u
             tdm_low_alloc(l, room.buffer);
             fetch_state(l, body, states[i], unit, room);
         }
+    fetch_tied_gradient(l, body, unit);
 }
 
 void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
     send_home(l, body, TDM_UNIT_WEIGHTS, unit);
-    for (size_t i = 0; i < STATES; i++)
+    for (size_t i = 0; i < STATES && states[i] != TDM_UNIT_GRADIENT; i++)
         send_home(l, body, states[i], unit);
     if (is_layer(l, unit)) {
         if (has_far_state(l->program, unit)) {
@@ -250,6 +268,8 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
     for (size_t i = 0; i < STATES; i++)
         if (tdm_home_is_far(l->program, states[i], unit))
             tdm_low_release(l, staged(l, states[i], room_of(l, unit)));
+    if (unit == tdm_model_embedding_unit(l->model))
+        tdm_low_release(l, l->layout->staged_tied);
 }
 
 /* ---- phases ---- */
@@ -260,11 +280,14 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
     if (forward && begin)
         for (uint32_t slot = 0; slot < TDM_MAX_RING; slot++)
             l->ring.layer[slot] = TDM_NONE;
-    bool only = l->schedule->pass == TDM_EVALUATE; /* phase of its step */
-    /* weights pass from the begin of the forward to the end of the backward */
-    if (only || forward == begin)
-        (begin ? tdm_low_alloc : tdm_low_release)(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
-    if (forward)
+    enum tdm_phase last = l->schedule->pass == TDM_EVALUATE ? TDM_FORWARD
+                          : tdm_updates_at_end(l->schedule) ? TDM_OPTIMIZER_PHASE
+                                                            : TDM_BACKWARD;
+    if (begin && forward)
+        tdm_low_alloc(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
+    if (!begin && body->phase == last)
+        tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
+    if (forward || body->phase != last) /* there are no updates */
         return;
     for (size_t i = 0; i < STATES; i++)
         (begin ? tdm_low_alloc : tdm_low_release)(l, staged(l, states[i], TDM_ROW_LAYERS));

@@ -47,7 +47,7 @@ struct tdm_layout {
     uint32_t home[TDM_UNIT_CONTENTS][TDM_UNIT_ROWS];
     uint32_t staged[TDM_UNIT_CONTENTS][TDM_UNIT_ROWS];
     /* where gradients are summed; a tied one goes to tied_home if embedding gradients are far */
-    uint32_t embedding_gradient, head_gradient, tied_gradient, tied_home;
+    uint32_t embedding_gradient, head_gradient, tied_gradient, tied_home, staged_tied;
     uint32_t stream; /* X between layers in the forward (layer-major, or without a backward), DX
                             * in the backward */
     uint32_t stream_slots;         /* one a chunk, or 1 where one chunk at a time is under way */
@@ -58,6 +58,7 @@ struct tdm_layout {
     uint32_t *input;          /* [groups] stored input; the first group has none */
     uint32_t *layer_gradient; /* [layers] */
     uint32_t *layer_gradient_slot;
+    uint32_t *gradient_home; /* [layers] where gradients stay; none if they do not */
     uint32_t *kv;      /* [layers] row for one sweep, shared by the layers; none in chunk-major */
     uint32_t *own_kv;  /* [layers] row of a layer whose K and V outlive a sweep on the device */
     uint32_t *host_kv; /* [layers] K and V kept on the host */
@@ -101,9 +102,6 @@ bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uin
 /* Bodies by which fetches run ahead: the schedule's prefetch, but fewer than the chunks, so that a
  * fetch never overtakes the op that writes its source. */
 uint32_t tdm_prefetch_depth(const struct tdm_program *program);
-
-/* Do the gradients of all units exist at once, at the end of the backward? */
-bool tdm_gradients_stay(const struct tdm_schedule *schedule);
 
 /* Does a unit's gradient leave the place where it is summed when it is complete: to its home on the
  * host, or because it was used? */

@@ -2,6 +2,8 @@
 /* The loop nest: both orders written as plain loops over groups, layers and chunks. */
 #include "schedule/nest.h"
 
+#include "schedule/optimizer.h"
+
 struct walk {
     const struct tdm_schedule *schedule;
     uint32_t chunks;
@@ -18,7 +20,7 @@ static void visit(struct walk *walk, enum tdm_body_kind kind, enum tdm_pass pass
     if (walk->status != TDM_OK)
         return;
     struct tdm_body body = {kind, walk->phase, pass, group, layer, chunk};
-    if (kind == TDM_BODY_OPTIMIZER)
+    if (kind == TDM_BODY_GRADIENT_NORM || kind == TDM_BODY_OPTIMIZER)
         body.phase = TDM_OPTIMIZER_PHASE;
     walk->status = walk->visit(walk->self, &body, walk->err);
 }
@@ -34,10 +36,31 @@ static void phase_end(struct walk *walk)
     visit(walk, TDM_BODY_PHASE_END, TDM_PASS_FIRST, TDM_NONE, TDM_NONE, TDM_NONE);
 }
 
-static void optimizer(struct walk *walk, uint32_t unit)
+static void update(struct walk *walk, uint32_t unit)
 {
-    if (walk->schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
-        visit(walk, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+    visit(walk, TDM_BODY_OPTIMIZER, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+}
+
+/* Nothing more is added to the gradient of a unit. */
+static void gradient_complete(struct walk *walk, uint32_t unit)
+{
+    visit(walk, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
+    if (!tdm_gradients_stay(walk->schedule))
+        update(walk, unit);
+}
+
+/* All units; lower layers first, which the backward left last. */
+static void update_at_end(struct walk *walk)
+{
+    const struct tdm_model *model = walk->schedule->model;
+    if (!tdm_updates_at_end(walk->schedule))
+        return;
+    phase_begin(walk, TDM_OPTIMIZER_PHASE);
+    update(walk, tdm_model_head_unit(model));
+    for (uint32_t layer = 0; layer < model->layers; layer++)
+        update(walk, layer);
+    update(walk, tdm_model_embedding_unit(model));
+    phase_end(walk);
 }
 
 /* A layer over all chunks, in rising order. */
@@ -58,7 +81,7 @@ static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
         visit(walk, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, chunk);
     for (uint32_t chunk = walk->chunks; chunk-- > 0;)
         visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
-    optimizer(walk, layer);
+    gradient_complete(walk, layer);
     visit(walk, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
 }
 
@@ -89,12 +112,13 @@ static void layer_major(struct walk *walk)
     visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
     for (uint32_t chunk = walk->chunks; chunk-- > 0;)
         visit(walk, TDM_BODY_HEAD, TDM_PASS_BACKWARD, TDM_NONE, model->layers, chunk);
-    optimizer(walk, tdm_model_head_unit(model));
+    gradient_complete(walk, tdm_model_head_unit(model));
     visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
     for (uint32_t group = schedule->group_count; group-- > 0;)
         layer_major_group(walk, group);
-    optimizer(walk, tdm_model_embedding_unit(model));
+    gradient_complete(walk, tdm_model_embedding_unit(model));
     phase_end(walk);
+    update_at_end(walk);
 }
 
 static void chunk_major_forward(struct walk *walk, uint32_t group, bool last)
@@ -127,7 +151,7 @@ static void chunk_major_backward(struct walk *walk, uint32_t group, bool last)
             visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
     }
     for (uint32_t layer = top + 1; layer-- > first;)
-        optimizer(walk, layer);
+        gradient_complete(walk, layer);
     visit(walk, TDM_BODY_GROUP_END, TDM_PASS_BACKWARD, group, TDM_NONE, TDM_NONE);
 }
 
@@ -147,12 +171,13 @@ static void chunk_major(struct walk *walk)
             visit(walk, TDM_BODY_HEAD_BEGIN, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
         chunk_major_backward(walk, group, group == last);
         if (group == last) {
-            optimizer(walk, tdm_model_head_unit(schedule->model));
+            gradient_complete(walk, tdm_model_head_unit(schedule->model));
             visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
         }
     }
-    optimizer(walk, tdm_model_embedding_unit(schedule->model));
+    gradient_complete(walk, tdm_model_embedding_unit(schedule->model));
     phase_end(walk);
+    update_at_end(walk);
 }
 
 /* A forward alone, and the loss where the last X of a chunk is there. */

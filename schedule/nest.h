@@ -20,12 +20,13 @@ enum tdm_body_kind {
     TDM_BODY_LAYER_END,
     TDM_BODY_HEAD_BEGIN,
     TDM_BODY_HEAD_END,
-    TDM_BODY_FORWARD,   /* a layer forward for a chunk */
-    TDM_BODY_KV,        /* its K and V alone: norm and KV product */
-    TDM_BODY_HEAD,      /* final norm, LM head and loss of a chunk, forward and backward */
-    TDM_BODY_LOSS,      /* final norm, LM head and loss of a chunk, forward alone */
-    TDM_BODY_BACKWARD,  /* recompute of what is not there, and backward */
-    TDM_BODY_OPTIMIZER, /* of unit `layer` */
+    TDM_BODY_FORWARD,       /* a layer forward for a chunk */
+    TDM_BODY_KV,            /* its K and V alone: norm and KV product */
+    TDM_BODY_HEAD,          /* final norm, LM head and loss of a chunk, forward and backward */
+    TDM_BODY_LOSS,          /* final norm, LM head and loss of a chunk, forward alone */
+    TDM_BODY_BACKWARD,      /* recompute of what is not there, and backward */
+    TDM_BODY_GRADIENT_NORM, /* of unit `layer`, whose gradient is complete */
+    TDM_BODY_OPTIMIZER,     /* of unit `layer` */
 };
 
 enum tdm_pass {

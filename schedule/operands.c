@@ -18,6 +18,8 @@ struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k)
 {
     if (tag.chunk != TDM_NONE)
         tag.chunk += k;
+    else if (tag.layer != TDM_NONE)
+        tag.layer += k;
     return tag;
 }
 
@@ -238,11 +240,15 @@ static const struct op_rule op_rules[] = {
       READS(TDM_UNIT_WEIGHTS, OF_OUTPUT),
       {TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, ROWS},
       ADDS(TDM_LOSS, OF_NONE, ROWS)}},
+    {TDM_OP_GRADIENT_NORM,
+     TDM_PART_ALL,
+     {READS_SUM(TDM_UNIT_GRADIENT, COMPLETE), WRITES(TDM_GRADIENT_NORM, OF_LAYER),
+      READS_SUM(TDM_TIED_GRADIENT, COMPLETE)}},
     {TDM_OP_OPTIMIZER,
      TDM_PART_ALL,
      {ADDS(TDM_UNIT_WEIGHTS, OF_LAYER, CLOSES), READS_SUM(TDM_UNIT_GRADIENT, COMPLETE),
       ADDS(TDM_UNIT_MASTER, OF_LAYER, CLOSES), ADDS(TDM_UNIT_MOMENT1, OF_LAYER, CLOSES),
-      ADDS(TDM_UNIT_MOMENT2, OF_LAYER, CLOSES), WRITES(TDM_GRADIENT_NORM, OF_LAYER),
+      ADDS(TDM_UNIT_MOMENT2, OF_LAYER, CLOSES), READS(TDM_GRADIENT_NORM, OF_LAYER),
       READS_SUM(TDM_TIED_GRADIENT, COMPLETE)}},
 };
 
@@ -380,6 +386,8 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
         return schedule->dtypes.master != TDM_DTYPE_NONE;
     if (rule->after == TDM_UNIT_MOMENT1 || rule->after == TDM_UNIT_MOMENT2)
         return schedule->dtypes.moments != TDM_DTYPE_NONE;
+    if (rule->after == TDM_GRADIENT_NORM && rule->mode == TDM_READ)
+        return schedule->optimizer.clip != TDM_CLIP_NONE;
     if (rule->after == TDM_TIED_GRADIENT)
         return schedule->model->tied && op->layer == tdm_model_embedding_unit(schedule->model);
     if (rule->sum == OPENS || rule->sum == JOINS) {
@@ -417,8 +425,10 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
             seen_chunks(step, op, rule->sum, &first_chunk, &due.slots);
             due.before.chunk = due.after.chunk = first_chunk;
         }
-    } else if (op->kind == TDM_OP_OPTIMIZER) {
-        due.before.chunk = due.after.chunk = TDM_NONE;
+    } else if (rule->after == TDM_GRADIENT_NORM && rule->mode == TDM_READ &&
+               step->program->schedule->optimizer.clip == TDM_CLIP_GLOBAL) {
+        due.slots = model->unit_count;
+        due.before.layer = due.after.layer = 0;
     }
 
     if (rule->mode != TDM_ACCUMULATE)
@@ -501,7 +511,7 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
 {
     const struct tdm_program *program = step->program;
     const struct tdm_model *model = program->schedule->model;
-    if (op->kind == TDM_OP_OPTIMIZER)
+    if (op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER)
         return op->layer < model->unit_count && op->chunk == TDM_NONE && op->tokens == 0;
     if (op->chunk >= program->chunk_count)
         return false;

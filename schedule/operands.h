@@ -22,7 +22,7 @@ bool tdm_content_is_of_unit(enum tdm_content content);
 
 bool tdm_tag_same(struct tdm_tag a, struct tdm_tag b);
 
-/* The tag of the k-th slot of a range. */
+/* The tag of the k-th slot of a range: of the k-th chunk after the first, or else the k-th unit. */
 struct tdm_tag tdm_tag_at(struct tdm_tag tag, uint32_t k);
 
 #define TDM_TAG_TEXT 96

@@ -37,6 +37,58 @@ bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer)
     return false;
 }
 
+static const char *const when_names[TDM_WHENS] = {"layer", "end"};
+static const char *const clip_names[TDM_CLIPS] = {"none", "layer", "global"};
+
+const char *tdm_when_name(enum tdm_when when)
+{
+    return when_names[when];
+}
+
+bool tdm_when_parse(const char *name, enum tdm_when *when)
+{
+    for (int i = 0; i < TDM_WHENS; i++)
+        if (strcmp(when_names[i], name) == 0) {
+            *when = (enum tdm_when)i;
+            return true;
+        }
+    return false;
+}
+
+const char *tdm_clip_name(enum tdm_clip clip)
+{
+    return clip_names[clip];
+}
+
+bool tdm_clip_parse(const char *name, enum tdm_clip *clip)
+{
+    for (int i = 0; i < TDM_CLIPS; i++)
+        if (strcmp(clip_names[i], name) == 0) {
+            *clip = (enum tdm_clip)i;
+            return true;
+        }
+    return false;
+}
+
+void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip)
+{
+    schedule->optimizer.clip = clip;
+    schedule->optimizer.clip_norm = clip == TDM_CLIP_NONE ? 0 : 1;
+    if (clip == TDM_CLIP_GLOBAL)
+        schedule->optimizer.when = TDM_WHEN_END;
+}
+
+bool tdm_updates_at_end(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE &&
+           schedule->optimizer.when == TDM_WHEN_END;
+}
+
+bool tdm_gradients_stay(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE || tdm_updates_at_end(schedule);
+}
+
 void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimizer kind)
 {
     struct tdm_dtypes *dtypes = &schedule->dtypes;
@@ -44,6 +96,8 @@ void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimize
     schedule->optimizer.kind = kind;
     dtypes->master = master ? TDM_DTYPE_REMAINDER16 : TDM_DTYPE_NONE;
     dtypes->moments = kinds[kind].moments;
+    if (kind == TDM_OPTIMIZER_NONE)
+        tdm_schedule_set_clip(schedule, TDM_CLIP_NONE);
 }
 
 static enum tdm_status check_master(const struct tdm_schedule *schedule, const char *file,
@@ -95,6 +149,36 @@ static enum tdm_status check_moments(const struct tdm_schedule *schedule, const 
     return tdm_hint(err, "the optimizer's kind says what the moments are: %s", TDM_OPTIMIZER_NAMES);
 }
 
+static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const char *file,
+                                  struct tdm_error *err)
+{
+    if (o->clip == TDM_CLIP_NONE)
+        return o->clip_norm == 0
+                   ? TDM_OK
+                   : tdm_fail(err, TDM_INPUT,
+                              "%s: \"optimizer.clip_norm\" is %g, but nothing is clipped; "
+                              "\"optimizer.clip\" (plan --clip) must be layer or global",
+                              file, o->clip_norm);
+    if (o->kind == TDM_OPTIMIZER_NONE)
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"optimizer.clip\" is %s, but optimizer none updates nothing; it must be "
+            "none",
+            file, clip_names[o->clip]);
+    if (!(o->clip_norm > 0 && o->clip_norm <= 1e30))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.clip_norm\" is %g; it must be above 0 and at most 1e30",
+                        file, o->clip_norm);
+    if (o->clip == TDM_CLIP_GLOBAL && o->when != TDM_WHEN_END) {
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"optimizer.clip\" is global, which needs all gradients before the first "
+                 "update, but \"optimizer.when\" is %s",
+                 file, when_names[o->when]);
+        return tdm_hint(err, "set optimizer.when to end, or clip layer by layer");
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status check_ranges(const struct tdm_optimizer_settings *o, const char *file,
                                     struct tdm_error *err)
 {
@@ -130,6 +214,8 @@ enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const c
                         "%s: \"dtypes.weights\" is %s; optimizer %s trains bf16 weights", file,
                         tdm_dtype_name(schedule->dtypes.weights), kinds[o->kind].name);
     status = tdm_learning_rate_check(o, file, err);
+    if (status == TDM_OK)
+        status = check_clip(o, file, err);
     if (status == TDM_OK)
         status = check_master(schedule, file, err);
     return status == TDM_OK ? check_moments(schedule, file, err) : status;

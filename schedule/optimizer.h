@@ -21,10 +21,27 @@
 
 /* The names of all kinds, as a message or a help text lists them. */
 #define TDM_OPTIMIZER_NAMES "adamw, adamw-bf16-moments, adamw-bf16, sgd or none"
+#define TDM_WHEN_NAMES "layer or end"
+#define TDM_CLIP_NAMES "layer, global or none"
+
+const char *tdm_when_name(enum tdm_when when); /* "layer", "end" */
+bool tdm_when_parse(const char *name, enum tdm_when *when);
+const char *tdm_clip_name(enum tdm_clip clip); /* "none", "layer", "global" */
+bool tdm_clip_parse(const char *name, enum tdm_clip *clip);
 
 /* Sets kind, and dtypes.master and dtypes.moments to what the kind keeps beside the weights that the
- * schedule has, where it leaves a choice to the first of the table above. */
+ * schedule has, where it leaves a choice to the first of the table above. With kind none there is
+ * nothing to clip. */
 void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimizer kind);
+
+/* Sets what is clipped, to norm 1, and when the update runs as that needs it. */
+void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
+
+/* Are all units updated after the backward? */
+bool tdm_updates_at_end(const struct tdm_schedule *schedule);
+
+/* Do the gradients of all units exist at once, at the end of the backward? */
+bool tdm_gradients_stay(const struct tdm_schedule *schedule);
 
 /* Ranges of the settings, and the table above. TDM_INPUT with the reason. */
 enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,

@@ -329,6 +329,7 @@ const char *tdm_op_kind_name(enum tdm_op_kind kind)
         [TDM_OP_SWIGLU_GRAD] = "swiglu_grad",
         [TDM_OP_HEAD] = "head",
         [TDM_OP_LOSS] = "loss",
+        [TDM_OP_GRADIENT_NORM] = "gradient_norm",
         [TDM_OP_OPTIMIZER] = "optimizer",
     };
     return names[kind];

@@ -177,9 +177,10 @@ enum tdm_op_kind {
                                    w logits tile, w/a weights' gradient, w/a loss */
     TDM_OP_LOSS,           /* r normed (rows of a tile), r tokens, r weights, w logits tile,
                                    w/a loss */
-    TDM_OP_OPTIMIZER,      /* a weights, r gradient, [a master], [a moment 1],
-                                   [a moment 2],
-                                   w gradient norm, [r second gradient of a tied tensor] */
+    TDM_OP_GRADIENT_NORM,  /* r gradient, w norm, [r second gradient of a tied tensor] */
+    TDM_OP_OPTIMIZER,      /* a weights, r gradient, [a master], [a moment 1], [a moment 2],
+                                   [r norms: the unit's, or all], [r second gradient of a tied
+                                   tensor] */
     TDM_OP_KINDS
 };
 

@@ -300,10 +300,11 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
                             model->layers);
     for (uint32_t unit = 0; unit < model->unit_count; unit++)
         if (tdm_schedule_home(schedule, TDM_STATE_GRADIENTS, unit) != TDM_DEVICE &&
-            schedule->optimizer.kind != TDM_OPTIMIZER_NONE)
+            !tdm_gradients_stay(schedule))
             return tdm_fail(err, TDM_INPUT,
-                            "%s: \"homes.gradients\" has the host, but the optimizer takes "
-                            "gradients as soon as they are complete; it must be the device",
+                            "%s: \"homes.gradients\" has the host, but updates take gradients as "
+                            "soon as they are complete; it must be the device, or "
+                            "\"optimizer.when\" end",
                             file);
     const struct {
         const char *name;

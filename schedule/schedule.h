@@ -104,6 +104,14 @@ struct tdm_dtypes {
 /* The learning rate after warmup: learning_rate.h. */
 enum tdm_rate_schedule { TDM_RATE_CONSTANT, TDM_RATE_LINEAR, TDM_RATE_COSINE, TDM_RATE_SCHEDULES };
 
+/* When a unit is updated: as soon as its gradient is complete (layer-major: after its layer's
+ * backward; chunk-major: after its group's), or with all others after the backward. */
+enum tdm_when { TDM_WHEN_LAYER, TDM_WHEN_END, TDM_WHENS };
+
+/* Gradients are scaled down so that their norm is at most clip_norm: not at all, each unit's by its own
+ * norm, or all by the norm over all units. */
+enum tdm_clip { TDM_CLIP_NONE, TDM_CLIP_LAYER, TDM_CLIP_GLOBAL, TDM_CLIPS };
+
 struct tdm_optimizer_settings {
     enum tdm_optimizer kind;
     double learning_rate, beta1, beta2, epsilon, weight_decay;
@@ -111,6 +119,9 @@ struct tdm_optimizer_settings {
     enum tdm_rate_schedule rate_schedule;
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
+    enum tdm_when when;
+    enum tdm_clip clip;
+    double clip_norm; /* 0 if nothing is clipped */
 };
 
 struct tdm_schedule {

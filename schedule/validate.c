@@ -140,10 +140,7 @@ static struct tdm_tag initial_tag(const struct tdm_buffer *buffer, uint32_t slot
 {
     if (!buffer->resident)
         return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
-    struct tdm_tag tag = tdm_tag_at(buffer->initial, slot);
-    if (buffer->axis == TDM_AXIS_UNIT && tag.layer != TDM_NONE)
-        tag.layer += slot;
-    return tag;
+    return tdm_tag_at(buffer->initial, slot);
 }
 
 static void fill_tags(struct tdm_validator *v, uint32_t number)
@@ -380,7 +377,8 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                                   struct tdm_error *err)
 {
     struct tdm_op due = *op;
-    bool update = op->kind == TDM_OP_OPTIMIZER, copy = op->kind == TDM_OP_COPY;
+    bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER;
+    bool copy = op->kind == TDM_OP_COPY;
     if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of phase %d",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->phase);

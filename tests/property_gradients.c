@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Property: whatever schedule executes a model, the loss and every gradient are those of the naive
- * double-precision transformer, and schedules that differ only in nest, sets, places or prefetch
- * agree to the last bit.
+ * double-precision transformer, and schedules that differ only in nest, sets, places, prefetch or
+ * when updates run agree to the last bit.
  *
  * Each case draws a model, sequences and a schedule; the cpu backend runs it in arenas that are full of
  * poison. A third of the cases read all gradients of one step (no optimizer); the others train three
- * steps with one of the optimizers and compare masters (weights where there are none) and moments
- * after each. Every ninth case evaluates instead, and weights stay as they were.
+ * steps with one of the optimizers, most of them with clipped gradients, and compare masters
+ * (weights where there are none) and moments after each. Every ninth case evaluates instead, and
+ * weights stay as they were.
  * What is stored in bf16 is compared with a reference that rounds at the same places by the same
  * random numbers. Arenas must not be touched beyond the plan.
  */
@@ -47,7 +48,7 @@
 enum what { VALUES /* gradients, or masters */, MOMENT1, MOMENT2, WHATS };
 
 struct outcome {
-    double losses[STEPS];
+    double losses[STEPS], norms[STEPS];
     uint32_t steps;
     size_t count;  /* elements of all units, which lie one after the other */
     float *values; /* [STEPS][WHATS][count] */
@@ -220,7 +221,6 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
     struct tdm_walk *walk = NULL;
     uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
     uint64_t planned_bytes[TDM_PLACES] = {0};
-    double norm;
 
     enum tdm_status status = tdm_backend_find("cpu", &backend, err);
     if (status == TDM_OK)
@@ -247,7 +247,8 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
         struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
-            status = tdm_state_read_loss(&arenas, program, &outcome->losses[i], &norm, err);
+            status =
+                tdm_state_read_loss(&arenas, program, &outcome->losses[i], &outcome->norms[i], err);
         if (status == TDM_OK)
             status = read_all(&arenas, program, i, outcome, err);
     }
@@ -263,6 +264,7 @@ static enum tdm_status execute(const struct tdm_schedule *schedule, const struct
 
 struct worst {
     double loss, tensor;
+    double norm;    /* of all gradients */
     double rounded; /* largest share of values of a kind that were rounded to another neighbour */
     enum tdm_role role;
 };
@@ -390,6 +392,15 @@ static void set_state(struct tdm_reference *reference, const struct tdm_model *m
                      TDM_OK);
 }
 
+static void clip(struct tdm_reference *reference, const struct tdm_model *model,
+                 const struct tdm_optimizer_settings *o)
+{
+    if (o->clip == TDM_CLIP_GLOBAL)
+        tdm_reference_clip(reference, 0, model->unit_count, o->clip_norm);
+    for (uint32_t unit = 0; o->clip == TDM_CLIP_LAYER && unit < model->unit_count; unit++)
+        tdm_reference_clip(reference, unit, 1, o->clip_norm);
+}
+
 /* Compares step by step. Each begins where the executor's last one ended: one value that was rounded
  * to another neighbour changes all gradients of the next step a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
@@ -412,9 +423,14 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
                                             (const uint32_t *)data->inputs,
                                             (const uint32_t *)data->targets, &loss, &err),
                          TDM_OK);
+        double norm = tdm_reference_gradient_norm(reference, 0, model->unit_count);
         double error = relative(outcome->losses[i], loss);
         if (!(error <= worst->loss))
             worst->loss = error;
+        error = schedule->pass == TDM_TRAIN ? relative(outcome->norms[i], norm) : 0;
+        if (!(error <= worst->norm))
+            worst->norm = error;
+        clip(reference, model, o);
         stores.step = i + 1;
         double rate = tdm_learning_rate(o, i + 1);
         if (updates(schedule) && o->kind == TDM_OPTIMIZER_SGD)
@@ -438,6 +454,7 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
 static bool same_bits(const struct outcome *a, const struct outcome *b)
 {
     return memcmp(a->losses, b->losses, a->steps * sizeof(double)) == 0 &&
+           memcmp(a->norms, b->norms, a->steps * sizeof(double)) == 0 &&
            memcmp(a->values, b->values, (size_t)a->steps * WHATS * a->count * sizeof(float)) == 0;
 }
 
@@ -486,15 +503,15 @@ static bool run_case(uint64_t seed, struct worst *worst)
         if (mixed && here.loss <= MIXED_BOUND)
             here = (struct worst){0};
         bool same = same_bits(&first, &second);
-        passed =
-            same && here.loss <= BOUND && here.tensor <= BOUND && here.rounded <= ROUNDED_BOUND;
+        passed = same && here.loss <= BOUND && here.norm <= BOUND && here.tensor <= BOUND &&
+                 here.rounded <= ROUNDED_BOUND;
         if (!passed)
             fprintf(
                 stderr,
-                "seed %llu: loss off by %.2e, tensors (role %d) by %.2e, %.2e rounded otherwise, "
-                "variant %s\n",
-                (unsigned long long)seed, here.loss, here.role, here.tensor, here.rounded,
-                same ? "the same" : "differs");
+                "seed %llu: loss off by %.2e, norm by %.2e, tensors (role %d) by %.2e, %.2e rounded "
+                "otherwise, variant %s\n",
+                (unsigned long long)seed, here.loss, here.norm, here.role, here.tensor,
+                here.rounded, same ? "the same" : "differs");
     }
     if (!passed) {
         tdm_case_again("property_gradients", seed);
@@ -507,6 +524,7 @@ static bool run_case(uint64_t seed, struct worst *worst)
         worst->tensor = here.tensor;
         worst->role = here.role;
     }
+    worst->norm = fmax(worst->norm, here.norm);
     worst->rounded = fmax(worst->rounded, here.rounded);
     free(first.values);
     free(second.values);
@@ -526,10 +544,10 @@ static void gradients_are_those_of_the_reference(void **state)
     for (uint64_t i = 0; i < cases; i++)
         failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
     print_message(
-        "%llu cases from seed %llu: worst relative error of a loss %.2e, of a tensor %.2e; most bf16 "
-        "values rounded otherwise than the reference's %.2e\n",
+        "%llu cases from seed %llu: worst relative error of a loss %.2e, of a norm %.2e, of a tensor "
+        "%.2e; most bf16 values rounded otherwise than the reference's %.2e\n",
         (unsigned long long)cases, (unsigned long long)tdm_case_seed(BASE_SEED, 0), worst.loss,
-        worst.tensor, worst.rounded);
+        worst.norm, worst.tensor, worst.rounded);
     assert_int_equal(failed, 0);
 }
 

@@ -197,8 +197,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
 {
     for (int state = 0; state < TDM_STATES; state++) {
         tdm_schedule_set_home(schedule, (enum tdm_state)state, schedule->model->layers, TDM_DEVICE);
-        if (!device_only &&
-            (state != TDM_STATE_GRADIENTS || schedule->optimizer.kind == TDM_OPTIMIZER_NONE))
+        if (!device_only && (state != TDM_STATE_GRADIENTS || tdm_gradients_stay(schedule)))
             random_home(dice, schedule, (enum tdm_state)state);
     }
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
@@ -335,6 +334,25 @@ static void random_dtypes(struct tdm_dice *dice, const struct tdm_random_options
         *some[i] = wide_or_narrow(dice);
 }
 
+/* When updates run, where what is clipped leaves that open. */
+static void random_when(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    if (schedule->optimizer.clip != TDM_CLIP_GLOBAL)
+        schedule->optimizer.when = tdm_dice_chance(dice, 50) ? TDM_WHEN_END : TDM_WHEN_LAYER;
+}
+
+/* To norms around those of random models. */
+static void random_clip(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    static const double norms[] = {0.03, 0.1, 0.3, 1, 3};
+    if (tdm_dice_chance(dice, 80)) {
+        bool global = tdm_dice_chance(dice, 50);
+        tdm_schedule_set_clip(schedule, global ? TDM_CLIP_GLOBAL : TDM_CLIP_LAYER);
+        schedule->optimizer.clip_norm = norms[tdm_dice_roll(dice, 0, 4)];
+    }
+    random_when(dice, schedule);
+}
+
 /* The kind, what goes with it, and either master where bf16 weights may have one. */
 static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_options *options,
                              struct tdm_schedule *schedule)
@@ -351,6 +369,8 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
         kind == TDM_OPTIMIZER_SGD && dtypes->weights == TDM_DTYPE_BF16 && tdm_dice_chance(dice, 50);
     if (dtypes->master != TDM_DTYPE_NONE || asked)
         dtypes->master = tdm_dice_chance(dice, 50) ? TDM_DTYPE_FP32 : TDM_DTYPE_REMAINDER16;
+    if (kind != TDM_OPTIMIZER_NONE)
+        random_clip(dice, schedule);
     schedule->optimizer.warmup_steps = tdm_dice_roll(dice, 0, 3);
     schedule->optimizer.rate_schedule =
         (enum tdm_rate_schedule)tdm_dice_roll(dice, 0, TDM_RATE_SCHEDULES - 1);
@@ -423,6 +443,7 @@ enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t
     enum tdm_status status = copy_schedule(schedule, "variant", &variant, err);
     if (status != TDM_OK)
         return status;
+    random_when(&dice, variant);
     status = random_nest(&dice, variant, err);
     if (status == TDM_OK)
         status = tdm_schedule_check(variant, "variant", err);
@@ -517,9 +538,13 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             schedule->homes[state].device_layers,
             tdm_place_name(schedule->homes[state].embedding)[0],
             tdm_place_name(schedule->homes[state].head)[0]);
-    add(&text, " rings %u %u %u; %s; dtypes %s %s %s %s %s %s %s %s", schedule->rings.weights,
-        schedule->rings.optimizer, schedule->rings.stashed,
-        tdm_optimizer_name(schedule->optimizer.kind), tdm_dtype_name(dtypes->weights),
+    add(&text, " rings %u %u %u; %s at %s", schedule->rings.weights, schedule->rings.optimizer,
+        schedule->rings.stashed, tdm_optimizer_name(schedule->optimizer.kind),
+        tdm_when_name(schedule->optimizer.when));
+    if (schedule->optimizer.clip != TDM_CLIP_NONE)
+        add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
+            schedule->optimizer.clip_norm);
+    add(&text, "; dtypes %s %s %s %s %s %s %s %s", tdm_dtype_name(dtypes->weights),
         tdm_dtype_name(dtypes->master), tdm_dtype_name(dtypes->activations),
         tdm_dtype_name(dtypes->kv), tdm_dtype_name(dtypes->kv_gradients),
         tdm_dtype_name(dtypes->gradients), tdm_dtype_name(dtypes->moments),

@@ -58,7 +58,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
                                     struct tdm_schedule **schedule, struct tdm_error *err);
 
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer, that
- * differs only in order, groups, places, sets with their splits, homes, rings and prefetch: executed, both give
+ * differs only in order, groups, places, sets with their splits, homes, rings, prefetch, and, where
+ * it is free, when updates run: executed, both give
  * bit-identical losses, gradients and weights. The caller owns *variant. */
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
- * gradients, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
+ * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
  * stochastic rounding: exact in its odds, without bias over many steps, the same each time.
  */
 #include "tests/cpu_fixture.h"
@@ -10,6 +10,7 @@
 #include "executor/random.h"
 #include "executor/remainder.h"
 #include "executor/stochastic.h"
+#include "schedule/optimizer.h"
 #include "tests/bf16.h"
 
 #include <stdarg.h>
@@ -40,7 +41,7 @@ static const struct shape tiny = {
 
 static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weights,
                          struct cell *gradient, struct cell *master, struct cell *moment1,
-                         struct cell *moment2, struct cell *norm, struct cell *second)
+                         struct cell *moment2, struct cell *norms, struct cell *second)
 {
     bench_op(bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, unit, TDM_NONE, 0);
     bench_operand(bench, 0, weights, TDM_ACCUMULATE);
@@ -51,26 +52,50 @@ static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weight
         bench_operand(bench, 3, moment1, TDM_ACCUMULATE);
         bench_operand(bench, 4, moment2, TDM_ACCUMULATE);
     }
-    bench_operand(bench, 5, norm, TDM_WRITE);
+    if (norms != NULL) {
+        bench_operand(bench, 5, norms, TDM_READ);
+        bench_slots(bench, 5, 0, (uint32_t)norms->count, sizeof(double));
+    }
     if (second != NULL)
         bench_operand(bench, 6, second, TDM_READ);
     bench_run(bench);
 }
 
-/* One step in double of the values of a unit. */
+static void norm_op(struct bench *bench, uint32_t unit, struct cell *gradient, struct cell *norm,
+                    struct cell *second)
+{
+    bench_op(bench, TDM_OP_GRADIENT_NORM, TDM_PART_ALL, unit, TDM_NONE, 0);
+    bench_operand(bench, 0, gradient, TDM_READ);
+    bench_operand(bench, 1, norm, TDM_WRITE);
+    if (second != NULL)
+        bench_operand(bench, 2, second, TDM_READ);
+    bench_run(bench);
+}
+
+static double sum_of_squares(const struct bench *bench, uint32_t unit, const double *values)
+{
+    const struct tdm_unit *layout = &bench->model->units[unit];
+    double squares = 0;
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++)
+            squares += values[i] * values[i];
+    }
+    return squares;
+}
+
+/* One step in double of the values of a unit, the gradient scaled. */
 static void reference_step(const struct bench *bench, uint32_t unit, const double *gradient,
-                           double *weight, double *moment1, double *moment2, double *squares)
+                           double scale, double *weight, double *moment1, double *moment2)
 {
     const struct tdm_optimizer_settings *s = &bench->schedule.optimizer;
     const struct tdm_unit *layout = &bench->model->units[unit];
     double t = (double)bench->step.number, rate = bench->step.learning_rate;
-    *squares = 0;
     for (uint32_t k = 0; k < layout->tensor_count; k++) {
         const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
         double decay = tensor->rows > 1 ? s->weight_decay : 0;
         for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
-            double g = gradient[i];
-            *squares += g * g;
+            double g = scale * gradient[i];
             if (s->kind == TDM_OPTIMIZER_SGD) {
                 weight[i] -= rate * (g + decay * weight[i]);
                 continue;
@@ -84,7 +109,7 @@ static void reference_step(const struct bench *bench, uint32_t unit, const doubl
 }
 
 static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
-                        enum tdm_dtype moments, bool tied, double bound)
+                        enum tdm_dtype moments, bool tied, enum tdm_clip clip, double bound)
 {
     bool sgd = moments == TDM_DTYPE_NONE;
     if (sgd)
@@ -94,6 +119,7 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     shape.tied = tied;
     bench_open(&bench, &shape, 7);
     bench.schedule.optimizer.kind = sgd ? TDM_OPTIMIZER_SGD : TDM_OPTIMIZER_ADAMW;
+    tdm_schedule_set_clip(&bench.schedule, clip);
     uint32_t unit = tied ? tdm_model_embedding_unit(bench.model) : 0;
     uint64_t elements = bench.model->units[unit].elements;
     struct cell w = cell_new(&bench, weights, elements, 0.5);
@@ -104,8 +130,14 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     struct cell m = cell_new(&bench, moments, elements, 0),
                 v = cell_new(&bench, moments, elements, 0);
     struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, NAN);
+    struct cell norms = cell_new(&bench, TDM_DTYPE_FP64, 3, 0); /* with two other units' */
     double *vw = cell_values(&w), *vm = cell_values(&m), *vv = cell_values(&v);
-    double *before = cell_values(&w), squares;
+    double *before = cell_values(&w), others = 0;
+    if (clip == TDM_CLIP_GLOBAL) {
+        cell_set(&norms, 0, 0.5);
+        cell_set(&norms, 2, 1.25);
+        others = 1.75;
+    }
     for (uint64_t step = 1; step <= 4; step++) {
         bench.step = (struct tdm_step){.number = step, .learning_rate = 0.01 / (double)step};
         struct cell g = cell_new(&bench, gradients, elements, 1e-3);
@@ -113,9 +145,20 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
         double *vg = cell_values(&g);
         for (uint64_t i = 0; tied && i < elements; i++)
             vg[i] += cell_get(&second, i);
-        reference_step(&bench, unit, vg, vw, vm, vv, &squares);
+        double squares = sum_of_squares(&bench, unit, vg), all = sqrt(squares + others), scale = 1;
+        if (clip != TDM_CLIP_NONE && step > 1) { /* in the first nothing is long enough */
+            bench.schedule.optimizer.clip_norm = all / (double)step;
+            scale = 1 / (double)step;
+        } else if (clip != TDM_CLIP_NONE) {
+            bench.schedule.optimizer.clip_norm = 1.5 * all;
+        }
+        reference_step(&bench, unit, vg, scale, vw, vm, vv);
+        norm_op(&bench, unit, &g, &norm, tied ? &second : NULL);
+        bench_compare(&bench, "gradient norm", &norm, 0, 1, &squares, 1e-6);
+        cell_set(&norms, 1, cell_get(&norm, 0));
+        struct cell *given[TDM_CLIPS] = {NULL, &norm, &norms};
         optimizer_op(&bench, unit, &w, &g, master == TDM_DTYPE_NONE ? NULL : &high, sgd ? NULL : &m,
-                     sgd ? NULL : &v, &norm, tied ? &second : NULL);
+                     sgd ? NULL : &v, given[clip], tied ? &second : NULL);
         free(vg);
         cell_free(&g);
         cell_free(&second);
@@ -131,9 +174,8 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
         bench_compare(&bench, "moment 2", &v, at, count, vv + at, bound * 10);
     }
     bench_untouched(&bench, &w, before, unit, TDM_PART_ALL);
-    bench_compare(&bench, "gradient norm", &norm, 0, 1, &squares, 1e-6);
-    struct cell *cells[] = {&w, &high, &m, &v, &norm};
-    for (int i = 0; i < 5; i++)
+    struct cell *cells[] = {&w, &high, &m, &v, &norm, &norms};
+    for (int i = 0; i < 6; i++)
         cell_free(cells[i]);
     free(vw);
     free(vm);
@@ -142,21 +184,35 @@ static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_
     bench_close(&bench);
 }
 
+/* What is stored in fp32 shows the scale to its last digits, whatever is stored beside it. */
+static void test_clipping(void **unused)
+{
+    (void)unused;
+    enum tdm_dtype fp32 = TDM_DTYPE_FP32, bf16 = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    for (int clip = TDM_CLIP_LAYER; clip < TDM_CLIPS; clip++)
+        for (int tied = 0; tied < 2; tied++) {
+            check_steps(fp32, none, fp32, fp32, tied, (enum tdm_clip)clip, 1e-6);
+            check_steps(fp32, none, bf16, none, tied, (enum tdm_clip)clip, 1e-6);
+            check_steps(bf16, fp32, fp32, none, tied, (enum tdm_clip)clip, 1e-6);
+        }
+}
+
 static void test_steps(void **unused)
 {
     (void)unused;
     enum tdm_dtype fp32 = TDM_DTYPE_FP32, bf16 = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
-    check_steps(fp32, none, fp32, fp32, false, 1e-6);
-    check_steps(fp32, none, fp32, fp32, true, 1e-6);
-    check_steps(fp32, none, bf16, fp32, true, 1e-6);
-    check_steps(bf16, fp32, fp32, fp32, false, 1e-6);
-    check_steps(TDM_DTYPE_FP16, fp32, fp32, fp32, false, 1e-6);
-    check_steps(fp32, none, fp32, bf16, false, 2e-3);
-    check_steps(bf16, none, fp32, bf16, false, 2e-2); /* four roundings of the weight */
-    check_steps(fp32, none, fp32, none, false, 1e-6);
-    check_steps(fp32, none, fp32, none, true, 1e-6);
-    check_steps(bf16, fp32, fp32, none, false, 1e-6);
-    check_steps(bf16, none, fp32, none, true, 2e-2);
+    check_steps(fp32, none, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, fp32, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, bf16, fp32, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, fp32, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(TDM_DTYPE_FP16, fp32, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, bf16, false, TDM_CLIP_NONE, 2e-3);
+    check_steps(bf16, none, fp32, bf16, false, TDM_CLIP_NONE,
+                2e-2); /* four roundings of the weight */
+    check_steps(fp32, none, fp32, none, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, none, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, fp32, fp32, none, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, none, fp32, none, true, TDM_CLIP_NONE, 2e-2);
 }
 
 /* A weight and a remainder train to the bits of a plain fp32 master and its rounded weight. */
@@ -174,7 +230,6 @@ static void test_remainder_steps(void **unused)
     struct cell v = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
     struct cell m_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
     struct cell v_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
-    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
     low.dtype = TDM_DTYPE_REMAINDER16;
     float *master = plain.data;
     uint16_t *weight = w_split.data, *remainder = low.data;
@@ -188,8 +243,8 @@ static void test_remainder_steps(void **unused)
     for (uint64_t step = 1; step <= 200; step++) {
         bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3};
         struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 1e-2);
-        optimizer_op(&bench, 0, &w, &g, &plain, &m, &v, &norm, NULL);
-        optimizer_op(&bench, 0, &w_split, &g, &low, &m_split, &v_split, &norm, NULL);
+        optimizer_op(&bench, 0, &w, &g, &plain, &m, &v, NULL, NULL);
+        optimizer_op(&bench, 0, &w_split, &g, &low, &m_split, &v_split, NULL, NULL);
         cell_free(&g);
         const struct tdm_unit *layout = &bench.model->units[0];
         for (uint32_t k = 0; k < layout->tensor_count; k++) {
@@ -201,8 +256,8 @@ static void test_remainder_steps(void **unused)
             }
         }
     }
-    struct cell *cells[] = {&plain, &w, &w_split, &low, &m, &v, &m_split, &v_split, &norm};
-    for (int i = 0; i < 9; i++)
+    struct cell *cells[] = {&plain, &w, &w_split, &low, &m, &v, &m_split, &v_split};
+    for (int i = 0; i < 8; i++)
         cell_free(cells[i]);
     bench_close(&bench);
 }
@@ -274,7 +329,6 @@ static void check_unbiased(enum tdm_optimizer kind)
     struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
     struct cell m = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
     struct cell v = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
-    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
     for (uint64_t i = 0; i < elements; i++) {
         cell_set(&w, i, i % 2 == 0 ? 1.5 : -1.5);
         cell_set(&g, i, -1); /* AdamW's update of it is 1 too */
@@ -287,7 +341,7 @@ static void check_unbiased(enum tdm_optimizer kind)
         /* far on, so that nothing is left of the corrections for the first steps */
         bench.step = (struct tdm_step){.number = 100000 + step, .learning_rate = 0x1p-12};
         bench.step.seed = 3;
-        optimizer_op(&bench, 0, &w, &g, NULL, adamw ? &m : NULL, adamw ? &v : NULL, &norm, NULL);
+        optimizer_op(&bench, 0, &w, &g, NULL, adamw ? &m : NULL, adamw ? &v : NULL, NULL, NULL);
     }
     const struct tdm_unit *layout = &bench.model->units[0];
     double error = 0, count = 0, unit = bf16_unit(1.5);
@@ -301,8 +355,8 @@ static void check_unbiased(enum tdm_optimizer kind)
     }
     assert_true(fabs(error / count) < 6 * 0.5 * sqrt((double)steps / count) * unit);
     assert_true(0x1p-12 * (double)steps > 20 * 6 * 0.5 * sqrt((double)steps / count) * unit);
-    struct cell *cells[] = {&w, &g, &m, &v, &norm};
-    for (int i = 0; i < 5; i++)
+    struct cell *cells[] = {&w, &g, &m, &v};
+    for (int i = 0; i < 4; i++)
         cell_free(cells[i]);
     bench_close(&bench);
 }
@@ -323,11 +377,11 @@ static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *
     bench.executor->threads = threads < bench.executor->threads ? threads : bench.executor->threads;
     *elements = bench.model->units[0].elements;
     struct cell g = cell_new(&bench, TDM_DTYPE_FP32, *elements, 1);
-    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0), cells[3];
+    struct cell cells[3];
     for (int i = 0; i < 3; i++)
         cells[i] = cell_new(&bench, TDM_DTYPE_BF16, *elements, i == 0 ? 1 : 0);
     bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3, .seed = seed};
-    optimizer_op(&bench, 0, &cells[0], &g, NULL, &cells[1], &cells[2], &norm, NULL);
+    optimizer_op(&bench, 0, &cells[0], &g, NULL, &cells[1], &cells[2], NULL, NULL);
     for (int i = 0; i < 3; i++) {
         out[i] = malloc(*elements * sizeof(uint16_t));
         assert_non_null(out[i]);
@@ -335,7 +389,6 @@ static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *
         cell_free(&cells[i]);
     }
     cell_free(&g);
-    cell_free(&norm);
     bench_close(&bench);
 }
 
@@ -391,6 +444,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_remainder_steps),
         cmocka_unit_test(test_remainder_bits),
         cmocka_unit_test(test_stochastic_exact),

@@ -205,6 +205,81 @@ static void test_bad_learning_rates(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* What clipping needs, and what says nothing. */
+static void test_clip(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tdm_optimizer kind;
+        enum tdm_clip clip;
+        enum tdm_when when;
+        double norm;
+        const char *message; /* NULL: good */
+    } table[] = {
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_NONE, TDM_WHEN_LAYER, 0, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_NONE, TDM_WHEN_END, 0, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_LAYER, TDM_WHEN_LAYER, 0.5, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_LAYER, TDM_WHEN_END, 2, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_GLOBAL, TDM_WHEN_END, 1, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_GLOBAL, TDM_WHEN_LAYER, 1, "needs all gradients"},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_NONE, TDM_WHEN_LAYER, 1, "nothing is clipped"},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_LAYER, TDM_WHEN_LAYER, 0, "clip_norm\" is 0"},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_LAYER, TDM_WHEN_LAYER, -1, "clip_norm\" is -1"},
+        {TDM_OPTIMIZER_ADAMW, TDM_CLIP_LAYER, TDM_WHEN_LAYER, 1e31, "clip_norm\" is 1e+31"},
+        {TDM_OPTIMIZER_NONE, TDM_CLIP_LAYER, TDM_WHEN_LAYER, 1, "updates nothing"},
+    };
+    struct tdm_schedule *schedule = small();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct tdm_error err = {0};
+        tdm_schedule_set_optimizer(schedule, table[i].kind);
+        schedule->optimizer.clip = table[i].clip;
+        schedule->optimizer.when = table[i].when;
+        schedule->optimizer.clip_norm = table[i].norm;
+        enum tdm_status status = tdm_schedule_check(schedule, "file", &err);
+        if (table[i].message == NULL
+                ? status != TDM_OK
+                : status != TDM_INPUT || strstr(err.message, table[i].message) == NULL)
+            fail_msg("row %zu: status %d, \"%s\"", i, (int)status, err.message);
+    }
+    schedule->optimizer.when = TDM_WHEN_LAYER;
+    tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_SGD);
+    tdm_schedule_set_clip(schedule, TDM_CLIP_GLOBAL);
+    assert_int_equal(schedule->optimizer.when, TDM_WHEN_END);
+    tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
+    assert_int_equal(schedule->optimizer.clip, TDM_CLIP_NONE);
+    tdm_schedule_free(schedule);
+}
+
+/* Gradients share bytes, or all have their own, by when updates run. */
+static void test_gradients_together(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule = small();
+    uint64_t all = 0;
+    assert_true(schedule->model->layers > 1);
+    tdm_schedule_set_order(schedule, TDM_LAYER_MAJOR);
+    tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_SGD);
+    for (uint32_t unit = 0; unit < schedule->model->unit_count; unit++)
+        all += schedule->model->units[unit].elements * tdm_dtype_bytes(schedule->dtypes.gradients);
+    for (int when = 0; when < TDM_WHENS; when++) {
+        struct tdm_program *program = NULL;
+        struct tdm_error err = {0};
+        uint64_t found = 0;
+        schedule->optimizer.when = (enum tdm_when)when;
+        assert_int_equal(tdm_gradients_stay(schedule), when == TDM_WHEN_END);
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        for (uint32_t b = 0; b < program->buffer_count; b++)
+            if (program->buffers[b].used && program->buffers[b].category == TDM_GRADIENTS)
+                found += program->buffers[b].bytes;
+        if (when == TDM_WHEN_END)
+            assert_true(found >= all);
+        else
+            assert_true(found < all);
+        tdm_program_free(program);
+    }
+    tdm_schedule_free(schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +288,8 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_learning_rates),
         cmocka_unit_test(test_bad_learning_rates),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_gradients_together),
     };
     return cmocka_run_group_tests_name("schedule's optimizer", tests, NULL, NULL);
 }

@@ -110,6 +110,8 @@ static struct tdm_tag shifted(struct tdm_tag tag, uint32_t by)
 {
     if (tag.chunk != TDM_NONE)
         tag.chunk += by;
+    else if (tag.layer != TDM_NONE)
+        tag.layer += by;
     return tag;
 }
 
@@ -947,19 +949,88 @@ static bool adds_to(struct trial *t, size_t i, const struct tdm_access *gradient
     return false;
 }
 
-/* The optimizer runs before the last addition. */
-static bool optimizer_too_early(struct trial *t)
+/* An op on a gradient, its operand `gradient`, comes before the last addition. */
+static bool too_early(struct trial *t, enum tdm_op_kind kind, uint32_t gradient)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_OPTIMIZER))
+        if (!is_op(t, i, kind))
             continue;
         for (size_t j = i; j-- > 0;)
-            if (adds_to(t, j, &op_at(t, i)->access[1])) {
+            if (adds_to(t, j, &op_at(t, i)->access[gradient])) {
                 move(t, i, j);
                 return true;
             }
     }
     return false;
+}
+
+static bool optimizer_too_early(struct trial *t)
+{
+    return too_early(t, TDM_OP_OPTIMIZER, 1);
+}
+
+static bool norm_too_early(struct trial *t)
+{
+    return too_early(t, TDM_OP_GRADIENT_NORM, 0);
+}
+
+static bool norm_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+/* The norm of a tied embedding is of its own part of the gradient alone. */
+static bool norm_of_a_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM) && op_at(t, i)->access_count == 3) {
+            leave_out(&op_at(t, i)->access[2]);
+            return true;
+        }
+    return false;
+}
+
+/* An update that clips, by one norm or by all. */
+static struct tdm_access *some_norms(struct trial *t, bool all)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access[5].buffer != TDM_NONE &&
+            (op_at(t, i)->access[5].slots > 1) == all)
+            return &op_at(t, i)->access[5];
+    return NULL;
+}
+
+static bool clip_by_another_unit(struct trial *t)
+{
+    struct tdm_access *norm = some_norms(t, false);
+    if (norm == NULL)
+        return false;
+    norm->first_slot = another(t, buffer_at(t, norm->buffer)->slots, norm->first_slot);
+    norm->before.layer = norm->after.layer = norm->first_slot;
+    return true;
+}
+
+static bool clip_without_a_unit(struct trial *t)
+{
+    struct tdm_access *norms = some_norms(t, true);
+    if (norms == NULL)
+        return false;
+    norms->slots--;
+    norms->bytes -= sizeof(double);
+    return true;
+}
+
+static bool clip_forgotten(struct trial *t)
+{
+    struct tdm_access *norms = some_norms(t, tdm_dice_chance(t->dice, 50));
+    if (norms != NULL)
+        leave_out(norms);
+    return norms != NULL;
 }
 
 /* The optimizer of a tied embedding takes the embedding's own part of the gradient alone. */
@@ -988,8 +1059,8 @@ static bool moments_swapped(struct trial *t)
 static bool norm_of_another_unit(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
-            struct tdm_access *norm = &op_at(t, i)->access[5];
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM)) {
+            struct tdm_access *norm = &op_at(t, i)->access[1];
             norm->first_slot = another(t, buffer_at(t, norm->buffer)->slots, norm->first_slot);
             return true;
         }
@@ -1252,6 +1323,12 @@ static struct fault {
     {.name = "a tied gradient ignored", .plant = tied_gradient_ignored},
     {.name = "moments swapped", .plant = moments_swapped},
     {.name = "a gradient norm in another unit's slot", .plant = norm_of_another_unit},
+    {.name = "a gradient norm dropped", .plant = norm_dropped},
+    {.name = "a gradient norm before the last addition", .plant = norm_too_early},
+    {.name = "a gradient norm of a part of a tied gradient", .plant = norm_of_a_part},
+    {.name = "clipping by another unit's norm, tags too", .plant = clip_by_another_unit},
+    {.name = "clipping without the norm of a unit", .plant = clip_without_a_unit},
+    {.name = "clipping forgotten", .plant = clip_forgotten},
     {.name = "weights from another layer's slot", .plant = weights_slot_of_another_layer},
     {.name = "weights of another layer, tags too", .plant = weights_of_another_layer},
     {.name = "weights of another part", .plant = weights_of_another_part},

@@ -46,12 +46,13 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_SWIGLU_GRAD] = tdm_cpu_swiglu_grad,
     [TDM_OP_HEAD] = tdm_cpu_head,
     [TDM_OP_LOSS] = tdm_cpu_head,
+    [TDM_OP_GRADIENT_NORM] = tdm_cpu_gradient_norm,
     [TDM_OP_OPTIMIZER] = tdm_cpu_optimizer,
 };
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
     tdm_multiply_scratch,       tdm_norm_scratch,  tdm_rope_scratch, tdm_attention_scratch,
-    tdm_attention_grad_scratch, tdm_embed_scratch, tdm_head_scratch, tdm_optimizer_scratch,
+    tdm_attention_grad_scratch, tdm_embed_scratch, tdm_head_scratch, tdm_gradient_norm_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)

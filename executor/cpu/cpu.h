@@ -89,7 +89,7 @@ struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_optimizer_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_gradient_norm_scratch(const struct tdm_cpu_shape *shape);
 
 /* RoPE's tables of a model; false if memory ran out. */
 bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model);
@@ -97,6 +97,11 @@ bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model)
 /* TDM_INPUT if one of `count` tokens is not in the vocabulary. */
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
                                      uint64_t count, struct tdm_error *err);
+
+/* Elements [first, first + count) of a unit's gradient, the sum of both parts of a tied tensor; at most
+ * TDM_UNIT_BLOCK of them (unit_blocks.h). */
+void tdm_cpu_load_gradient(const struct tdm_operand *gradient, const struct tdm_operand *second,
+                           uint64_t first, uint64_t count, float *row);
 
 /* The ops, operands as in enum tdm_op_kind. */
 typedef enum tdm_status (*tdm_cpu_op)(struct tdm_executor *executor,
@@ -140,6 +145,8 @@ enum tdm_status tdm_cpu_swiglu_grad(struct tdm_executor *executor, const struct 
                                     struct tdm_error *err);
 enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err);
+enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
+                                      const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err);
 

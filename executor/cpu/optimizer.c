@@ -12,22 +12,23 @@
  * decay only for tensors with more than one row. The fp32 master is the weight itself, a tensor of
  * its own, or the bf16 weight and a remainder (remainder.h); a weight beside a master is that
  * master rounded. What has no wider copy, a bf16 weight without a master and bf16 moments, is rounded
- * stochastically (stochastic.h); the update of the weight uses moments before they are rounded. The
- * sum of squares of the gradient goes out.
+ * stochastically (stochastic.h); the update of the weight uses moments before they are rounded.
+ *
+ * g is the gradient, scaled down where it is clipped: by clip_norm / norm if that is below 1, the norm
+ * being that of the unit or of all units.
  */
-#include "executor/cpu/cpu.h"
-
 #include "executor/cpu/convert.h"
+#include "executor/cpu/unit_blocks.h"
 #include "executor/random.h"
 #include "executor/remainder.h"
 #include "executor/stochastic.h"
 
 #include <math.h>
 
-enum { BLOCK = 512, TASK_LEAST = 16384, TASKS_MOST = 1024 };
+enum { BLOCK = TDM_UNIT_BLOCK };
 
 /* Operands, as enum tdm_op_kind numbers them. */
-enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORM, SECOND_GRADIENT };
+enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORMS, SECOND_GRADIENT };
 
 struct optimizer {
     const struct tdm_launch *launch;
@@ -38,8 +39,8 @@ struct optimizer {
     float root_scale;                 /* 1 / sqrt(1 - beta2^step) */
     float epsilon;
     float rate, decay;
-    uint64_t elements, task_elements; /* of the unit, padding included; of a task */
-    double *squares;                  /* [tasks] */
+    float scale; /* of the gradient */
+    uint64_t task_elements;
 };
 
 /* What a block of a tensor is made of while it is updated. */
@@ -71,18 +72,16 @@ static void load_weights(const struct optimizer *x, struct block *block)
         block->weight[i] = tdm_master_join(high[i], low[i]);
 }
 
-/* The gradient, the sum of both parts of a tied tensor. */
 static void load_gradient(const struct optimizer *x, struct block *block)
 {
-    const struct tdm_operand *g = &x->launch->operand[GRADIENT];
-    const struct tdm_operand *second = &x->launch->operand[SECOND_GRADIENT];
-    float other[BLOCK];
-    tdm_load_row(g->data, g->dtype, block->first, block->count, block->gradient);
-    if (second->data == NULL)
+    const struct tdm_operand *operand = x->launch->operand;
+    tdm_cpu_load_gradient(&operand[GRADIENT], &operand[SECOND_GRADIENT], block->first, block->count,
+                          block->gradient);
+    if (x->scale == 1)
         return;
-    tdm_load_row(second->data, second->dtype, block->first, block->count, other);
+    TDM_SIMD
     for (uint64_t i = 0; i < block->count; i++)
-        block->gradient[i] += other[i];
+        block->gradient[i] *= x->scale;
 }
 
 /* Stores a row that has no wider copy; bf16 stochastically. */
@@ -151,22 +150,19 @@ static void sgd(const struct optimizer *x, struct block *block, float decay)
         weight[i] -= x->rate * block->gradient[i] + x->rate * decay * weight[i];
 }
 
-/* One block, of which the first element is number `element` of tensor `tensor`. Returns the sum of
- * squares of its gradient. */
-static double update(const struct optimizer *x, struct block *block, uint64_t stream,
-                     uint64_t element, float decay)
+/* One block, of which the first element is number `element` of its tensor. */
+static void update(const struct optimizer *x, struct block *block, uint64_t stream,
+                   uint64_t element, float decay)
 {
     for (uint64_t i = 0; x->random && i < block->count; i++)
         block->random[i] = tdm_random_draw(stream, element + i);
     load_weights(x, block);
     load_gradient(x, block);
-    double squares = tdm_sum_squares(block->gradient, block->count);
     if (x->adamw)
         adamw(x, block, decay);
     else
         sgd(x, block, decay);
     store_weights(x, block);
-    return squares;
 }
 
 /* A range of the unit: what of its tensors lies in it. */
@@ -177,22 +173,30 @@ static void optimizer_task(void *context, void *thread_scratch, uint64_t index)
     const struct tdm_unit *unit = &model->units[x->launch->op->layer];
     const struct tdm_step *step = x->launch->step;
     uint64_t begin = index * x->task_elements;
-    uint64_t end = tdm_least(begin + x->task_elements, x->elements);
+    uint64_t end = tdm_least(begin + x->task_elements, unit->elements);
+    struct tdm_unit_block at = {0};
     struct block block;
-    double squares = 0;
     (void)thread_scratch;
-    for (uint32_t t = unit->first_tensor; t < unit->first_tensor + unit->tensor_count; t++) {
-        const struct tdm_tensor *tensor = &model->tensors[t];
-        uint64_t stream = x->random ? tdm_random_stream(step->seed, step->number, t) : 0;
-        uint64_t last = tdm_least(end, tensor->offset + tensor->elements);
-        block.first = tdm_most(begin, tensor->offset);
-        for (; block.first < last; block.first += BLOCK) {
-            block.count = tdm_least(BLOCK, last - block.first);
-            squares += update(x, &block, stream, block.first - tensor->offset,
-                              tensor->rows > 1 ? x->decay : 0.0f);
-        }
+    while (tdm_next_unit_block(model, unit, begin, end, &at)) {
+        uint64_t tensor = (uint64_t)(at.tensor - model->tensors);
+        uint64_t stream = x->random ? tdm_random_stream(step->seed, step->number, tensor) : 0;
+        block.first = at.first;
+        block.count = at.count;
+        update(x, &block, stream, at.first - at.tensor->offset,
+               at.tensor->rows > 1 ? x->decay : 0.0f);
     }
-    x->squares[index] = squares;
+}
+
+/* What the gradient is scaled by. A norm that is no number clips nothing: it is to be seen. */
+static float clip_scale(const struct tdm_launch *launch)
+{
+    const struct tdm_operand *norms = &launch->operand[NORMS];
+    double squares = 0, most = launch->program->schedule->optimizer.clip_norm;
+    for (uint32_t i = 0; norms->data != NULL && i < norms->slots; i++)
+        squares +=
+            *(const double *)(const void *)((const char *)norms->data + i * norms->slot_bytes);
+    double norm = sqrt(squares);
+    return norm > most ? (float)(most / norm) : 1.0f;
 }
 
 enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct tdm_launch *launch,
@@ -204,7 +208,6 @@ enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct td
     uint64_t elements = launch->program->schedule->model->units[launch->op->layer].elements;
     (void)err;
     double number = (double)step->number;
-    unsigned char *scratch = executor->shared_scratch;
     bool narrow_weights = operand[WEIGHTS].dtype == TDM_DTYPE_BF16 && operand[MASTER].data == NULL;
     bool moments = operand[MOMENT1].data != NULL;
     struct optimizer x = {
@@ -220,22 +223,9 @@ enum tdm_status tdm_cpu_optimizer(struct tdm_executor *executor, const struct td
         .epsilon = (float)settings->epsilon,
         .rate = (float)step->learning_rate,
         .decay = (float)settings->weight_decay,
-        .elements = elements,
-        .task_elements = tdm_most(TASK_LEAST, (elements + TASKS_MOST - 1) / TASKS_MOST),
-        .squares = tdm_cpu_take(&scratch, TASKS_MOST, sizeof(double)),
+        .scale = clip_scale(launch),
+        .task_elements = tdm_unit_task_elements(elements),
     };
-    uint64_t tasks = (elements + x.task_elements - 1) / x.task_elements;
-    tdm_cpu_for(executor, tasks, optimizer_task, &x);
-    double sum = 0;
-    for (uint64_t i = 0; i < tasks; i++)
-        sum += x.squares[i];
-    if (operand[NORM].data != NULL)
-        *(double *)operand[NORM].data = sum;
+    tdm_cpu_for(executor, (elements + x.task_elements - 1) / x.task_elements, optimizer_task, &x);
     return TDM_OK;
-}
-
-struct tdm_cpu_scratch tdm_optimizer_scratch(const struct tdm_cpu_shape *shape)
-{
-    (void)shape;
-    return (struct tdm_cpu_scratch){.shared_bytes = TASKS_MOST * sizeof(double)};
 }

@@ -462,6 +462,25 @@ enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t seq
     return run(reference, false, sequence_count, lengths, tokens, targets, loss, err);
 }
 
+double tdm_reference_gradient_norm(const struct tdm_reference *r, uint32_t first, uint32_t count)
+{
+    double squares = 0;
+
+    for (uint32_t u = first; u < first + count; u++)
+        for (uint64_t i = 0; i < r->model->units[u].elements; i++)
+            squares += r->gradients[u][i] * r->gradients[u][i];
+    return sqrt(squares);
+}
+
+void tdm_reference_clip(struct tdm_reference *r, uint32_t first, uint32_t count, double most)
+{
+    double norm = tdm_reference_gradient_norm(r, first, count);
+
+    for (uint32_t u = first; u < first + count && norm > most; u++)
+        for (uint64_t i = 0; i < r->model->units[u].elements; i++)
+            r->gradients[u][i] *= most / norm;
+}
+
 static double stored(const struct tdm_reference *r, enum tdm_reference_state state, uint32_t tensor,
                      uint64_t element, double value)
 {

@@ -88,6 +88,14 @@ enum tdm_status tdm_reference_loss(struct tdm_reference *reference, uint32_t seq
                                    const uint64_t *lengths, const uint32_t *tokens,
                                    const uint32_t *targets, double *loss, struct tdm_error *err);
 
+/* Norm of the gradients of units [first, first + count), tied uses summed. */
+double tdm_reference_gradient_norm(const struct tdm_reference *reference, uint32_t first,
+                                   uint32_t count);
+
+/* Scales these gradients so that this norm is at most `most`. */
+void tdm_reference_clip(struct tdm_reference *reference, uint32_t first, uint32_t count,
+                        double most);
+
 /* What an optimizer stores of an element. */
 enum tdm_reference_state {
     TDM_REFERENCE_WEIGHT,

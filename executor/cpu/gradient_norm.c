@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The norm of a unit's gradient: the sum of squares of its elements, in one order of summation. Where
+ * the head is tied to the embedding, of the sum of both accumulators.
+ */
+#include "executor/cpu/convert.h"
+#include "executor/cpu/unit_blocks.h"
+
+/* Operands, as enum tdm_op_kind numbers them. */
+enum { GRADIENT, NORM, SECOND_GRADIENT };
+
+struct gradient_norm {
+    const struct tdm_launch *launch;
+    const struct tdm_unit *unit;
+    uint64_t task_elements;
+    double *squares; /* [tasks] */
+};
+
+void tdm_cpu_load_gradient(const struct tdm_operand *gradient, const struct tdm_operand *second,
+                           uint64_t first, uint64_t count, float *row)
+{
+    float other[TDM_UNIT_BLOCK];
+    tdm_load_row(gradient->data, gradient->dtype, first, count, row);
+    if (second->data == NULL)
+        return;
+    tdm_load_row(second->data, second->dtype, first, count, other);
+    for (uint64_t i = 0; i < count; i++)
+        row[i] += other[i];
+}
+
+static void norm_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct gradient_norm *x = context;
+    const struct tdm_operand *operand = x->launch->operand;
+    const struct tdm_model *model = x->launch->program->schedule->model;
+    uint64_t begin = index * x->task_elements;
+    uint64_t end = tdm_least(begin + x->task_elements, x->unit->elements);
+    struct tdm_unit_block block = {0};
+    float row[TDM_UNIT_BLOCK];
+    double squares = 0;
+    (void)thread_scratch;
+    while (tdm_next_unit_block(model, x->unit, begin, end, &block)) {
+        tdm_cpu_load_gradient(&operand[GRADIENT], &operand[SECOND_GRADIENT], block.first,
+                              block.count, row);
+        squares += tdm_sum_squares(row, block.count);
+    }
+    x->squares[index] = squares;
+}
+
+enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
+                                      const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    unsigned char *scratch = executor->shared_scratch;
+    struct gradient_norm x = {.launch = launch, .unit = &model->units[launch->op->layer]};
+    (void)err;
+    x.task_elements = tdm_unit_task_elements(x.unit->elements);
+    x.squares = tdm_cpu_take(&scratch, TDM_UNIT_TASKS_MOST, sizeof(double));
+    uint64_t tasks = (x.unit->elements + x.task_elements - 1) / x.task_elements;
+    tdm_cpu_for(executor, tasks, norm_task, &x);
+    double sum = 0;
+    for (uint64_t i = 0; i < tasks; i++)
+        sum += x.squares[i];
+    *(double *)launch->operand[NORM].data = sum;
+    return TDM_OK;
+}
+
+struct tdm_cpu_scratch tdm_gradient_norm_scratch(const struct tdm_cpu_shape *shape)
+{
+    (void)shape;
+    return (struct tdm_cpu_scratch){.shared_bytes = TDM_UNIT_TASKS_MOST * sizeof(double)};
+}
