@@ -32,6 +32,11 @@ struct tdm_pins {
     enum tdm_order order;
     enum tdm_attention_store attention;
     enum tdm_place input_place, kept_place, held_place;
+    enum tdm_set kept_set,
+        held_set; /* where attention outputs are: TDM_SET_INPUT stands for no more */
+    bool has_kv;
+    enum tdm_kv kv;
+    enum tdm_place kv_place, kv_gradients_place;
     uint32_t group_count;      /* 0: free; 1: the size repeats */
     uint32_t *groups;          /* owned by whoever owns the pins */
     uint64_t chunk_tokens;     /* 0: free */

@@ -51,6 +51,24 @@ static bool runs_again(const struct span *span, enum tdm_order order, uint32_t l
     return layer < span->top || (order == TDM_CHUNK_MAJOR && span->last);
 }
 
+/* Does a group store q, or gate and up, of some chunks? */
+static bool stores(const struct span *span, enum tdm_set set)
+{
+    return span->group->kept >= set || span->group->held >= set;
+}
+
+/* Bytes of a chunk that has a set beside its input. */
+static uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set)
+{
+    return (set >= TDM_SET_ATTENTION_OUTPUT ? e->attention : 0) + (set >= TDM_SET_QKV ? e->q : 0) +
+           (set >= TDM_SET_ALL ? e->gate_up : 0);
+}
+
+static bool keeps_kv(const struct span *span)
+{
+    return span->group->kv == TDM_KV_KEEP;
+}
+
 /* Costs of a layer summed over chunks [from, to). */
 static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
                                    uint32_t to)
@@ -67,6 +85,14 @@ static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer
         sum.backward += n * cost->backward;
     }
     return sum;
+}
+
+/* What sets with more than the attention output may save of running forward again, at most: products that
+ * are there. */
+static double most_saved(const struct span *span, const struct layer_cost *all)
+{
+    double seconds = stores(span, TDM_SET_QKV) ? all->q + all->kv : 0;
+    return seconds + (stores(span, TDM_SET_ALL) ? all->rest : 0);
 }
 
 static double sum_attention(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
@@ -160,14 +186,16 @@ static double layer_major_seconds(const struct tdm_estimator *e, const struct sp
             if (on_host(group->held_place))
                 store = link_seconds(e, TDM_RATE_D2H, n, e->x) +
                         link_seconds(e, TDM_RATE_D2H, span->kept - span->held, e->attention);
+            compute -= most_saved(span, &all) + (keeps_kv(span) ? all.kv : 0);
             double fetch = fetch_seconds(e, span, layer, true, false);
             seconds += later(compute, later(store, fetch));
         }
-        seconds +=
-            later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
+        if (!keeps_kv(span) && !(again && stores(span, TDM_SET_QKV)))
+            seconds +=
+                later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
         uint32_t there = again ? span->held : span->kept;
         compute = all.backward + e->attention_grad_seconds[e->kind_of[layer]] +
-                  sum_attention(e, layer, 0, there);
+                  sum_attention(e, layer, 0, there) - most_saved(span, &all);
         seconds += later(compute, fetch_seconds(e, span, layer, true, again));
     }
     return seconds;
@@ -188,8 +216,9 @@ static double chunk_major_seconds(const struct tdm_estimator *e, const struct sp
             forward += all.q + all.rest + sum_attention(e, layer, 0, n);
         if (again)
             backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q +
-                        sum_attention(e, layer, 0, span.kept);
-        backward += all.backward + e->attention_grad_seconds[e->kind_of[layer]];
+                        sum_attention(e, layer, 0, span.kept) - most_saved(&span, &all);
+        backward +=
+            all.backward + e->attention_grad_seconds[e->kind_of[layer]] - most_saved(&span, &all);
         backward += sum_attention(e, layer, 0, again ? span.held : span.kept);
         double reads = again ? 2 : 1;
         if (layer == span.first && input_on_host(&span, layer))
@@ -213,12 +242,18 @@ static uint64_t backward_work(const struct tdm_estimator *e, const struct span *
                               enum tdm_order order, uint32_t layer)
 {
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
+    /* where heads are normed, q has its product beside it */
+    uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
+    work -= stores(span, TDM_SET_QKV) ? q : 0;
+    work -= stores(span, TDM_SET_ALL) ? e->gate_up : 0;
     return needs_work_attention(e, span, order, layer) ? work : work - e->attention;
 }
 
 /* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
 struct stored {
     uint64_t kept[TDM_PLACES], inputs[TDM_PLACES];
+    uint64_t
+        kv[TDM_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
 };
 
 /* Which staging rings a schedule needs, and what they take in the forward and in the backward. */
@@ -277,6 +312,12 @@ static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
 }
 
+/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is kept. */
+static bool own_kv(const struct span *span)
+{
+    return keeps_kv(span) && !on_host(span->group->kv_place);
+}
+
 /* Device bytes of a layer's backward in layer-major order, beside what is stored. */
 static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
                             uint32_t layer)
@@ -285,7 +326,8 @@ static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *sp
     if (layer == 0)
         work = beside_embedding_gradient(e, work) + e->embedding_room;
     return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
-           layer_gradients(e, layer, layer) + (uint64_t)e->chunks * (e->x + e->kv + e->dkv) + work;
+           layer_gradients(e, layer, layer) +
+           (uint64_t)e->chunks * (e->x + (own_kv(span) ? 0 : e->kv) + e->dkv) + work;
 }
 
 /* Host bytes of gradients of layers above `top`, which are complete. */
@@ -302,8 +344,8 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
                                 struct tdm_estimate *estimate)
 {
     uint64_t n = e->chunks, above = span->top - span->first;
-    uint64_t kept = (n - span->kept) * e->attention, held = n * e->x;
-    uint64_t outputs = (uint64_t)(span->kept - span->held) * e->attention;
+    uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
+    uint64_t outputs = (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held);
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device +
@@ -313,8 +355,9 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
                                              e->head_stays[TDM_HOST] +
                                              host_gradients(e, span->top));
     if (above > 0)
-        raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->first) + device -
-                                            (far_kept ? 0 : above * kept) + (far ? 0 : outputs));
+        raise_to(&estimate->body_bytes,
+                 sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
+                     (own_kv(span) ? above * n * e->kv : 0) + (far ? 0 : outputs));
 }
 
 /* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
@@ -328,22 +371,25 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
     for (uint32_t layer = span->first; layer <= span->top; layer++) {
         struct span own = span_of_layer(e, span, TDM_CHUNK_MAJOR, layer);
         if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
-            held += e->attention;
+            held += set_bytes(e, span->group->held);
     }
-    uint64_t group =
-        e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + (one_group ? 1 : n) * e->x +
-        (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + n * e->kv * (span->top + 1) +
-        layers * n * e->dkv + layer_gradients(e, span->first, span->top) + held +
-        stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    uint64_t kv = stored->kv[TDM_DEVICE], dkv = layers * n * e->dkv;
+    if (on_host(span->group->kv_gradients_place)) /* there, of the chunks that later ones see */
+        dkv = smaller(layers, e->base->rings.kv) * n * e->dkv;
+    uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
+                     (one_group ? 1 : n) * e->x +
+                     (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + kv + dkv +
+                     layer_gradients(e, span->first, span->top) + held + stored->kept[TDM_DEVICE] +
+                     stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
     if (span->first == 0)
         raise_to(&estimate->body_bytes,
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
         raise_to(&estimate->head_bytes, group + e->work_head);
-    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
-                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
-                                             host_gradients(e, span->top));
+    raise_to(&estimate->bytes[TDM_HOST],
+             stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] + stored->kv[TDM_HOST] +
+                 (span->last ? 0 : e->head_stays[TDM_HOST]) + host_gradients(e, span->top));
 }
 
 /* The end of the forward, and in layer-major order the head after it. */
@@ -356,14 +402,15 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
         e->resident_bytes[TDM_DEVICE] + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     if (schedule->order == TDM_CHUNK_MAJOR) {
         /* the last layer makes its K and V only, which takes little workspace */
-        raise_to(&estimate->body_bytes, all + forward_rings + n * e->kv * e->layers);
+        raise_to(&estimate->body_bytes, all + forward_rings + stored->kv[TDM_DEVICE]);
         return;
     }
     /* where the last layer keeps all, attention writes to where it is kept */
     const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
     bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
-    uint64_t work = e->work_forward - (keeps ? e->attention : 0);
-    raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + e->kv) + work);
+    uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
+    bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
+    raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + (own_kv ? 0 : e->kv)) + work);
     raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
                                         e->head_gradient + e->work_head + e->head_room);
 }
@@ -399,7 +446,11 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         struct span span = span_of(e, schedule, g, first);
         const struct tdm_group *group = span.group;
         uint64_t keeping = span.last && !by_layer ? group->layers - 1 : group->layers;
-        stored.kept[group->kept_place] += keeping * (e->chunks - span.kept) * e->attention;
+        stored.kept[group->kept_place] +=
+            keeping * (e->chunks - span.kept) * set_bytes(e, group->kept);
+        if (group->kv == TDM_KV_KEEP)
+            *(by_layer ? &stored.kept[group->kv_place] : &stored.kv[group->kv_place]) +=
+                group->layers * e->chunks * e->kv;
         if (g > 0)
             stored.inputs[group->input_place] += e->chunks * e->x;
         if (by_layer) {

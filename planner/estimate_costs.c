@@ -182,6 +182,8 @@ static void note_sizes(struct tdm_estimator *e)
         tokens = larger(tokens, smaller(base->sequences[s].tokens, base->chunk_tokens));
     e->x = tdm_content_bytes(base, TDM_X, 0, tokens);
     e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
+    e->q = tdm_content_bytes(base, TDM_Q, 0, tokens);
+    e->gate_up = tdm_content_bytes(base, TDM_GATE_UP, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
     note_rings(e);

@@ -35,7 +35,7 @@ struct tdm_estimator {
      * and moments (in the backward), rooms for weights of head (with a tied embedding) and embedding */
     uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
-    uint64_t x, attention, kv, dkv; /* bytes of a chunk's slot */
+    uint64_t x, attention, q, gate_up, kv, dkv; /* bytes of a chunk's slot */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that pass
      * are on the device while their layer, or in chunk-major order their group, goes backward; those

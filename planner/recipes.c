@@ -160,7 +160,8 @@ static void vary_held(struct enumeration *e)
     const struct tdm_pins *pins = e->kitchen->pins;
     bool by_layer = e->recipe.order == TDM_LAYER_MAJOR;
     bool inner = has_inner_layers(&e->kitchen->lists.lists[e->recipe.list]);
-    bool asked = pins->has_attention && pins->attention == TDM_ATTENTION_HELD;
+    bool asked = (pins->has_attention && pins->attention == TDM_ATTENTION_HELD) ||
+                 pins->held_set != TDM_SET_INPUT;
     bool refused = pins->has_attention && pins->attention == TDM_ATTENTION_NONE;
     for (int held = 0; held < 2; held++) {
         bool makes_sense = held ? (inner || !by_layer || asked) && !refused : !asked;
@@ -222,6 +223,23 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor
 
 /* ---- a recipe as a nest ---- */
 
+static enum tdm_set at_least_attention(enum tdm_set set)
+{
+    return set > TDM_SET_ATTENTION_OUTPUT ? set : TDM_SET_ATTENTION_OUTPUT;
+}
+
+/* What the order does with K and V by default, unless it is pinned; a kept set with q needs them kept. */
+static void write_kv(const struct tdm_pins *pins, struct tdm_group *group)
+{
+    if (pins->has_kv)
+        group->kv = pins->kv;
+    if (group->kept >= TDM_SET_QKV)
+        group->kv = TDM_KV_KEEP;
+    if (group->kv == TDM_KV_KEEP)
+        group->kv_place = pins->kv_place;
+    group->kv_gradients_place = pins->kv_gradients_place;
+}
+
 void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe)
 {
     struct tdm_schedule *schedule = kitchen->schedule;
@@ -235,14 +253,16 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
                                     .input_place = recipe->input_place,
                                     .held_place = recipe->held_place};
         if (recipe->held)
-            group->held = TDM_SET_ATTENTION_OUTPUT;
+            group->held = at_least_attention(kitchen->pins->held_set);
         if (recipe->kept) {
-            group->kept = TDM_SET_ATTENTION_OUTPUT;
+            group->kept = at_least_attention(kitchen->pins->kept_set);
             group->kept_from_chunk = recipe->kept_from_chunk;
             group->kept_place = recipe->kept_place;
         }
     }
     tdm_schedule_set_order(schedule, recipe->order);
+    for (uint32_t i = 0; i < list->count; i++)
+        write_kv(kitchen->pins, &schedule->groups[i]);
 }
 
 /* ---- estimates ---- */

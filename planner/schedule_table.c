@@ -85,6 +85,13 @@ static uint32_t chunk_count(const struct tdm_schedule *schedule)
 }
 
 /* All groups have the same settings here; the first speaks for them. */
+/* What a set has beside the attention outputs. */
+static void print_set(FILE *out, const char *title, enum tdm_set set)
+{
+    if (set >= TDM_SET_QKV)
+        fprintf(out, ROW "%s\n", title, set == TDM_SET_ALL ? "q, K, V, gate and up" : "q, K, V");
+}
+
 static void print_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     if (schedule->pass == TDM_EVALUATE) /* stores nothing */
@@ -113,6 +120,13 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
     if (!kept || from > 0)
         fprintf(out, held ? "held on the %s" : "recomputed", tdm_place_name(group->held_place));
     fputc('\n', out);
+    print_set(out, "with what is kept", kept ? group->kept : TDM_SET_INPUT);
+    print_set(out, "with what is held", held ? group->held : TDM_SET_INPUT);
+    if (group->kv == TDM_KV_KEEP &&
+        (schedule->order == TDM_LAYER_MAJOR || group->kv_place == TDM_HOST))
+        fprintf(out, ROW "kept on the %s\n", "K and V", tdm_place_name(group->kv_place));
+    if (group->kv_gradients_place == TDM_HOST)
+        fprintf(out, ROW "on the host, between the chunks that add to them\n", "their gradients");
 }
 
 static void print_groups(FILE *out, const struct tdm_schedule *schedule)

@@ -165,6 +165,46 @@ static enum tdm_status read_attention(struct reading *r, size_t field)
     return bad(r, "none, held or kept");
 }
 
+static enum tdm_status read_set(struct reading *r, enum tdm_set *set)
+{
+    return tdm_set_parse(r->value, set) && *set != TDM_SET_INPUT
+               ? TDM_OK
+               : bad(r, "attention_output, qkv or all");
+}
+
+static enum tdm_status read_kept(struct reading *r, size_t field)
+{
+    (void)field;
+    return read_set(r, &r->pins->kept_set);
+}
+
+static enum tdm_status read_held(struct reading *r, size_t field)
+{
+    (void)field;
+    return read_set(r, &r->pins->held_set);
+}
+
+static enum tdm_status read_kv(struct reading *r, size_t field)
+{
+    (void)field;
+    r->pins->has_kv = true;
+    return tdm_kv_parse(r->value, &r->pins->kv) ? TDM_OK : bad(r, "recompute or keep");
+}
+
+static enum tdm_status read_kv_place(struct reading *r, size_t field)
+{
+    bool has;
+    (void)field;
+    return read_place(r, &has, &r->pins->kv_place);
+}
+
+static enum tdm_status read_kv_gradients_place(struct reading *r, size_t field)
+{
+    bool has;
+    (void)field;
+    return read_place(r, &has, &r->pins->kv_gradients_place);
+}
+
 /* "25%" of the chunks, or a chunk's number. */
 static enum tdm_status read_kept_from(struct reading *r, size_t field)
 {
@@ -274,6 +314,11 @@ static const struct key keys[] = {
     {"kept_place", read_kept_place, 0},
     {"kept_from", read_kept_from, 0},
     {"held_place", read_held_place, 0},
+    {"kept", read_kept, 0},
+    {"held", read_held, 0},
+    {"kv", read_kv, 0},
+    {"kv_place", read_kv_place, 0},
+    {"kv_gradients_place", read_kv_gradients_place, 0},
     {"weights", read_home, FIELD(homes[TDM_STATE_WEIGHTS])},
     {"weights.embedding", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].embedding)},
     {"weights.head", read_home_place, FIELD(homes[TDM_STATE_WEIGHTS].head)},
@@ -289,6 +334,7 @@ static const struct key keys[] = {
     {"rings.weights", read_ring, FIELD(rings.weights)},
     {"rings.optimizer", read_ring, FIELD(rings.optimizer)},
     {"rings.stashed", read_ring, FIELD(rings.stashed)},
+    {"rings.kv", read_ring, FIELD(rings.kv)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},
@@ -355,36 +401,73 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
     return unknown_key(pair, length, r->err);
 }
 
+/* What only one of the loop orders can do. */
+static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
+{
+    const struct {
+        bool asked;
+        enum tdm_order order;
+        const char *text;
+    } rules[] = {
+        {pins->has_held_place && pins->held_place == TDM_HOST, TDM_LAYER_MAJOR,
+         "held_place=host needs order=layer-major: in chunk-major order what is held lives for one "
+         "chunk"},
+        {pins->has_kv && pins->kv == TDM_KV_RECOMPUTE, TDM_LAYER_MAJOR,
+         "kv=recompute needs order=layer-major: chunk-major order would make K and V of all chunks "
+         "again for every chunk"},
+        {pins->kv_gradients_place != TDM_DEVICE, TDM_CHUNK_MAJOR,
+         "kv_gradients_place=host needs order=chunk-major: in layer-major order they live for one "
+         "layer"},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        if (!rules[i].asked)
+            continue;
+        if (pins->has_order && pins->order != rules[i].order)
+            return tdm_fail(err, TDM_USAGE, "--set: %s", rules[i].text);
+        pins->has_order = true;
+        pins->order = rules[i].order;
+    }
+    return TDM_OK;
+}
+
 /* Keys that say something about each other. */
 static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pass,
                                       struct tdm_error *err)
 {
     bool stores = pins->has_attention && pins->attention != TDM_ATTENTION_NONE;
     stores = stores || pins->has_input_place || pins->has_kept_place || pins->has_held_place ||
-             pins->kept_from_unit != TDM_SPLIT_FREE;
+             pins->kept_from_unit != TDM_SPLIT_FREE || pins->kept_set != TDM_SET_INPUT ||
+             pins->held_set != TDM_SET_INPUT || pins->has_kv || pins->kv_place != TDM_DEVICE ||
+             pins->kv_gradients_place != TDM_DEVICE;
     if (pass == TDM_EVALUATE && stores)
         return tdm_fail(
             err, TDM_USAGE,
-            "--set: inputs, attention, kept_place, kept_from and held_place are about a "
-            "backward, which --pass evaluate has not");
-    bool about_kept = pins->has_kept_place || pins->kept_from_unit != TDM_SPLIT_FREE;
+            "--set: inputs, attention, kept, held, kept_place, kept_from, held_place and kv are "
+            "about a backward, which --pass evaluate has not");
+    bool about_kept = pins->has_kept_place || pins->kept_from_unit != TDM_SPLIT_FREE ||
+                      pins->kept_set != TDM_SET_INPUT;
     if (about_kept && pins->has_attention && pins->attention != TDM_ATTENTION_KEPT)
         return tdm_fail(err, TDM_USAGE,
-                        "--set: kept_place and kept_from need attention=kept, which is %s",
+                        "--set: kept, kept_place and kept_from need attention=kept, which is %s",
                         tdm_attention_store_name(pins->attention));
     if (about_kept) {
         pins->has_attention = true;
         pins->attention = TDM_ATTENTION_KEPT;
     }
-    if (pins->has_held_place && pins->held_place == TDM_HOST) {
-        if (pins->has_order && pins->order == TDM_CHUNK_MAJOR)
-            return tdm_fail(err, TDM_USAGE,
-                            "--set: held_place=host needs order=layer-major: in chunk-major order "
-                            "what is held lives for one chunk");
-        pins->has_order = true;
-        pins->order = TDM_LAYER_MAJOR;
+    if (pins->held_set != TDM_SET_INPUT && !pins->has_attention) {
+        pins->has_attention = true;
+        pins->attention = TDM_ATTENTION_HELD;
     }
-    return TDM_OK;
+    if (pins->kv_place != TDM_DEVICE && !pins->has_kv) { /* what is made again is nowhere */
+        pins->has_kv = true;
+        pins->kv = TDM_KV_KEEP;
+    }
+    if (pins->has_kv && pins->kv == TDM_KV_RECOMPUTE &&
+        (pins->kept_set >= TDM_SET_QKV || pins->kv_place != TDM_DEVICE))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set: kv=recompute does not go with kept=qkv, kept=all or kv_place=host, "
+                        "which keep K and V");
+    return check_order(pins, err);
 }
 
 enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,

@@ -35,6 +35,13 @@ uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, ui
     return tdm_attend_first(program, layer, chunk + 1);
 }
 
+void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t *before)
+{
+    before[0] = 0;
+    for (uint32_t i = 0; i < program->chunk_count; i++)
+        before[i + 1] = before[i] + (tdm_attend_shared(program, layer, i) <= i);
+}
+
 /* Pairs of the queries at positions [first, first + tokens) of a document. */
 static uint64_t document_pairs(uint64_t first, uint64_t tokens, uint64_t window)
 {

@@ -22,6 +22,10 @@ uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uin
  * none. The chunks before it are read by no later chunk: to their dK, dV this one is the first to add. */
 uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
+/* Fills before[chunks + 1]: how many of the chunks before a chunk are read by a later one than
+ * themselves. */
+void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t *before);
+
 /* (query, key) pairs of the queries of a chunk. */
 uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 

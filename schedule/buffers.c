@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The buffers of a program: what a schedule declares, with place, category, slots and bytes. */
 #include "base/size.h"
+#include "schedule/attend.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/optimizer.h"
@@ -317,7 +318,50 @@ static bool runs_again(const struct builder *b, uint32_t layer)
     return !top || (schedule->order == TDM_CHUNK_MAJOR && group == schedule->group_count - 1);
 }
 
-static void declare_kv(struct builder *b)
+/* On the host, sums of dK, dV so far: of the chunks that a later one sees. */
+static bool declare_far_gradients(struct builder *b, uint32_t layer)
+{
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count;
+    layout->far_slot[layer] = malloc(((size_t)chunks + 1) * sizeof(uint32_t));
+    if (layout->far_slot[layer] == NULL)
+        return false;
+    tdm_attend_seen(b->program, layer, layout->far_slot[layer]);
+    uint32_t seen = layout->far_slot[layer][chunks];
+    if (seen > 0)
+        layout->host_dkv[layer] =
+            declare(b, TDM_HOST, TDM_KV_GRADIENTS, TDM_AXIS_RING, TDM_DKVPAGES, 0,
+                    b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
+    return true;
+}
+
+/* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in turn. */
+static void declare_kv_rows(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count, most = b->schedule->rings.kv;
+    uint32_t far_kv = 0, far_gradients = 0;
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        if (layout->host_kv[layer] != TDM_NONE) {
+            uint32_t row = far_kv++ % most;
+            if (layout->kv_rows[row] == TDM_NONE)
+                layout->kv_rows[row] =
+                    declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                            b->chunk_capacity, chunks, "staged_kv.%u", row);
+            layout->kv[layer] = layout->kv_rows[row];
+        }
+        if (layout->far_slot[layer] != NULL) {
+            uint32_t row = far_gradients++ % most;
+            if (layout->dkv_rows[row] == TDM_NONE)
+                layout->dkv_rows[row] =
+                    declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                            b->chunk_capacity, chunks, "staged_kv_gradients.%u", row);
+            layout->dkv[layer] = layout->dkv_rows[row];
+        }
+    }
+}
+
+static bool declare_kv(struct builder *b)
 {
     struct tdm_layout *layout = b->layout;
     bool row = b->schedule->order == TDM_LAYER_MAJOR;
@@ -343,12 +387,19 @@ static void declare_kv(struct builder *b)
         else if (kept)
             layout->host_kv[layer] = declare(b, TDM_HOST, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
                                              b->chunk_capacity, chunks, "kept_kv.layer%u", layer);
-        layout->dkv[layer] =
-            row || !backward
-                ? shared_gradients
-                : declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
-                          b->chunk_capacity, chunks, "kv_gradients.layer%u", layer);
+        layout->dkv[layer] = shared_gradients;
+        if (row || !backward)
+            continue;
+        if (group->kv_gradients_place == TDM_DEVICE)
+            layout->dkv[layer] =
+                declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                        b->chunk_capacity, chunks, "kv_gradients.layer%u", layer);
+        else if (!declare_far_gradients(b, layer))
+            return false;
     }
+    if (!row)
+        declare_kv_rows(b);
+    return true;
 }
 
 static const struct {
@@ -538,6 +589,8 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
         *scalars[i] = TDM_NONE;
     for (int store = 0; store < TDM_STORES; store++)
         layout->fetched[store] = layout->stashed[store] = TDM_NONE;
+    for (uint32_t row = 0; row < TDM_MAX_RING; row++)
+        layout->kv_rows[row] = layout->dkv_rows[row] = TDM_NONE;
     for (int content = 0; content < TDM_UNIT_CONTENTS; content++)
         for (int row = 0; row < TDM_UNIT_ROWS; row++)
             layout->home[content][row] = layout->staged[content][row] = TDM_NONE;
@@ -551,6 +604,7 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
         &layout->kv,
         &layout->own_kv,
         &layout->host_kv,
+        &layout->host_dkv,
         &layout->dkv,
         &layout->kept[TDM_STORE_ATTENTION],
         &layout->kept[TDM_STORE_Q],
@@ -561,10 +615,12 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
         &layout->held_input,
         &layout->group_of,
     };
+    layout->layer_count = layers;
     bool complete = true;
     for (size_t i = 0; i < sizeof(by_layer) / sizeof(by_layer[0]); i++)
         complete &= (*by_layer[i] = none_array(layers)) != NULL;
     complete &= (layout->input = none_array(schedule->group_count)) != NULL;
+    complete &= (layout->far_slot = calloc((size_t)layers + 1, sizeof(uint32_t *))) != NULL;
     complete &= (layout->tile_base = none_array(program->chunk_count)) != NULL;
     if (!complete) {
         tdm_layout_free(layout);
@@ -596,6 +652,10 @@ void tdm_layout_free(struct tdm_layout *layout)
     free(layout->kv);
     free(layout->own_kv);
     free(layout->host_kv);
+    free(layout->host_dkv);
+    for (uint32_t layer = 0; layout->far_slot != NULL && layer < layout->layer_count; layer++)
+        free(layout->far_slot[layer]);
+    free(layout->far_slot);
     free(layout->dkv);
     for (int store = 0; store < TDM_STORES; store++) {
         free(layout->kept[store]);
@@ -618,8 +678,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
         if (program->chunks[chunk].tokens > b.chunk_capacity)
             b.chunk_capacity = program->chunks[chunk].tokens;
-    b.capacity =
-        2 * MAX_WORKSPACES + 8 * TDM_UNIT_CONTENTS + 12 * model->layers + 2 * schedule->group_count;
+    b.capacity = 2 * MAX_WORKSPACES + 2 * TDM_MAX_RING + 8 * TDM_UNIT_CONTENTS +
+                 12 * model->layers + 2 * schedule->group_count;
     program->layout = b.layout = layout_new(program);
     program->buffers = calloc(b.capacity, sizeof(*program->buffers));
     if (program->layout == NULL || program->buffers == NULL)
@@ -628,7 +688,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     declare_residents(&b);
     if (schedule->pass == TDM_TRAIN)
         declare_gradients(&b);
-    declare_kv(&b);
+    if (!declare_kv(&b))
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
     if (schedule->pass == TDM_TRAIN)
         declare_stores(&b);
     declare_workspaces(&b);

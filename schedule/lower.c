@@ -146,6 +146,13 @@ static bool group_needs_x(const struct tdm_lowering *l, uint32_t group)
     return !tdm_low_streams_x(l) && (group == 0 || l->schedule->groups[group].layers > 1);
 }
 
+/* Chunk-major: where gradients of a layer's K and V live as long as its group. */
+static uint32_t group_gradients(const struct tdm_lowering *l, uint32_t layer)
+{
+    bool far = l->layout->far_slot[layer] != NULL;
+    return far ? l->layout->host_dkv[layer] : l->layout->dkv[layer];
+}
+
 static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     if (tdm_low_layer_major(l))
@@ -167,7 +174,7 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
         } else {
             if (!tdm_gradient_passes(l->program, layer))
                 tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
-            tdm_low_alloc(l, l->layout->dkv[layer]);
+            tdm_low_alloc(l, group_gradients(l, layer));
             tdm_low_alloc(l, l->layout->held_input[layer]);
             alloc_held(l, body->group, layer);
         }
@@ -190,7 +197,7 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
             return; /* K and V are for the backward too */
     }
     for (uint32_t layer = first; layer < end; layer++) {
-        tdm_low_release(l, l->layout->dkv[layer]);
+        tdm_low_release(l, group_gradients(l, layer));
         release_stores(l, body->group, layer);
         end_gradient(l, body, layer);
     }
@@ -222,6 +229,11 @@ static void phase_rings(struct tdm_lowering *l, bool forward,
         act(l, layout->fetched_x);
     if (forward ? through_rings : held_inputs)
         act(l, layout->stashed_x);
+    for (uint32_t row = 0; row < TDM_MAX_RING; row++) {
+        act(l, layout->kv_rows[row]);
+        if (!forward)
+            act(l, layout->dkv_rows[row]);
+    }
     for (int store = 0; store < TDM_STORES; store++) {
         bool kept = any_on_host(l, layout->kept[store], layers);
         bool held = any_on_host(l, layout->held[store], layers);

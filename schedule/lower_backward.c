@@ -348,6 +348,9 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
         tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 
+    if (!tdm_low_layer_major(l)) /* there the sweep did it */
+        tdm_low_kv_fetch(l, body);
+    tdm_low_dkv_fetch(l, body);
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
     tdm_low_alloc_work(l, TDM_NORMED);
     tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
@@ -375,6 +378,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
         tdm_low_release_work(l, TDM_ATTENTION_OUT);
     q_backward(l, body, q_work);
     kv_backward(l, body);
+    tdm_low_dkv_send(l, body);
     norm_grad(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_DNORMED, 0, dy,
               tdm_low_tag(TDM_DX, layer, chunk));
     tdm_low_release_work(l, TDM_DNORMED);

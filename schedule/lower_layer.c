@@ -51,10 +51,9 @@ void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
     tdm_low_op_end(l);
 }
 
-/* output = [addend +] input * weights^T. */
-static void product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
-                    struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
-                    struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
+void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                     struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
+                     struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
 {
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT, part);
     tdm_low_reads(l, input, tdm_low_tag(from, body->layer, body->chunk));
@@ -73,16 +72,17 @@ bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body)
 void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_alloc_work(l, TDM_QRAW);
-    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, tdm_low_work(l, TDM_QRAW),
-            tdm_low_tag(TDM_QRAW, body->layer, body->chunk), tdm_nowhere, TDM_EMPTY);
+    tdm_low_product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+                    tdm_low_work(l, TDM_QRAW), tdm_low_tag(TDM_QRAW, body->layer, body->chunk),
+                    tdm_nowhere, TDM_EMPTY);
 }
 
 void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body)
 {
     tdm_low_alloc_work(l, TDM_KVRAW);
-    product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
-            tdm_low_work(l, TDM_KVRAW), tdm_low_tag(TDM_KVRAW, body->layer, body->chunk),
-            tdm_nowhere, TDM_EMPTY);
+    tdm_low_product(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
+                    tdm_low_work(l, TDM_KVRAW), tdm_low_tag(TDM_KVRAW, body->layer, body->chunk),
+                    tdm_nowhere, TDM_EMPTY);
 }
 
 void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q)
@@ -99,52 +99,11 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
             tdm_low_release_work(l, TDM_QRAW);
         return;
     }
-    product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw, tdm_nowhere,
-            TDM_EMPTY);
+    tdm_low_product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw,
+                    tdm_nowhere, TDM_EMPTY);
     tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
     tdm_low_changes(l, q, raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
     tdm_low_op_end(l);
-}
-
-/* K and V of the body's chunk into the row that its attention reads, and to the host if they are kept
- * there. */
-static void kv_product(struct tdm_lowering *l, const struct tdm_body *body)
-{
-    struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
-    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
-    struct tdm_ref row = {tdm_low_kv_row(l, body->layer, body->pass), body->chunk};
-    bool norm = tdm_low_qk_norm(l, body);
-    tdm_low_kv_raw(l, body);
-    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
-    tdm_low_writes(l, row, pages);
-    if (norm)
-        tdm_low_reads_weights(l, body->layer, TDM_PART_K_NORM);
-    tdm_low_op_end(l);
-    tdm_low_release_work(l, TDM_KVRAW);
-    uint32_t host = l->layout->host_kv[body->layer];
-    if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
-        tdm_low_copy(l, body, TDM_LANE_D2H, row, (struct tdm_ref){host, body->chunk}, pages);
-}
-
-static void kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
-{
-    tdm_low_copy(l, body, TDM_LANE_H2D,
-                 (struct tdm_ref){l->layout->host_kv[body->layer], body->chunk},
-                 (struct tdm_ref){tdm_low_kv_row(l, body->layer, body->pass), body->chunk},
-                 tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk));
-}
-
-void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
-                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
-{
-    if (first == end) {
-        tdm_low_absent(l);
-        return;
-    }
-    before.chunk = after.chunk = first;
-    tdm_low_access(l, (struct tdm_ref){buffer, first}, end - first, mode, 0, before, after,
-                   tdm_chunks_bytes(l->program, after.content, first, end));
 }
 
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
@@ -166,15 +125,15 @@ void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm
     struct tdm_tag products = tdm_low_tag(TDM_GATE_UP, body->layer, body->chunk);
     bool backward = body->kind == TDM_BODY_BACKWARD;
     tdm_low_alloc_work(l, TDM_Y);
-    product(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_work(l, TDM_Y),
-            tdm_low_tag(TDM_Y, body->layer, body->chunk), x, TDM_X);
+    tdm_low_product(l, body, TDM_PART_O, attention_out, TDM_ATTENTION_OUT, tdm_low_work(l, TDM_Y),
+                    tdm_low_tag(TDM_Y, body->layer, body->chunk), x, TDM_X);
     if (make || backward) {
         tdm_low_alloc_work(l, TDM_MLP_NORMED);
         tdm_low_norm(l, body, TDM_PART_MLP_NORM, tdm_low_work(l, TDM_Y), TDM_Y, TDM_MLP_NORMED);
     }
     if (make)
-        product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED, gate_up,
-                products, tdm_nowhere, TDM_EMPTY);
+        tdm_low_product(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED,
+                        gate_up, products, tdm_nowhere, TDM_EMPTY);
     if (make && !backward)
         tdm_low_release_work(l, TDM_MLP_NORMED);
     tdm_low_alloc_work(l, TDM_ACTIVATED);
@@ -197,6 +156,7 @@ static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm
     bool q_work = false;
 
     *work = false;
+    tdm_low_kv_fetch(l, body);
     if (!there || kv == TDM_KV_MAKE) {
         tdm_low_alloc_work(l, TDM_NORMED);
         tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
@@ -207,9 +167,7 @@ static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm
         tdm_low_stash(l, body, TDM_STORE_Q, q);
     }
     if (kv == TDM_KV_MAKE)
-        kv_product(l, body);
-    else if (kv == TDM_KV_FETCH)
-        kv_fetch(l, body);
+        tdm_low_kv_product(l, body);
     if (!there || kv == TDM_KV_MAKE)
         tdm_low_release_work(l, TDM_NORMED);
     if (there)
@@ -244,8 +202,8 @@ void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pend
     struct tdm_ref home;
     struct tdm_ref output = tdm_low_output_of(l, body, &home);
     struct tdm_tag made = tdm_low_tag(TDM_X, body->layer + 1, body->chunk);
-    product(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, output, made,
-            tdm_low_work(l, TDM_Y), TDM_Y);
+    tdm_low_product(l, body, TDM_PART_DOWN, tdm_low_work(l, TDM_ACTIVATED), TDM_ACTIVATED, output,
+                    made, tdm_low_work(l, TDM_Y), TDM_Y);
     tdm_low_release_work(l, TDM_ACTIVATED);
     tdm_low_release_work(l, TDM_Y);
     if (embedded)
@@ -259,8 +217,7 @@ void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
     const struct tdm_body *body = &pending->body;
     enum tdm_kv_step step = tdm_low_kv_step(l, body);
     bool embedded;
-    if (step == TDM_KV_FETCH)
-        kv_fetch(l, body);
+    tdm_low_kv_fetch(l, body);
     if (step != TDM_KV_MAKE)
         return;
     struct tdm_ref x = tdm_low_input_of(l, pending, &embedded);
@@ -268,6 +225,6 @@ void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending)
     tdm_low_norm(l, body, TDM_PART_ATTENTION_NORM, x, TDM_X, TDM_NORMED);
     if (embedded)
         tdm_low_release_work(l, TDM_X);
-    kv_product(l, body);
+    tdm_low_kv_product(l, body);
     tdm_low_release_work(l, TDM_NORMED);
 }

@@ -46,6 +46,7 @@ struct tdm_lowering {
     uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
     struct tdm_weight_ring ring;
+    uint32_t kv_row, dkv_row;           /* of the rows through which K, V and gradients pass */
     uint32_t update, next_update;       /* in the layout's list: due, not yet fetched */
     uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
 };
@@ -154,6 +155,14 @@ struct tdm_ref tdm_low_target(struct tdm_lowering *l, const struct tdm_body *bod
 void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_store store,
                    struct tdm_ref at);
 
+/* Emits the copies of what a body will read from the host. */
+void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
+/* Where a forward writes the next layer's input on the device. *home: where it must go from there. */
+struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
+                                 struct tdm_ref *home);
+
+/* ---- lower_kv.c ---- */
+
 /* How a body comes by K and V of its chunk in the row that its attention reads. */
 enum tdm_kv_step {
     TDM_KV_THERE, /* they are there, or nobody asks */
@@ -165,11 +174,19 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
 /* The row of K and V of a layer in a pass. */
 uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass);
 
-/* Emits the copies of what a body will read from the host. */
-void tdm_low_fetch(struct tdm_lowering *l, struct tdm_pending *pending);
-/* Where a forward writes the next layer's input on the device. *home: where it must go from there. */
-struct tdm_ref tdm_low_output_of(struct tdm_lowering *l, const struct tdm_body *body,
-                                 struct tdm_ref *home);
+/* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
+ * none. */
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
+                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after);
+
+/* K and V of a body's chunk from the host, with all that it sees in chunk-major order; or made, from the
+ * normed input in the workspace. */
+void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* Gradients of K and V that are at home on the host: those that later chunks have added to, and back. */
+void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_layer.c ---- */
 
@@ -181,6 +198,10 @@ struct tdm_ref tdm_low_input_of(struct tdm_lowering *l, const struct tdm_pending
 /* The ops of a layer forward, in workspaces that the caller has allocated. */
 void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
                   struct tdm_ref x, enum tdm_content from, enum tdm_content to);
+/* output = [addend +] input * weights^T. */
+void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
+                     struct tdm_ref input, enum tdm_content from, struct tdm_ref output,
+                     struct tdm_tag made, struct tdm_ref addend, enum tdm_content added);
 /* q from the normed input, into `q`. With QK-norm the product itself is made in the workspace, and
  * stays there for a backward. */
 void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q);
@@ -189,10 +210,6 @@ bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body);
 /* The products alone, into workspaces that are allocated here. */
 void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body);
-/* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
- * none. */
-void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
-                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                        struct tdm_ref output);
 

@@ -105,28 +105,6 @@ void tdm_low_stash(struct tdm_lowering *l, const struct tdm_body *body, enum tdm
                      tdm_low_tag(tdm_store_content(store), body->layer, body->chunk));
 }
 
-enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_body *body)
-{
-    const struct tdm_layout *layout = l->layout;
-    bool rerun = body->pass == TDM_PASS_RERUN;
-    bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
-    if (body->pass == TDM_PASS_FIRST)
-        return TDM_KV_MAKE;
-    if (layout->host_kv[body->layer] != TDM_NONE)
-        return asked ? TDM_KV_FETCH : TDM_KV_THERE;
-    if (layout->own_kv[body->layer] == TDM_NONE)
-        return asked ? TDM_KV_MAKE : TDM_KV_THERE;
-    bool held = l->schedule->groups[body->group].kv == TDM_KV_RECOMPUTE;
-    return held && rerun ? TDM_KV_MAKE : TDM_KV_THERE;
-}
-
-uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
-{
-    uint32_t own = l->layout->own_kv[layer];
-    bool kept = l->schedule->groups[l->layout->group_of[layer]].kv == TDM_KV_KEEP;
-    return own != TDM_NONE && (kept || pass != TDM_PASS_FIRST) ? own : l->layout->kv[layer];
-}
-
 /* ---- fetches ---- */
 
 static bool has_layer_input(const struct tdm_body *body)

@@ -41,6 +41,7 @@ enum tdm_set tdm_store_set(enum tdm_store store);
  * or group are owned. In layer-major order all layers name the same
  * kv and dkv buffer. */
 struct tdm_layout {
+    uint32_t layer_count;
     uint32_t tokens, loss, norms;
     /* by content - TDM_UNIT_WEIGHTS: homes of units, and where on the device those of the host are
      * used: a ring for the layers, a room each for embedding and head */
@@ -59,11 +60,17 @@ struct tdm_layout {
     uint32_t *layer_gradient; /* [layers] */
     uint32_t *layer_gradient_slot;
     uint32_t *gradient_home; /* [layers] where gradients stay; none if they do not */
-    uint32_t *kv;      /* [layers] row for one sweep, shared by the layers; none in chunk-major */
-    uint32_t *own_kv;  /* [layers] row of a layer whose K and V outlive a sweep on the device */
+    uint32_t *kv;     /* [layers] row for one sweep, shared by the layers; in chunk-major kv_rows */
+    uint32_t *own_kv; /* [layers] row of a layer whose K and V outlive a sweep on the device */
     uint32_t *host_kv; /* [layers] K and V kept on the host */
     uint32_t *dkv;     /* [layers] */
-    uint32_t *kept[TDM_STORES]; /* [layers] slot of a chunk: chunk - kept_from_chunk */
+    /* [layers] chunk-major, of those whose gradients are on the host between the chunks that add to them:
+     * the slot of a chunk there, for chunks that a later one sees; NULL: they are not. Owned. */
+    uint32_t **far_slot;
+    uint32_t *host_dkv;              /* [layers] there */
+    uint32_t kv_rows[TDM_MAX_RING];  /* chunk-major: rows that layers share whose K and V ... */
+    uint32_t dkv_rows[TDM_MAX_RING]; /* ... or whose gradients are on the host */
+    uint32_t *kept[TDM_STORES];      /* [layers] slot of a chunk: chunk - kept_from_chunk */
     uint32_t *held[TDM_STORES]; /* [layers] slot: chunk - held_from_chunk, or 0 in chunk-major */
     uint32_t *held_input;       /* [layers] slot: chunk, or 0 in chunk-major */
     uint32_t *group_of;         /* [layers] */

@@ -127,7 +127,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                                           .weight_decay = 0.1};
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
-    schedule->rings = (struct tdm_rings){.weights = 2, .optimizer = 1, .stashed = 2};
+    schedule->rings = (struct tdm_rings){.weights = 2, .optimizer = 1, .stashed = 2, .kv = 2};
     schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
     schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
     schedule->model = model;
@@ -183,7 +183,7 @@ void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)
     schedule->order = order;
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         schedule->groups[i].kv = order == TDM_CHUNK_MAJOR ? TDM_KV_KEEP : TDM_KV_RECOMPUTE;
-        schedule->groups[i].kv_place = TDM_DEVICE;
+        schedule->groups[i].kv_place = schedule->groups[i].kv_gradients_place = TDM_DEVICE;
     }
 }
 
@@ -311,7 +311,8 @@ static enum tdm_status check_homes(const struct tdm_schedule *schedule, const ch
         uint32_t slots;
     } rings[] = {{"weights", schedule->rings.weights},
                  {"optimizer", schedule->rings.optimizer},
-                 {"stashed", schedule->rings.stashed}};
+                 {"stashed", schedule->rings.stashed},
+                 {"kv", schedule->rings.kv}};
     for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++)
         if (rings[i].slots == 0 || rings[i].slots > TDM_MAX_RING)
             return tdm_fail(err, TDM_INPUT, "%s: \"rings.%s\" is %u; use 1 to %u slots", file,

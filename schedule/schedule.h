@@ -67,6 +67,7 @@ struct tdm_group {
     enum tdm_place held_place; /* of inner inputs and of the held set, but K and V */
     enum tdm_kv kv;            /* chunk-major keeps; layer-major holds K and V with set `qkv` */
     enum tdm_place kv_place;   /* where they are kept */
+    enum tdm_place kv_gradients_place; /* chunk-major, where they live as long as the group */
 };
 
 /* What outlives the use that a layer makes of it. Moments are both moments of AdamW. */
@@ -92,6 +93,7 @@ struct tdm_rings {
     uint32_t weights;   /* layers of which the weights are on the host */
     uint32_t optimizer; /* layers of which masters or moments are */
     uint32_t stashed;   /* chunks of a content on their way to the host */
+    uint32_t kv; /* chunk-major: rows of K and V, or of their gradients, that are on the host */
 };
 
 #define TDM_MAX_RING 16u

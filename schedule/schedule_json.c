@@ -35,14 +35,15 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
         json_array_append_new(
-            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s}", "layers",
+            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
                              (json_int_t)group->layers, "input_place",
                              tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
                              "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
                              tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
                              "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
                              tdm_place_name(group->held_place), "kv", tdm_kv_name(group->kv),
-                             "kv_place", tdm_place_name(group->kv_place)));
+                             "kv_place", tdm_place_name(group->kv_place), "kv_gradients_place",
+                             tdm_place_name(group->kv_gradients_place)));
     }
     return array;
 }
@@ -73,8 +74,9 @@ static json_t *homes_to_json(const struct tdm_schedule *schedule)
 
 static json_t *rings_to_json(const struct tdm_rings *rings)
 {
-    return json_pack("{s:I, s:I, s:I}", "weights", (json_int_t)rings->weights, "optimizer",
-                     (json_int_t)rings->optimizer, "stashed", (json_int_t)rings->stashed);
+    return json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)rings->weights, "optimizer",
+                     (json_int_t)rings->optimizer, "stashed", (json_int_t)rings->stashed, "kv",
+                     (json_int_t)rings->kv);
 }
 
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
@@ -154,8 +156,8 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
                                   struct tdm_group *group, struct tdm_error *err)
 {
     static const char *const keys[] = {
-        "layers",          "input_place", "kept", "kept_from_chunk", "kept_place", "held",
-        "held_from_chunk", "held_place",  "kv",   "kv_place",        NULL};
+        "layers",          "input_place", "kept", "kept_from_chunk", "kept_place",         "held",
+        "held_from_chunk", "held_place",  "kv",   "kv_place",        "kv_gradients_place", NULL};
     char prefix[32];
     snprintf(prefix, sizeof(prefix), "groups[%zu]", index);
     struct tdm_json_reader reader = {file, prefix, object, err, TDM_OK};
@@ -170,6 +172,7 @@ static enum tdm_status read_group(const char *file, const json_t *object, size_t
     read_place(&reader, "held_place", &group->held_place);
     read_kv(&reader, "kv", &group->kv);
     read_place(&reader, "kv_place", &group->kv_place);
+    read_place(&reader, "kv_gradients_place", &group->kv_gradients_place);
     return reader.status;
 }
 
@@ -305,12 +308,13 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
 static enum tdm_status read_rings(const char *file, const json_t *object, struct tdm_rings *rings,
                                   struct tdm_error *err)
 {
-    static const char *const keys[] = {"weights", "optimizer", "stashed", NULL};
+    static const char *const keys[] = {"weights", "optimizer", "stashed", "kv", NULL};
     struct tdm_json_reader reader = {file, "rings", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     rings->weights = (uint32_t)tdm_json_count(&reader, "weights", 1, TDM_MAX_RING);
     rings->optimizer = (uint32_t)tdm_json_count(&reader, "optimizer", 1, TDM_MAX_RING);
     rings->stashed = (uint32_t)tdm_json_count(&reader, "stashed", 1, TDM_MAX_RING);
+    rings->kv = (uint32_t)tdm_json_count(&reader, "kv", 1, TDM_MAX_RING);
     return reader.status;
 }
 

@@ -334,31 +334,58 @@ static bool is_whole_unit(const struct tdm_validator *v, const struct tdm_op *op
            op->access[0].part == (by_part ? (uint32_t)TDM_PART_ALL : 0);
 }
 
+/* Chunks of a sequence are copied from their begin; several at once only between rows of equal slots. A sum
+ * of dK, dV moves as far as it has come, all else when it is complete. */
+static bool is_of_chunks(const struct tdm_validator *v, const struct tdm_op *op,
+                         struct tdm_tag what)
+{
+    const struct tdm_program *program = v->program;
+    const struct tdm_access *read = &op->access[0], *write = &op->access[1];
+    uint64_t tokens = 0;
+    if (what.layer != op->layer || what.chunk != op->chunk || what.chunk >= program->chunk_count ||
+        read->slots > program->chunk_count - what.chunk)
+        return false;
+    for (uint32_t k = 0; k < read->slots; k++) {
+        if (program->chunks[what.chunk + k].sequence != program->chunks[what.chunk].sequence)
+            return false;
+        tokens += program->chunks[what.chunk + k].tokens;
+    }
+    bool rows = what.content == TDM_KVPAGES || what.content == TDM_DKVPAGES;
+    bool equal =
+        program->buffers[read->buffer].slot_bytes == program->buffers[write->buffer].slot_bytes;
+    return op->tokens == tokens && (read->slots == 1 || (rows && equal)) &&
+           (what.contributor == TDM_NONE) == (what.content != TDM_DKVPAGES);
+}
+
+static uint64_t chunk_bytes(const struct tdm_validator *v, struct tdm_tag what, uint32_t slots)
+{
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < slots; k++)
+        bytes = tdm_size_add(bytes, tdm_content_bytes(v->program->schedule, what.content, 0,
+                                                      v->program->chunks[what.chunk + k].tokens));
+    return bytes;
+}
+
 static enum tdm_status check_copy(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
-    if (op->access_count != 2 || op->access[0].mode != TDM_READ ||
-        op->access[1].mode != TDM_WRITE ||
-        !tdm_tag_same(op->access[0].before, op->access[1].after) ||
-        op->access[0].bytes != op->access[1].bytes || op->access[0].slots != 1 ||
-        op->access[1].slots != 1 || op->access[0].part != op->access[1].part)
+    const struct tdm_access *read = &op->access[0], *write = &op->access[1];
+    if (op->access_count != 2 || read->mode != TDM_READ || write->mode != TDM_WRITE ||
+        !tdm_tag_same(read->before, write->after) || read->bytes != write->bytes ||
+        read->slots != write->slots || read->part != write->part)
         return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
                         (unsigned long long)op->number);
-    struct tdm_tag what = op->access[0].before;
+    struct tdm_tag what = read->before;
     bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT;
-    if (unit ? !is_whole_unit(v, op, what)
-             : what.layer != op->layer || what.chunk != op->chunk ||
-                   what.chunk >= v->program->chunk_count ||
-                   op->tokens != v->program->chunks[what.chunk].tokens ||
-                   what.contributor != TDM_NONE)
+    if (unit ? !is_whole_unit(v, op, what) : !is_of_chunks(v, op, what))
         return tdm_fail(err, TDM_INPUT, "op %llu, for layer %d, chunk %d, copies %s",
                         (unsigned long long)op->number, (int)op->layer, (int)op->chunk,
                         tdm_tag_show(what, (char[TDM_TAG_TEXT]){0}));
-    uint64_t bytes =
-        tdm_content_bytes(v->program->schedule, what.content, unit ? what.layer : 0, op->tokens);
-    if (op->access[0].bytes != bytes)
+    uint64_t bytes = unit ? tdm_content_bytes(v->program->schedule, what.content, what.layer, 0)
+                          : chunk_bytes(v, what, read->slots);
+    if (read->bytes != bytes)
         return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
-                        (unsigned long long)op->number, (unsigned long long)op->access[0].bytes,
+                        (unsigned long long)op->number, (unsigned long long)read->bytes,
                         (unsigned long long)bytes);
     enum tdm_place from = v->program->buffers[op->access[0].buffer].place;
     enum tdm_place to = v->program->buffers[op->access[1].buffer].place;

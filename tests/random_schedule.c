@@ -203,6 +203,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
     schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
+    schedule->rings.kv = (uint32_t)tdm_dice_roll(dice, 1, 3);
 }
 
 /* Order, groups, places, sets, homes, rings and prefetch: what never changes a result. */
@@ -240,13 +241,17 @@ static enum tdm_status random_nest(struct tdm_dice *dice, struct tdm_schedule *s
         group->input_place = random_place(dice);
         group->kept_place = random_place(dice);
         group->held_place = random_place(dice);
-        /* chunk-major needs all K and V on the device; what is kept may have them: tdm_schedule_check */
+        /* chunk-major needs all K and V; what is kept may have them: tdm_schedule_check */
         if (!chunk_major && (group->kept >= TDM_SET_QKV || tdm_dice_chance(dice, 40))) {
             group->kv = TDM_KV_KEEP;
             group->kv_place = device_only ? TDM_DEVICE : random_place(dice);
         }
         if (device_only)
             group->input_place = group->kept_place = group->held_place = TDM_DEVICE;
+        if (chunk_major && !device_only) {
+            group->kv_place = random_place(dice);
+            group->kv_gradients_place = random_place(dice);
+        }
         if (chunk_major) /* what is held there lives for one chunk: tdm_schedule_check */
             group->held_place = TDM_DEVICE;
     }
@@ -529,7 +534,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         if (group->held != TDM_SET_INPUT)
             add(&text, " %s %u+", tdm_set_name(group->held), group->held_from_chunk);
         if (group->kv == TDM_KV_KEEP)
-            add(&text, ", kv %c", tdm_place_name(group->kv_place)[0]);
+            add(&text, ", kv %c%c", tdm_place_name(group->kv_place)[0],
+                tdm_place_name(group->kv_gradients_place)[0]);
         add(&text, ")");
     }
     add(&text, "; homes");

@@ -71,7 +71,7 @@ static void test_estimates(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(CASES / 4, asked_for("TDM_SANITIZED") ? CASES / 4 : CASES);
-    double time = 0, memory = 0;
+    double time = 0, memory = 0, counted = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
                                                    .max_tokens = i % 2 == 0 ? 64 : 4000};
@@ -84,7 +84,9 @@ static void test_estimates(void **state)
         struct tdm_error err;
         char text[256];
         must(tdm_random_schedule(seed, &options, &schedule, &err), &err);
-        stay_in_the_family(schedule);
+        bool family = i % 4 < 2; /* others may store what estimates know roughly only */
+        if (family)
+            stay_in_the_family(schedule);
         must(tdm_estimator_new(schedule, &estimator, &err), &err);
         tdm_estimate(estimator, schedule, &estimate);
         must(tdm_program_lower(schedule, &program, &err), &err);
@@ -101,18 +103,19 @@ static void test_estimates(void **state)
                      s.step_seconds, s.live_peak_bytes[TDM_DEVICE] + runtime[TDM_DEVICE],
                      s.live_peak_bytes[TDM_HOST],
                      tdm_schedule_describe(schedule, text, sizeof(text)));
-        time += estimate.seconds / s.step_seconds;
-        memory += (double)(estimate.bytes[TDM_DEVICE] - runtime[TDM_DEVICE]) /
+        counted += family;
+        time += family * estimate.seconds / s.step_seconds;
+        memory += family * (double)(estimate.bytes[TDM_DEVICE] - runtime[TDM_DEVICE]) /
                   (double)s.live_peak_bytes[TDM_DEVICE];
         tdm_program_free(program);
         tdm_estimator_free(estimator);
         tdm_schedule_free(schedule);
     }
-    print_message("estimates over simulated, means of %" PRIu64 " cases: time %.4f, memory %.4f\n",
-                  cases, time / (double)cases, memory / (double)cases);
+    print_message("estimates over simulated, means of %.0f cases: time %.4f, memory %.4f\n",
+                  counted, time / counted, memory / counted);
     if (cases > 1) {
-        assert_true(time / (double)cases > 0.85);
-        assert_true(memory / (double)cases > 0.9);
+        assert_true(time / counted > 0.85);
+        assert_true(memory / counted > 0.9);
     }
 }
 

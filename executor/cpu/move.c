@@ -24,8 +24,14 @@ enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_lau
                              struct tdm_error *err)
 {
     (void)err;
-    struct copy copy = {launch->operand[1].data, launch->operand[0].data,
-                        launch->op->access[0].bytes};
+    const struct tdm_operand *from = &launch->operand[0];
+    struct copy copy = {launch->operand[1].data, from->data, launch->op->access[0].bytes};
+    if (from->slots > 1) { /* slots are equal; the gaps between them go along */
+        struct tdm_tag what = launch->op->access[0].before;
+        uint32_t last = what.chunk + from->slots - 1;
+        copy.bytes = (from->slots - 1) * from->slot_bytes +
+                     tdm_chunks_bytes(launch->program, what.content, last, last + 1);
+    }
     tdm_cpu_for(executor, (copy.bytes + TASK_BYTES - 1) / TASK_BYTES, copy_task, &copy);
     return TDM_OK;
 }

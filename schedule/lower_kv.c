@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * K and V of a layer, and their gradients: where a body reads and leaves them.
+ *
+ * In layer-major order a sweep has a row of its own on the device. In chunk-major order every layer has
+ * a row; one that is at home on the host passes through a few rows on the device, which layers
+ * share in turn: a body fetches what its chunk sees, and sends home what it made or added to.
+ */
+#include "schedule/attend.h"
+#include "schedule/lower_parts.h"
+
+enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    bool rerun = body->pass == TDM_PASS_RERUN;
+    bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
+    if (body->pass == TDM_PASS_FIRST)
+        return TDM_KV_MAKE;
+    if (layout->host_kv[body->layer] != TDM_NONE)
+        return asked ? TDM_KV_FETCH : TDM_KV_THERE;
+    if (layout->own_kv[body->layer] == TDM_NONE)
+        return asked ? TDM_KV_MAKE : TDM_KV_THERE;
+    bool held = l->schedule->groups[body->group].kv == TDM_KV_RECOMPUTE;
+    return held && rerun ? TDM_KV_MAKE : TDM_KV_THERE;
+}
+
+uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass)
+{
+    uint32_t own = l->layout->own_kv[layer];
+    bool kept = l->schedule->groups[l->layout->group_of[layer]].kv == TDM_KV_KEEP;
+    return own != TDM_NONE && (kept || pass != TDM_PASS_FIRST) ? own : l->layout->kv[layer];
+}
+
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
+                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
+{
+    if (first == end) {
+        tdm_low_absent(l);
+        return;
+    }
+    before.chunk = after.chunk = first;
+    tdm_low_access(l, (struct tdm_ref){buffer, first}, end - first, mode, 0, before, after,
+                   tdm_chunks_bytes(l->program, after.content, first, end));
+}
+
+/* A copy of chunks [first, end) from and to the slots of the first of them. */
+static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                        struct tdm_ref from, struct tdm_ref to, uint32_t first, uint32_t end,
+                        struct tdm_tag what)
+{
+    if (first == end)
+        return;
+    struct tdm_body of_first = *body;
+    of_first.chunk = what.chunk = first;
+    uint64_t bytes = tdm_chunks_bytes(l->program, what.content, first, end);
+    tdm_low_op_begin(l, &of_first, TDM_OP_COPY, 0);
+    l->op.lane = lane;
+    for (uint32_t chunk = first + 1; chunk < end; chunk++)
+        l->op.tokens += l->program->chunks[chunk].tokens;
+    tdm_low_access(l, from, end - first, TDM_READ, 0, what, what, bytes);
+    tdm_low_access(l, to, end - first, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE),
+                   what, bytes);
+    tdm_low_op_end(l);
+}
+
+void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
+    struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
+    struct tdm_ref row = {tdm_low_kv_row(l, body->layer, body->pass), body->chunk};
+    bool norm = tdm_low_qk_norm(l, body);
+    tdm_low_kv_raw(l, body);
+    tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
+    tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
+    tdm_low_writes(l, row, pages);
+    if (norm)
+        tdm_low_reads_weights(l, body->layer, TDM_PART_K_NORM);
+    tdm_low_op_end(l);
+    tdm_low_release_work(l, TDM_KVRAW);
+    uint32_t host = l->layout->host_kv[body->layer];
+    if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
+        copy_chunks(l, body, TDM_LANE_D2H, row, (struct tdm_ref){host, body->chunk}, body->chunk,
+                    body->chunk + 1, pages);
+}
+
+void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    enum tdm_kv_step step = tdm_low_kv_step(l, body);
+    uint32_t host = l->layout->host_kv[layer], row = tdm_low_kv_row(l, layer, body->pass);
+    uint32_t first = chunk, end = step == TDM_KV_FETCH ? chunk + 1 : chunk;
+    if (host == TDM_NONE || step == TDM_KV_THERE)
+        return;
+    /* a sweep fills its row chunk by chunk; who makes K and V alone sees nothing of those before */
+    if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
+        first = tdm_attend_first(l->program, layer, chunk);
+    copy_chunks(l, body, TDM_LANE_H2D, (struct tdm_ref){host, first}, (struct tdm_ref){row, first},
+                first, end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
+}
+
+/* Slots of the host's sums, beginning with a chunk. */
+static struct tdm_ref far_gradients(const struct tdm_lowering *l, uint32_t layer, uint32_t chunk)
+{
+    return (struct tdm_ref){l->layout->host_dkv[layer], l->layout->far_slot[layer][chunk]};
+}
+
+void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
+    if (l->layout->far_slot[layer] != NULL)
+        copy_chunks(l, body, TDM_LANE_H2D, far_gradients(l, layer, shared),
+                    (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
+                    tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk + 1));
+}
+
+void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    uint32_t first = tdm_attend_first(l->program, layer, chunk);
+    if (l->layout->far_slot[layer] != NULL)
+        copy_chunks(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->dkv[layer], first},
+                    far_gradients(l, layer, first), first, chunk,
+                    tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk));
+}
