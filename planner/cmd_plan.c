@@ -241,6 +241,16 @@ static json_t *count_or_null(uint64_t count)
     return count == 0 ? json_null() : json_integer((json_int_t)count);
 }
 
+/* Kinds of state that are enough on the host. */
+static json_t *streamed_json(const struct tdm_shortage *shortage)
+{
+    json_t *list = json_array();
+    for (int state = 0; state < TDM_STATES; state++)
+        if (shortage->streamed[state])
+            json_array_append_new(list, json_string(tdm_state_name((enum tdm_state)state)));
+    return list;
+}
+
 static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
                                            const struct tdm_search *search,
                                            const struct tdm_error *reason, struct tdm_error *err)
@@ -250,8 +260,8 @@ static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
     uint64_t limit = shortage->limit_bytes[TDM_DEVICE];
     uint64_t host_limit = shortage->limit_bytes[TDM_HOST];
     return tdm_print_json(
-        json_pack("{s:b, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits", 0,
-                  "message", reason->message, "hint", reason->hint, "binding",
+        json_pack("{s:b, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "fits",
+                  0, "message", reason->message, "hint", reason->hint, "binding",
                   tdm_binding_name(shortage->binding), "memory_bytes",
                   json_integer((json_int_t)limit), "host_memory_bytes",
                   json_integer((json_int_t)host_limit), "needed_memory_bytes",
@@ -261,8 +271,8 @@ static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
                   count_or_null(host_needed > host_limit ? host_needed - host_limit : 0),
                   "longest_context", count_or_null(shortage->longest_context),
                   "needed_memory_without_optimizer_bytes",
-                  count_or_null(shortage->without_optimizer_bytes), "search",
-                  tdm_search_counts_json(&search->counts)),
+                  count_or_null(shortage->without_optimizer_bytes), "enough_on_host",
+                  streamed_json(shortage), "search", tdm_search_counts_json(&search->counts)),
         err);
 }
 

@@ -415,6 +415,22 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                                         e->head_gradient + e->work_head + e->head_room);
 }
 
+/* Updates of head and embedding in the backward, which have rooms for what comes from the host. */
+static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           const struct stored *stored, uint64_t rings,
+                           struct tdm_estimate *estimate)
+{
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    uint64_t slots = by_layer || schedule->group_count > 1 ? e->chunks : 1;
+    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + slots * e->x + e->tied_gradient;
+    uint64_t kept = by_layer ? stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] : 0;
+    if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return;
+    raise_to(&estimate->body_bytes,
+             all + e->embedding_gradient + e->embedding_room + e->embedding_update);
+    raise_to(&estimate->body_bytes, all + e->head_gradient + e->head_room + e->head_update + kept);
+}
+
 /* Updates after the backward begin with all gradients there. */
 static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
 {
@@ -464,6 +480,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         first += group->layers;
     }
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
+    update_moments(e, schedule, &stored, backward_rings, &estimate);
     end_moments(e, &estimate);
 
     const struct tdm_machine *machine = schedule->machine;

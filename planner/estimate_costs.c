@@ -120,6 +120,14 @@ static uint64_t room_bytes(const struct tdm_schedule *base, uint32_t unit)
     return far ? tdm_content_bytes(base, TDM_UNIT_WEIGHTS, unit, 0) : 0;
 }
 
+static uint64_t update_bytes(const struct tdm_schedule *base, uint32_t unit)
+{
+    bool master = tdm_schedule_home(base, TDM_STATE_MASTER, unit) == TDM_HOST;
+    bool moments = tdm_schedule_home(base, TDM_STATE_MOMENTS, unit) == TDM_HOST;
+    return (master ? tdm_content_bytes(base, TDM_UNIT_MASTER, unit, 0) : 0) +
+           (moments ? 2 * tdm_content_bytes(base, TDM_UNIT_MOMENT1, unit, 0) : 0);
+}
+
 static void note_rings(struct tdm_estimator *e)
 {
     const struct tdm_schedule *base = e->base;
@@ -131,6 +139,8 @@ static void note_rings(struct tdm_estimator *e)
                    (base->model->tied ? e->embedding_room : 0);
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
         return;
+    e->embedding_update = update_bytes(base, embedding);
+    e->head_update = update_bytes(base, tdm_model_head_unit(base->model));
     e->state_rings = ring_bytes(base, TDM_STATE_MASTER, TDM_UNIT_MASTER, slots) +
                      2 * ring_bytes(base, TDM_STATE_MOMENTS, TDM_UNIT_MOMENT1, slots);
     if (tdm_updates_at_end(base))

@@ -34,6 +34,8 @@ struct tdm_estimator {
     /* on the device, for state whose home is the host: rings of weights (all the step) and of masters
      * and moments (in the backward), rooms for weights of head (with a tied embedding) and embedding */
     uint64_t weight_ring, state_rings, head_room, embedding_room;
+    uint64_t head_update,
+        embedding_update; /* rooms for their masters and moments, in their update */
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, q, gate_up, kv, dkv; /* bytes of a chunk's slot */
 

@@ -78,6 +78,33 @@ static enum tdm_status longest_context(struct tdm_schedule *schedule, const stru
     return status;
 }
 
+/* Is it enough to have state on the host: masters, moments and gradients that stay, else weights too? */
+static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     struct tdm_shortage *shortage, struct tdm_error *err)
+{
+    struct tdm_home homes[TDM_STATES];
+    bool streamed[TDM_STATES] = {false};
+    enum tdm_status status = TDM_OK;
+    bool fits = false;
+    memcpy(homes, schedule->homes, sizeof(homes));
+    for (int weights = 0; weights < 2 && status == TDM_OK && !fits; weights++) {
+        uint64_t bytes;
+        streamed[TDM_STATE_WEIGHTS] = weights == 1;
+        streamed[TDM_STATE_MASTER] = schedule->dtypes.master != TDM_DTYPE_NONE;
+        streamed[TDM_STATE_MOMENTS] = schedule->dtypes.moments != TDM_DTYPE_NONE;
+        streamed[TDM_STATE_GRADIENTS] = tdm_gradients_stay(schedule);
+        for (int state = 0; state < TDM_STATES; state++)
+            if (streamed[state])
+                tdm_schedule_set_home(schedule, (enum tdm_state)state, 0, TDM_HOST);
+        status = least_bytes(schedule, pins, TDM_DEVICE, &bytes, err);
+        fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
+    }
+    memcpy(schedule->homes, homes, sizeof(homes));
+    if (fits)
+        memcpy(shortage->streamed, streamed, sizeof(streamed));
+    return status;
+}
+
 static enum tdm_binding binding_of(const uint64_t needed_bytes[TDM_PLACES])
 {
     if (needed_bytes[TDM_DEVICE] == 0)
@@ -110,6 +137,8 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
         schedule->optimizer = settings;
         schedule->dtypes = dtypes;
     }
+    if (status == TDM_OK && schedule->pass == TDM_TRAIN)
+        status = try_streaming(schedule, pins, &shortage, err);
     shortage.binding = binding_of(needed);
     if (status == TDM_OK && shortage.binding == TDM_BINDING_BOTH) {
         /* a pair that is enough: the least of the device, and what the host needs beside it */
@@ -194,6 +223,19 @@ static void add_change(char *text, size_t bytes, const char *change)
         snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : "; ", change);
 }
 
+static void add_streaming(const struct tdm_shortage *shortage, char *text, size_t bytes)
+{
+    char change[128] = "";
+    for (int state = 0; state < TDM_STATES; state++) {
+        size_t used = strlen(change);
+        if (shortage->streamed[state])
+            snprintf(change + used, sizeof(change) - used, "%s--set %s=host", used > 0 ? " " : "",
+                     tdm_state_name((enum tdm_state)state));
+    }
+    if (change[0] != '\0')
+        add_change(text, bytes, change);
+}
+
 static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                            struct tdm_error *err)
 {
@@ -232,6 +274,7 @@ static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm
                  size_to_type(without, size));
         add_change(text, sizeof(text), change);
     }
+    add_streaming(shortage, text, sizeof(text));
     if (text[0] != '\0')
         tdm_hint(err, "any one of these is enough: %s", text);
 }

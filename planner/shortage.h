@@ -26,6 +26,9 @@ struct tdm_shortage {
     bool has_optimizer;       /* so that going without can help */
     uint64_t
         without_optimizer_bytes; /* device bytes needed with --optimizer none; 0: none enough */
+    /* With these kinds of state at home on the host, the fewest that are enough, it fits as it is; none
+     * of them: no choice of them is enough. */
+    bool streamed[TDM_STATES];
 };
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */

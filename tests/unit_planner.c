@@ -394,6 +394,18 @@ static void check_shortage(const char *model, uint64_t context, uint64_t memory_
         assert_true(search(schedule, &pins) > 0);
         schedule->sequences[0].tokens = context;
     }
+    bool streamed = false;
+    for (int state = 0; state < TDM_STATES; state++)
+        streamed |= shortage.streamed[state];
+    if (streamed) { /* fits as it is */
+        struct tdm_home homes[TDM_STATES];
+        memcpy(homes, schedule->homes, sizeof(homes));
+        for (int state = 0; state < TDM_STATES; state++)
+            if (shortage.streamed[state])
+                tdm_schedule_set_home(schedule, (enum tdm_state)state, 0, TDM_HOST);
+        assert_true(search(schedule, &pins) > 0);
+        memcpy(schedule->homes, homes, sizeof(homes));
+    }
     if (shortage.without_optimizer_bytes > 0) {
         tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
         schedule->memory_bytes = shortage.without_optimizer_bytes;
