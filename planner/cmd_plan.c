@@ -384,6 +384,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  kept_from=N|N%      chunk, or percent of the chunks, from which on they are kept\n"
         "  held_place=PLACE    where groups hold what they hold\n"
         "  head_tile=N         tokens in a tile of the LM head\n"
+        "  head_tile_vocabulary=N          entries of the vocabulary in a tile: fewer than all make\n"
+        "                      the tile smaller and its logits twice (default: all)\n"
         "  page=N              tokens in a page of K and V (default 128)\n"
         "  documents=N         pack sequences from documents of N tokens, which attention, RoPE's\n"
         "                      positions and targets do not cross (default: one document)\n"

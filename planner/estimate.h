@@ -38,7 +38,7 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
 
-/* Bytes of a tile of logits. */
+/* Bytes of a tile of logits, and of what is beside it where the vocabulary is cut into tiles. */
 uint64_t tdm_estimate_logits(const struct tdm_estimator *estimator, uint64_t tile_tokens);
 
 #endif

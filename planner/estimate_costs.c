@@ -6,6 +6,7 @@
 #include "planner/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
+#include "schedule/layout.h"
 #include "schedule/optimizer.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         e->optimizer_seconds += seconds;
         return TDM_OK;
     }
-    if (op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->part == TDM_PART_FINAL_NORM) {
+    if (op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM) {
         e->work_head = larger(e->work_head, work);
         profile->head[op->chunk] += seconds;
         return TDM_OK;
@@ -459,6 +460,12 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *e)
 
 uint64_t tdm_estimate_logits(const struct tdm_estimator *e, uint64_t tile_tokens)
 {
-    return tdm_content_bytes(e->base, TDM_LOGIT_TILE, 0,
-                             smaller(tile_tokens, e->base->chunk_tokens));
+    uint64_t tokens = smaller(tile_tokens, e->base->chunk_tokens);
+    uint64_t bytes = tdm_content_bytes(e->base, TDM_LOGIT_TILE, 0, tokens);
+    if (tdm_vocabulary_tiles(e->base) == 1)
+        return bytes;
+    bytes = tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_LSE, 0, tokens));
+    return e->base->pass == TDM_EVALUATE
+               ? bytes
+               : tdm_size_add(bytes, tdm_content_bytes(e->base, TDM_HEAD_SUM, 0, tokens));
 }

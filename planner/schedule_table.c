@@ -175,11 +175,15 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     print_chunks(out, schedule);
     print_stores(out, schedule);
     print_homes(out, schedule);
-    fprintf(out, ROW "%s tokens\n", "LM-head tile",
+    fprintf(out, ROW "%s tokens", "LM-head tile",
             tdm_format_tokens(schedule->head_tile_tokens < schedule->chunk_tokens
                                   ? schedule->head_tile_tokens
                                   : schedule->chunk_tokens,
                               text));
+    if (schedule->head_tile_vocabulary < schedule->model->vocabulary)
+        fprintf(out, " x %llu of %u entries of the vocabulary, logits made twice",
+                (unsigned long long)schedule->head_tile_vocabulary, schedule->model->vocabulary);
+    fprintf(out, "\n");
     fprintf(
         out, ROW "weights %s, activations %s, kv %s, kv_gradients %s, gradients %s, logits %s\n",
         "dtypes", tdm_dtype_name(d->weights), tdm_dtype_name(d->activations), tdm_dtype_name(d->kv),

@@ -107,6 +107,19 @@ static enum tdm_status read_head_tile(struct reading *r, size_t field)
     return tdm_parse_tokens(r->value, r->what, &r->pins->head_tile_tokens, r->err);
 }
 
+static enum tdm_status read_head_tile_vocabulary(struct reading *r, size_t field)
+{
+    (void)field;
+    uint64_t entries;
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &entries, r->err);
+    if (status == TDM_OK && entries > UINT32_MAX)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than 2^32 - 1 entries", r->what,
+                        r->value);
+    if (status == TDM_OK)
+        r->schedule->head_tile_vocabulary = entries;
+    return status;
+}
+
 static enum tdm_status read_page(struct reading *r, size_t field)
 {
     (void)field;
@@ -307,6 +320,7 @@ static const struct key keys[] = {
     {"chunk", read_chunk, 0},
     {"page", read_page, 0},
     {"head_tile", read_head_tile, 0},
+    {"head_tile_vocabulary", read_head_tile_vocabulary, 0},
     {"documents", read_documents, 0},
     {"prefetch", read_prefetch, 0},
     {"inputs", read_inputs, 0},

@@ -62,8 +62,7 @@ static void note_work(struct simulator *s, const struct tdm_op *op, double secon
     if (op->kind == TDM_OP_COPY)
         result->copied_bytes[op->lane] += op->access[0].bytes;
     if (op->kind == TDM_OP_PRODUCT || op->kind == TDM_OP_PRODUCT_GRAD_INPUT ||
-        op->kind == TDM_OP_PRODUCT_GRAD_WEIGHT || op->kind == TDM_OP_HEAD ||
-        op->kind == TDM_OP_LOSS)
+        op->kind == TDM_OP_PRODUCT_GRAD_WEIGHT || op->part == TDM_PART_HEAD)
         result->product_flops += (double)op->flops;
 }
 

@@ -24,6 +24,7 @@ enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind)
         return TDM_GROUP_ATTENTION;
     case TDM_OP_HEAD:
     case TDM_OP_LOSS:
+    case TDM_OP_HEAD_GRAD:
         return TDM_GROUP_HEAD;
     case TDM_OP_GRADIENT_NORM:
     case TDM_OP_OPTIMIZER:

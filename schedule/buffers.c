@@ -41,6 +41,8 @@ static enum tdm_category category_of(enum tdm_content content)
     case TDM_DKVPAGES:
         return TDM_KV_GRADIENTS;
     case TDM_LOGIT_TILE:
+    case TDM_HEAD_LSE:
+    case TDM_HEAD_SUM:
         return TDM_LOGITS;
     case TDM_TOKENS:
         return TDM_STAGING;
@@ -556,6 +558,12 @@ static void declare_workspaces(struct builder *b)
         tile = b->chunk_capacity;
     layout->work[TDM_LOGIT_TILE] =
         declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_LOGIT_TILE, 0, tile, 1, "logits");
+    if (layout->vocabulary_tiles > 1) {
+        layout->work[TDM_HEAD_LSE] =
+            declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_HEAD_LSE, 0, tile, 1, "head_lse");
+        layout->work[TDM_HEAD_SUM] =
+            declare(b, TDM_DEVICE, TDM_LOGITS, TDM_AXIS_RING, TDM_HEAD_SUM, 0, tile, 1, "head_sum");
+    }
     /* without a backward it is X that runs through it, in chunk-major order too */
     layout->stream_slots = b->schedule->order == TDM_CHUNK_MAJOR && b->schedule->group_count == 1
                                ? 1
@@ -638,6 +646,7 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
             (uint32_t)tdm_size_ceil_div(program->chunks[chunk].tokens, schedule->head_tile_tokens);
     }
     layout->tile_base[program->chunk_count] = tiles;
+    layout->vocabulary_tiles = tdm_vocabulary_tiles(schedule);
     return layout;
 }
 

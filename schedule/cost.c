@@ -21,8 +21,6 @@ static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
         return 2 * hidden * model->intermediate;
     case TDM_PART_DOWN:
         return hidden * model->intermediate;
-    case TDM_PART_HEAD:
-        return hidden * model->vocabulary;
     default:
         return 0;
     }
@@ -52,10 +50,11 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, op->part));
         break;
     case TDM_OP_LOSS: /* logits alone */
-        op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, TDM_PART_HEAD));
+        op->flops = tdm_size_mul(2 * op->tokens, (uint64_t)model->hidden * op->entries);
         break;
     case TDM_OP_HEAD: /* logits, then both gradients */
-        op->flops = tdm_size_mul(6 * op->tokens, part_elements(model, TDM_PART_HEAD));
+    case TDM_OP_HEAD_GRAD:
+        op->flops = tdm_size_mul(6 * op->tokens, (uint64_t)model->hidden * op->entries);
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
         op->flops = tdm_size_mul(2 * pair_flops, tdm_attend_pairs(program, op->layer, op->chunk));

@@ -32,7 +32,10 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
         return dtypes->logits;
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
+    case TDM_HEAD_LSE:
         return TDM_DTYPE_FP64;
+    case TDM_HEAD_SUM:
+        return TDM_DTYPE_FP32;
     default:
         return dtypes->activations;
     }
@@ -63,6 +66,7 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
     case TDM_DNORMED:
     case TDM_FINAL_NORMED:
     case TDM_DFINAL_NORMED:
+    case TDM_HEAD_SUM:
         return model->hidden;
     case TDM_Q:
     case TDM_QRAW:
@@ -80,8 +84,8 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
     case TDM_ACTIVATED:
     case TDM_DACTIVATED:
         return model->intermediate;
-    case TDM_LOGIT_TILE:
-        return model->vocabulary;
+    case TDM_HEAD_LSE:
+        return 3;
     case TDM_TOKENS:
     case TDM_TOKEN_ORDER:
         return 2;
@@ -95,6 +99,22 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
     uint64_t elements = tdm_size_mul(tokens, row_elements(schedule->model, TDM_ATTENTION_OUT));
     return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(schedule->dtypes.activations)),
                           PART_ALIGN);
+}
+
+uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries)
+{
+    return tdm_size_mul(tdm_size_mul(tokens, entries), tdm_dtype_bytes(schedule->dtypes.logits));
+}
+
+bool tdm_head_opens(const struct tdm_program *program, const struct tdm_op *op)
+{
+    return op->chunk == program->chunk_count - 1 &&
+           op->first_row + op->tokens == program->chunks[op->chunk].tokens;
+}
+
+uint32_t tdm_vocabulary_tiles(const struct tdm_schedule *schedule)
+{
+    return (uint32_t)tdm_size_ceil_div(schedule->model->vocabulary, schedule->head_tile_vocabulary);
 }
 
 uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content content,
@@ -125,6 +145,11 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
         return element_bytes;
+    case TDM_LOGIT_TILE: {
+        uint64_t most = schedule->head_tile_vocabulary;
+        return tdm_logit_bytes(schedule, tokens,
+                               most < model->vocabulary ? most : model->vocabulary);
+    }
     default:
         return tdm_size_mul(tdm_size_mul(tokens, row_elements(model, content)), element_bytes);
     }

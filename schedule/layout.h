@@ -21,6 +21,15 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
+/* Bytes of the logits of so many tokens and entries of the vocabulary, and into how many tiles the
+ * LM head cuts the vocabulary. */
+uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries);
+uint32_t tdm_vocabulary_tiles(const struct tdm_schedule *schedule);
+
+/* Is an op of the LM head of the first tile of rows to run in the step? Then what it makes is the
+ * gradient of its entries of the output weight so far; else it adds to what is there. */
+bool tdm_head_opens(const struct tdm_program *program, const struct tdm_op *op);
+
 /* Tokens slot: int32 inputs [tokens], then targets [tokens]; of a token without one: */
 #define TDM_NO_TARGET (-1)
 

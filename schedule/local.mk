@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower.c \
 	schedule/legality.c schedule/legality.h \
 	schedule/lower_backward.c \
+	schedule/lower_head.c \
 	schedule/lower_kv.c \
 	schedule/lower_stream.c \
 	schedule/lower_emit.c \

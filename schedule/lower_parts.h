@@ -3,7 +3,7 @@
  * What the files of the lowering share. Not for use outside schedule/lower*.c.
  *
  * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves things,
- * lower_layer.c and lower_backward.c turn bodies into ops, lower.c allocates and frees around them.
+ * lower_layer.c, lower_head.c and lower_backward.c turn bodies into ops, lower.c allocates and frees around them.
  */
 #ifndef TDM_SCHEDULE_LOWER_PARTS_H
 #define TDM_SCHEDULE_LOWER_PARTS_H
@@ -223,12 +223,15 @@ void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm
 void tdm_low_forward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 void tdm_low_kv_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 
-/* ---- lower_backward.c ---- */
+/* ---- lower_head.c ---- */
 
 /* Final norm, LM head and loss, forward alone. */
 void tdm_low_loss_body(struct tdm_lowering *l, const struct tdm_body *body);
 /* Final norm, LM head and loss: a row of the last X becomes the same row of its gradient. */
 void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* ---- lower_backward.c ---- */
+
 /* Recompute of what is not there, and backward; norm of a unit's gradient; its update. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
 void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);

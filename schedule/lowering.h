@@ -75,6 +75,7 @@ struct tdm_layout {
     uint32_t *held_input;       /* [layers] slot: chunk, or 0 in chunk-major */
     uint32_t *group_of;         /* [layers] */
     uint32_t *tile_base;        /* [chunks + 1] LM-head tiles before a chunk */
+    uint32_t vocabulary_tiles;  /* that each of them is cut into */
 
     /* What streams through the rings of units, in order: layers whose weights bodies use one after the
      * other, and layers that are updated. Owned. */

@@ -59,15 +59,18 @@ enum whose { OF_NONE, OF_FIRST, OF_LAYER, OF_NEXT, OF_EMBEDDING, OF_HEAD, OF_OUT
  * contribution is the first. Contributions come in falling order, 0 is the last. */
 enum sum {
     NO_SUM,
-    COMPLETE, /* reads a sum to which nothing more is added */
-    SO_FAR,   /* reads a sum to which the op's chunk was the last to add */
-    CLOSES,   /* adds the second and last share; the first is tagged as no sum */
-    NOT_YET,  /* makes zero what all chunks of the step will add to */
-    CHUNKS,   /* adds to a sum over the chunks of the step */
-    OPENS,    /* ... over the chunks that see a chunk: as the first of them */
-    JOINS,    /* ... as one after the first */
-    TILES,    /* ... over the LM-head tiles of the step */
-    ROWS,     /* is one of the LM-head tiles of its chunk */
+    COMPLETE,    /* reads a sum to which nothing more is added */
+    SO_FAR,      /* reads a sum to which the op's chunk was the last to add */
+    CLOSES,      /* adds the second and last share; the first is tagged as no sum */
+    NOT_YET,     /* makes zero what all chunks of the step will add to */
+    CHUNKS,      /* adds to a sum over the chunks of the step */
+    OPENS,       /* ... over the chunks that see a chunk: as the first of them */
+    JOINS,       /* ... as one after the first */
+    TILES,       /* ... over the LM-head tiles of the step, those of the vocabulary innermost */
+    ROWS,        /* is one of the LM-head tiles of its chunk, by rows */
+    COLUMNS,     /* ... by rows, and those of the vocabulary innermost; adds up over the latter */
+    ALL_COLUMNS, /* reads that sum of its rows */
+    TURNS_ROWS,  /* the rows of a tile, which its last op turns into their gradient */
 };
 
 /* An operand. Where `before` is another content than `after`, something is turned into something
@@ -100,6 +103,14 @@ struct operand_rule {
 #define ADDS(content, whose, sum)                           \
     {                                                       \
         TDM_ACCUMULATE, content, whose, content, whose, sum \
+    }
+#define HEAD_ROWS                                                                           \
+    {                                                                                       \
+        TDM_ACCUMULATE, TDM_FINAL_NORMED, OF_LAYER, TDM_DFINAL_NORMED, OF_LAYER, TURNS_ROWS \
+    }
+#define LOGITS                                                           \
+    {                                                                    \
+        TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, COLUMNS \
     }
 #define WEIGHTS READS(TDM_UNIT_WEIGHTS, OF_LAYER)
 #define GRADIENT ADDS(TDM_UNIT_GRADIENT, OF_LAYER, CHUNKS)
@@ -227,19 +238,17 @@ static const struct op_rule op_rules[] = {
      {TURNS(TDM_GATE_UP, OF_LAYER, TDM_DGATE_UP), READS(TDM_DACTIVATED, OF_LAYER)}},
     {TDM_OP_HEAD,
      TDM_PART_HEAD,
-     {{TDM_ACCUMULATE, TDM_FINAL_NORMED, OF_LAYER, TDM_DFINAL_NORMED, OF_LAYER, ROWS},
-      READS(TDM_TOKENS, OF_NONE),
-      READS(TDM_UNIT_WEIGHTS, OF_OUTPUT),
-      {TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, ROWS},
-      ADDS(TDM_UNIT_GRADIENT, OF_OUTPUT, TILES),
-      ADDS(TDM_LOSS, OF_NONE, ROWS)}},
+     {HEAD_ROWS, READS(TDM_TOKENS, OF_NONE), READS(TDM_UNIT_WEIGHTS, OF_OUTPUT), LOGITS,
+      ADDS(TDM_UNIT_GRADIENT, OF_OUTPUT, TILES), ADDS(TDM_LOSS, OF_NONE, ROWS)}},
     {TDM_OP_LOSS,
      TDM_PART_HEAD,
-     {READS(TDM_FINAL_NORMED, OF_LAYER),
-      READS(TDM_TOKENS, OF_NONE),
-      READS(TDM_UNIT_WEIGHTS, OF_OUTPUT),
-      {TDM_WRITE, TDM_EMPTY, OF_NONE, TDM_LOGIT_TILE, OF_LAYER, ROWS},
-      ADDS(TDM_LOSS, OF_NONE, ROWS)}},
+     {HEAD_ROWS, READS(TDM_TOKENS, OF_NONE), READS(TDM_UNIT_WEIGHTS, OF_OUTPUT), LOGITS,
+      ADDS(TDM_HEAD_LSE, OF_LAYER, COLUMNS), ADDS(TDM_LOSS, OF_NONE, ROWS)}},
+    {TDM_OP_HEAD_GRAD,
+     TDM_PART_HEAD,
+     {HEAD_ROWS, READS(TDM_TOKENS, OF_NONE), READS(TDM_UNIT_WEIGHTS, OF_OUTPUT), LOGITS,
+      ADDS(TDM_UNIT_GRADIENT, OF_OUTPUT, TILES), READS_SUM(TDM_HEAD_LSE, ALL_COLUMNS),
+      ADDS(TDM_HEAD_SUM, OF_LAYER, COLUMNS)}},
     {TDM_OP_GRADIENT_NORM,
      TDM_PART_ALL,
      {READS_SUM(TDM_UNIT_GRADIENT, COMPLETE), WRITES(TDM_GRADIENT_NORM, OF_LAYER),
@@ -284,7 +293,7 @@ static uint32_t unit_of(const struct tdm_model *model, const struct tdm_op *op, 
 /* Works on a tile of the LM head. */
 static bool is_of_head(const struct tdm_op *op)
 {
-    return op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS;
+    return op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->kind == TDM_OP_HEAD_GRAD;
 }
 
 /* LM-head tile of its chunk that an op works on. */
@@ -293,11 +302,19 @@ static uint64_t tile_of(const struct step *step, const struct tdm_op *op)
     return op->first_row / step->program->schedule->head_tile_tokens;
 }
 
+/* Is it the last to run of the ops of its kind for its rows? They run over the vocabulary in reverse. */
+static bool is_last_of_rows(const struct tdm_op *op)
+{
+    return op->first_entry == 0;
+}
+
 /* Contributors before and after an op, and whether it is the first to add to its sum. */
 static bool share_of(const struct step *step, const struct tdm_op *op, enum sum sum,
                      uint32_t *before, uint32_t *after)
 {
     const struct tdm_program *program = step->program;
+    uint64_t columns = tdm_vocabulary_tiles(program->schedule);
+    uint64_t column = op->first_entry / program->schedule->head_tile_vocabulary;
     uint64_t mine = 0, last = 0;
     switch (sum) {
     case NO_SUM:
@@ -326,9 +343,17 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
         *before = op->chunk + 1;
         return sum == OPENS;
     case TILES:
-        mine = step->tile_base[op->chunk] + tile_of(step, op);
-        last = step->tile_base[program->chunk_count] - 1;
+        mine = (step->tile_base[op->chunk] + tile_of(step, op)) * columns + column;
+        last = step->tile_base[program->chunk_count] * columns - 1;
         break;
+    case COLUMNS:
+        mine = tile_of(step, op) * columns + column;
+        last = tile_of(step, op) * columns + columns - 1;
+        break;
+    case ALL_COLUMNS:
+        *before = *after = (uint32_t)(tile_of(step, op) * columns);
+        return false;
+    case TURNS_ROWS:
     case ROWS:
         mine = tile_of(step, op);
         last = step->tile_base[op->chunk + 1] - step->tile_base[op->chunk] - 1;
@@ -390,12 +415,32 @@ static bool operand_is_due(const struct step *step, const struct tdm_op *op,
         return schedule->optimizer.clip != TDM_CLIP_NONE;
     if (rule->after == TDM_TIED_GRADIENT)
         return schedule->model->tied && op->layer == tdm_model_embedding_unit(schedule->model);
+    if (op->kind == TDM_OP_LOSS && rule->after == TDM_HEAD_LSE)
+        return tdm_vocabulary_tiles(schedule) > 1;
+    if (op->kind == TDM_OP_LOSS && rule->after == TDM_LOSS)
+        return is_last_of_rows(op);
     if (rule->sum == OPENS || rule->sum == JOINS) {
         uint32_t first, slots;
         seen_chunks(step, op, rule->sum, &first, &slots);
         return slots > 0;
     }
     return rule->after != TDM_EMPTY;
+}
+
+/* Rows of a tile: the tiles before it have turned theirs into gradients, its last op turns its own. */
+static void turn_rows(const struct step *step, const struct tdm_op *op, bool first,
+                      struct tdm_access *due)
+{
+    bool evaluates = step->program->schedule->pass == TDM_EVALUATE;
+    bool turns = op->kind == TDM_OP_HEAD || (op->kind == TDM_OP_HEAD_GRAD && is_last_of_rows(op));
+    if (first || evaluates)
+        due->before.contributor = TDM_NONE;
+    else
+        due->before.content = due->after.content;
+    if (!turns) {
+        due->mode = TDM_READ;
+        due->after = due->before;
+    }
 }
 
 /* The access that a rule asks for: all but buffer, slot and bytes. */
@@ -431,14 +476,9 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
         due.before.layer = due.after.layer = 0;
     }
 
-    if (rule->mode != TDM_ACCUMULATE)
-        return due;
-    if (rule->before != rule->after) { /* turns into something else, tile by tile if a sum */
-        if (first)
-            due.before.contributor = TDM_NONE;
-        else if (rule->sum != NO_SUM)
-            due.before.content = rule->after;
-    } else if (first &&
+    if (rule->sum == TURNS_ROWS) {
+        turn_rows(step, op, first, &due);
+    } else if (rule->mode == TDM_ACCUMULATE && rule->before == rule->after && first &&
                op->kind != TDM_OP_EMBED_GRAD) { /* that one adds to what TDM_OP_ZERO made */
         due.mode = TDM_WRITE;
     }
@@ -454,6 +494,11 @@ static uint64_t due_bytes(const struct step *step, const struct tdm_op *op,
     const struct tdm_model *model = schedule->model;
     enum tdm_content content = due->after.content;
     enum tdm_dtype dtype = tdm_content_dtype(schedule, content);
+    bool of_entries = tdm_content_is_of_unit(content) || content == TDM_TIED_GRADIENT;
+    if (is_of_head(op) && of_entries) /* as many rows of the output weight */
+        return tdm_size_mul(op->entries, (uint64_t)model->hidden * tdm_dtype_bytes(dtype));
+    if (content == TDM_LOGIT_TILE)
+        return tdm_logit_bytes(schedule, op->tokens, op->entries);
     if (content == TDM_TIED_GRADIENT)
         return tdm_part_bytes(model, tdm_model_embedding_unit(model), TDM_PART_EMBEDDING, dtype);
     if (tdm_content_is_of_unit(content)) {
@@ -506,6 +551,26 @@ static enum tdm_status check_operand(const struct tdm_op *op, uint32_t number,
     return TDM_OK;
 }
 
+/* The part of the vocabulary that an LM-head op says of itself. */
+static bool vocabulary_is_right(const struct tdm_schedule *schedule, const struct tdm_op *op)
+{
+    uint64_t all = schedule->model->vocabulary, tile = schedule->head_tile_vocabulary;
+    if (op->first_entry % tile != 0 || op->first_entry >= all)
+        return false;
+    uint64_t left = all - op->first_entry;
+    if (op->entries != (left < tile ? left : tile))
+        return false;
+    bool trains = schedule->pass == TDM_TRAIN, whole = tile >= all;
+    switch (op->kind) {
+    case TDM_OP_HEAD:
+        return trains && whole;
+    case TDM_OP_HEAD_GRAD:
+        return trains && !whole;
+    default:
+        return !trains || !whole;
+    }
+}
+
 /* Layer, chunk, tokens and rows that an op says of itself. */
 static bool shape_is_right(const struct step *step, const struct tdm_op *op)
 {
@@ -519,11 +584,12 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     uint64_t tokens = program->chunks[op->chunk].tokens;
     if (is_of_head(op)) {
         uint64_t tile = program->schedule->head_tile_tokens;
-        if (op->first_row % tile != 0 || op->first_row >= tokens)
+        if (op->first_row % tile != 0 || op->first_row >= tokens ||
+            !vocabulary_is_right(program->schedule, op))
             return false;
         tokens -= op->first_row;
         tokens = tokens < tile ? tokens : tile;
-    } else if (op->first_row != 0) {
+    } else if (op->first_row != 0 || op->first_entry != 0 || op->entries != 0) {
         return false;
     }
     if (op->tokens != tokens)

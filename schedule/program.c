@@ -3,6 +3,7 @@
 #include "schedule/program.h"
 
 #include "base/size.h"
+#include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/pack.h"
 
@@ -34,11 +35,14 @@ static enum tdm_status make_chunks(struct tdm_program *program, struct tdm_error
     for (uint32_t s = 0; s < schedule->sequence_count; s++) /* a chunk more for what is ragged */
         tiles = tdm_size_add(
             tiles, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->head_tile_tokens));
-    if (tdm_size_add(tiles, count) > MAX_TILES) {
-        tdm_fail(
-            err, TDM_INPUT, "%llu LM-head tiles of %llu tokens in a step; at most %u are supported",
-            (unsigned long long)tiles, (unsigned long long)schedule->head_tile_tokens, MAX_TILES);
-        return tdm_hint(err, "use larger tiles (--set head_tile=N)");
+    uint64_t columns = tdm_vocabulary_tiles(schedule);
+    if (tdm_size_mul(tdm_size_add(tiles, count), columns) > MAX_TILES) {
+        tdm_fail(err, TDM_INPUT,
+                 "%llu LM-head tiles of %llu tokens in a step, %llu of the vocabulary in each; at "
+                 "most %u are supported",
+                 (unsigned long long)tiles, (unsigned long long)schedule->head_tile_tokens,
+                 (unsigned long long)columns, MAX_TILES);
+        return tdm_hint(err, "use larger tiles (--set head_tile=N, head_tile_vocabulary=N)");
     }
     program->chunks = calloc(count, sizeof(*program->chunks));
     if (program->chunks == NULL)
@@ -300,6 +304,8 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_FINAL_NORMED] = "final normed",
         [TDM_DFINAL_NORMED] = "d final normed",
         [TDM_LOGIT_TILE] = "logits tile",
+        [TDM_HEAD_LSE] = "logits' LSE",
+        [TDM_HEAD_SUM] = "sum of d final normed",
         [TDM_LOSS] = "loss",
         [TDM_GRADIENT_NORM] = "gradient norm",
     };
@@ -329,6 +335,7 @@ const char *tdm_op_kind_name(enum tdm_op_kind kind)
         [TDM_OP_SWIGLU_GRAD] = "swiglu_grad",
         [TDM_OP_HEAD] = "head",
         [TDM_OP_LOSS] = "loss",
+        [TDM_OP_HEAD_GRAD] = "head_grad",
         [TDM_OP_GRADIENT_NORM] = "gradient_norm",
         [TDM_OP_OPTIMIZER] = "optimizer",
     };

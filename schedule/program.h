@@ -87,8 +87,11 @@ enum tdm_content {
     TDM_TIED_GRADIENT, /* the head's part of a tied embedding's gradient */
     TDM_FINAL_NORMED,  /* [tokens, hidden] */
     TDM_DFINAL_NORMED,
-    TDM_LOGIT_TILE,    /* [tile tokens, vocabulary] */
-    TDM_LOSS,          /* fp64 [1] a chunk */
+    TDM_LOGIT_TILE, /* [tile tokens, tile vocabulary] */
+    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest), logit of
+                          the target, of the vocabulary so far; with vocabulary tiles only */
+    TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
+    TDM_LOSS,     /* fp64 [1] a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
     TDM_CONTENTS
 };
@@ -176,7 +179,14 @@ enum tdm_op_kind {
     TDM_OP_HEAD,           /* a normed to its gradient (rows of a tile), r tokens, r weights,
                                    w logits tile, w/a weights' gradient, w/a loss */
     TDM_OP_LOSS,           /* r normed (rows of a tile), r tokens, r weights, w logits tile,
-                                   w/a loss */
+                                   [w/a LSE], [w/a loss]: of some of the vocabulary, the last of
+                                   which to run has the loss */
+    TDM_OP_HEAD_GRAD,      /* of some of the vocabulary: r normed (rows of a tile), r tokens,
+                                   r weights, w logits tile, w/a weights' gradient, r LSE, w/a sum
+                                   of the rows' gradient; the last one to run: a normed to its
+                                   gradient. Of the weights' gradient it works on its entries; in the
+                                   first tile of rows of the step it overwrites these
+                                   (tdm_head_opens) */
     TDM_OP_GRADIENT_NORM,  /* r gradient, w norm, [r second gradient of a tied tensor] */
     TDM_OP_OPTIMIZER,      /* a weights, r gradient, [a master], [a moment 1], [a moment 2],
                                    [r norms: the unit's, or all], [r second gradient of a tied
@@ -198,6 +208,8 @@ struct tdm_op {
     uint32_t chunk;        /* TDM_NONE if none */
     uint64_t tokens;       /* rows it works on */
     uint64_t first_row;    /* of a tile inside its chunk */
+    uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
+    uint32_t entries;      /* the logits of so many tokens; 0 in other ops */
     uint32_t access_count; /* operands, absent ones included */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;

@@ -110,6 +110,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
     schedule->chunk_tokens = context < 4096 ? context : 4096;
     schedule->page_tokens = 128;
     schedule->head_tile_tokens = schedule->chunk_tokens;
+    schedule->head_tile_vocabulary = model->vocabulary;
     schedule->prefetch = 2;
     schedule->dtypes = (struct tdm_dtypes){.weights = TDM_DTYPE_BF16,
                                            .master = TDM_DTYPE_REMAINDER16,
@@ -343,6 +344,9 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
         return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due", file,
                         (unsigned long long)schedule->head_tile_tokens);
+    if (schedule->head_tile_vocabulary == 0 || schedule->head_tile_vocabulary > UINT32_MAX)
+        return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_vocabulary\" is %llu; use 1 to 2^32 - 1",
+                        file, (unsigned long long)schedule->head_tile_vocabulary);
     if (schedule->prefetch > MAX_PREFETCH)
         return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; 0 to %u is due", file,
                         schedule->prefetch, MAX_PREFETCH);

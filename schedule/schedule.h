@@ -141,8 +141,10 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
-    uint64_t head_tile_tokens; /* at most chunk_tokens */
-    uint32_t prefetch;         /* bodies by which a fetch runs ahead of its use; 0: none */
+    uint64_t head_tile_tokens;     /* at most chunk_tokens */
+    uint64_t head_tile_vocabulary; /* entries of an LM-head tile; as many or more as there are: all,
+                                      in one op forward and backward */
+    uint32_t prefetch;             /* bodies by which a fetch runs ahead of its use; 0: none */
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
     struct tdm_dtypes dtypes;

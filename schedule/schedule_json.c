@@ -101,17 +101,18 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         json_array_append_new(sequences, sequence_to_json(&schedule->sequences[i]));
     json_t *root = json_pack(
         "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o}",
+        "s:o, s:o}",
         "format", TDM_SCHEDULE_FORMAT, "pass", tdm_purpose_name(schedule->pass), "model", "name",
         model->name, "digest", model->digest, "config", model->config, "machine",
         schedule->machine->description, "memory_bytes", count_json(schedule->memory_bytes),
         "host_memory_bytes", count_json(schedule->host_memory_bytes), "sequences", sequences,
         "order", tdm_order_name(schedule->order), "chunk_tokens",
         count_json(schedule->chunk_tokens), "page_tokens", count_json(schedule->page_tokens),
-        "head_tile_tokens", count_json(schedule->head_tile_tokens), "prefetch",
-        count_json(schedule->prefetch), "groups", groups_to_json(schedule), "homes",
-        homes_to_json(schedule), "rings", rings_to_json(&schedule->rings), "dtypes",
-        dtypes_to_json(&schedule->dtypes), "optimizer", optimizer_to_json(&schedule->optimizer));
+        "head_tile_tokens", count_json(schedule->head_tile_tokens), "head_tile_vocabulary",
+        count_json(schedule->head_tile_vocabulary), "prefetch", count_json(schedule->prefetch),
+        "groups", groups_to_json(schedule), "homes", homes_to_json(schedule), "rings",
+        rings_to_json(&schedule->rings), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
+        optimizer_to_json(&schedule->optimizer));
     if (root == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     if (predicted != NULL && json_object_set(root, "predicted", (json_t *)predicted) != 0) {
@@ -392,6 +393,7 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
     schedule->page_tokens = tdm_json_count(reader, "page_tokens", 1, 65536);
     schedule->head_tile_tokens = tdm_json_count(reader, "head_tile_tokens", 1, MAX_TOKENS);
+    schedule->head_tile_vocabulary = tdm_json_count(reader, "head_tile_vocabulary", 1, UINT32_MAX);
     schedule->prefetch = (uint32_t)tdm_json_count(reader, "prefetch", 0, 16);
     const json_t *sequences = tdm_json_array(reader, "sequences");
     const json_t *groups = tdm_json_array(reader, "groups");
@@ -429,6 +431,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "chunk_tokens",
                                        "page_tokens",
                                        "head_tile_tokens",
+                                       "head_tile_vocabulary",
                                        "prefetch",
                                        "groups",
                                        "homes",

@@ -184,8 +184,9 @@ static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op
     enum tdm_content content = access->after.content;
     if (tdm_content_is_of_unit(content) && access->after.layer >= schedule->model->unit_count)
         return TDM_SIZE_MAX;
-    uint64_t tokens = content == TDM_LOGIT_TILE ? op->tokens : 0;
-    for (uint32_t k = 0; k < access->slots && content != TDM_LOGIT_TILE; k++) {
+    bool of_tile = content == TDM_LOGIT_TILE || content == TDM_HEAD_LSE || content == TDM_HEAD_SUM;
+    uint64_t tokens = of_tile ? op->tokens : 0;
+    for (uint32_t k = 0; k < access->slots && !of_tile; k++) {
         uint32_t chunk = tdm_tag_at(access->after, k).chunk;
         if (chunk < v->program->chunk_count && v->program->chunks[chunk].tokens > tokens)
             tokens = v->program->chunks[chunk].tokens;

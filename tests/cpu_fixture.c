@@ -156,6 +156,7 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
         .chunk_tokens = shape->chunk_tokens,
         .page_tokens = shape->page_tokens,
         .head_tile_tokens = shape->tile_tokens,
+        .head_tile_vocabulary = shape->vocabulary,
         .dtypes = shape->dtypes,
         .optimizer = {.kind = TDM_OPTIMIZER_ADAMW,
                       .learning_rate = 1e-3,

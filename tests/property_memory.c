@@ -99,6 +99,12 @@ static void mark_content(const struct tdm_schedule *schedule, const struct tdm_a
     }
 }
 
+/* Has a row for each token of an LM-head tile. */
+static bool is_of_tile(enum tdm_content content)
+{
+    return content == TDM_LOGIT_TILE || content == TDM_HEAD_LSE || content == TDM_HEAD_SUM;
+}
+
 /* Bytes of a content of the largest chunk or tile; of units, of the largest layer or the unit. */
 static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content content,
                            uint32_t unit)
@@ -107,7 +113,7 @@ static uint64_t most_bytes(const struct tdm_program *program, enum tdm_content c
     uint64_t most = 0, tokens = 0;
     for (uint32_t i = 0; i < program->chunk_count; i++)
         tokens = program->chunks[i].tokens > tokens ? program->chunks[i].tokens : tokens;
-    if (content == TDM_LOGIT_TILE && schedule->head_tile_tokens < tokens)
+    if (is_of_tile(content) && schedule->head_tile_tokens < tokens)
         tokens = schedule->head_tile_tokens;
     if (!tdm_content_is_of_unit(content) || unit >= schedule->model->layers)
         return tdm_content_bytes(schedule, content, unit, tokens);
@@ -129,7 +135,7 @@ static void mark_slot(const struct plan *plan, const struct tdm_op *op,
     uint32_t slot = access->first_slot + k;
     uint64_t most = most_bytes(program, content, unit);
     uint64_t tokens = chunk < program->chunk_count ? program->chunks[chunk].tokens : 0;
-    if (content == TDM_LOGIT_TILE)
+    if (is_of_tile(content))
         tokens = op->tokens;
     planned->used[slot] = true;
     planned->most_bytes = most > planned->most_bytes ? most : planned->most_bytes;

@@ -287,6 +287,9 @@ static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_toke
     schedule->head_tile_tokens = tdm_dice_chance(dice, 30)
                                      ? schedule->chunk_tokens
                                      : tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
+    uint64_t vocabulary = schedule->model->vocabulary;
+    if (tdm_dice_chance(dice, 40)) /* cut, and most often ragged */
+        schedule->head_tile_vocabulary = tdm_dice_roll(dice, vocabulary / 8 + 1, vocabulary);
     return TDM_OK;
 }
 
@@ -520,9 +523,10 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         add(&text, " %llu(%u)", (unsigned long long)schedule->sequences[i].tokens,
             schedule->sequences[i].document_count);
-    add(&text, " chunk %llu page %llu tile %llu prefetch %u %s %s; groups",
+    add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s; groups",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
-        (unsigned long long)schedule->head_tile_tokens, schedule->prefetch,
+        (unsigned long long)schedule->head_tile_tokens,
+        (unsigned long long)schedule->head_tile_vocabulary, schedule->prefetch,
         tdm_purpose_name(schedule->pass), tdm_order_name(schedule->order));
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];

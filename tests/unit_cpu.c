@@ -424,6 +424,49 @@ static void check_embed(struct bench *bench)
         free(values[i]);
 }
 
+struct head_cells {
+    struct cell *x, *ids, *w, *logits, *dw, *lse, *sum, *loss;
+};
+
+/* Begins an op of the LM head, with the operands that all of them have. */
+static void head_op(struct bench *bench, enum tdm_op_kind kind, const struct head_cells *c,
+                    uint32_t chunk, uint64_t first, uint64_t rows, uint64_t first_entry,
+                    uint64_t entries)
+{
+    bench_op(bench, kind, TDM_PART_HEAD, bench->model->layers, chunk, rows);
+    bench->op.first_row = first;
+    bench->op.first_entry = (uint32_t)first_entry;
+    bench->op.entries = (uint32_t)entries;
+    bench_operand(bench, 0, c->x, TDM_READ);
+    bench_operand(bench, 1, c->ids, TDM_READ);
+    bench_operand(bench, 2, c->w, TDM_READ);
+    bench_operand(bench, 3, c->logits, TDM_WRITE);
+}
+
+/* The same with the vocabulary in tiles of `width`: the sums of the rows first, then the gradients. */
+static void run_head_tiles(struct bench *bench, const struct head_cells *c, uint32_t chunk,
+                           uint64_t first, uint64_t rows, uint64_t width, enum tdm_mode loss_mode)
+{
+    uint64_t vocabulary = bench->model->vocabulary, top = (vocabulary - 1) / width * width;
+    for (int backward = 0; backward < 2; backward++)
+        for (uint64_t at = top + width; at >= width; at -= width) {
+            uint64_t entry = at - width;
+            enum tdm_mode mode = entry == top ? TDM_WRITE : TDM_ACCUMULATE;
+            head_op(bench, backward ? TDM_OP_HEAD_GRAD : TDM_OP_LOSS, c, chunk, first, rows, entry,
+                    entry == top ? vocabulary - top : width);
+            bench_operand(bench, backward ? 5 : 4, c->lse, backward ? TDM_READ : mode);
+            if (backward) {
+                bench_operand(bench, 4, c->dw, TDM_ACCUMULATE);
+                bench_operand(bench, 6, c->sum, mode);
+            }
+            if (backward && entry == 0)
+                bench_operand(bench, 0, c->x, TDM_ACCUMULATE);
+            if (!backward && entry == 0)
+                bench_operand(bench, 5, c->loss, loss_mode);
+            bench_run(bench);
+        }
+}
+
 /* One tile of a chunk through the LM head. */
 static void check_head(struct bench *bench)
 {
@@ -451,6 +494,11 @@ static void check_head(struct bench *bench)
     double *vw = cell_values(&w), *vx = cell_values(&x), *vdw = cell_values(&dw);
     double *before = cell_values(&dw), *want = cell_values(&x), *tile = zeros(rows * vocabulary);
     double total = loss_mode == TDM_ACCUMULATE ? cell_get(&loss, 0) : 0;
+    uint64_t width = bench_between(bench, 0, 1) ? vocabulary : bench_between(bench, 1, vocabulary);
+    if (width < vocabulary) /* then the op knows from its rows */
+        dw_mode = chunk + 1 == bench->program.chunk_count && first + rows == tokens
+                      ? TDM_WRITE
+                      : TDM_ACCUMULATE;
     if (dw_mode == TDM_WRITE)
         memset(vdw + tensor->offset, 0, tensor->elements * sizeof(double));
     multiply(rows, vocabulary, hidden, vx + first * hidden, hidden, 1, vw + tensor->offset, 1,
@@ -476,23 +524,27 @@ static void check_head(struct bench *bench)
     multiply(vocabulary, hidden, rows, tile, 1, vocabulary, vx + first * hidden, hidden, 1,
              vdw + tensor->offset, hidden);
 
-    bench_op(bench, TDM_OP_HEAD, TDM_PART_HEAD, model->layers, chunk, rows);
-    bench->op.first_row = first;
-    bench_operand(bench, 0, &x, TDM_ACCUMULATE);
-    bench_operand(bench, 1, &ids, TDM_READ);
-    bench_operand(bench, 2, &w, TDM_READ);
-    bench_operand(bench, 3, &logits, TDM_WRITE);
-    bench_operand(bench, 4, &dw, dw_mode);
-    bench_operand(bench, 5, &loss, loss_mode);
-    bench_run(bench);
+    struct cell lse = cell_new(bench, TDM_DTYPE_FP64, 3 * rows, NAN);
+    struct cell sum = cell_new(bench, TDM_DTYPE_FP32, rows * hidden, NAN);
+    struct head_cells cells_of = {&x, &ids, &w, &logits, &dw, &lse, &sum, &loss};
+    if (width == vocabulary) {
+        head_op(bench, TDM_OP_HEAD, &cells_of, chunk, first, rows, 0, vocabulary);
+        bench_operand(bench, 0, &x, TDM_ACCUMULATE);
+        bench_operand(bench, 4, &dw, dw_mode);
+        bench_operand(bench, 5, &loss, loss_mode);
+        bench_run(bench);
+    } else {
+        run_head_tiles(bench, &cells_of, chunk, first, rows, width, loss_mode);
+    }
     double coarse = dtypes->logits == TDM_DTYPE_BF16   ? 0x1p-5
                     : dtypes->logits == TDM_DTYPE_FP16 ? 0x1p-8
                                                        : 0;
     bench->least_scale = 1; /* what was there may nearly cancel it */
     bench_compare(bench, "loss", &loss, 0, 1, &total, fmax(coarse, 1e-6));
     bench->least_scale = 0;
-    bench_compare(bench, "logits' gradient", &logits, 0, rows * vocabulary, tile,
-                  fmax(coarse, 1e-5));
+    if (width == vocabulary)
+        bench_compare(bench, "logits' gradient", &logits, 0, rows * vocabulary, tile,
+                      fmax(coarse, 1e-5));
     bench_compare(bench, "head's input gradient", &x, first * hidden, rows * hidden,
                   want + first * hidden, fmax(coarse, 1e-5));
     bench_compare(bench, "head's weight gradient", &dw, tensor->offset, tensor->elements,
@@ -510,8 +562,8 @@ static void check_head(struct bench *bench)
                      tdm_cpu_backend.run[TDM_OP_HEAD](bench->executor, &bench->launch, &err));
     assert_non_null(strstr(err.message, none ? "ends a document" : "vocabulary"));
 
-    struct cell *cells[] = {&ids, &w, &x, &logits, &dw, &loss};
-    for (int i = 0; i < 6; i++)
+    struct cell *cells[] = {&ids, &w, &x, &logits, &dw, &loss, &lse, &sum};
+    for (int i = 0; i < 8; i++)
         cell_free(cells[i]);
     double *values[] = {vw, vx, vdw, before, want, tile};
     for (int i = 0; i < 6; i++)

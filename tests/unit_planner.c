@@ -264,6 +264,7 @@ static void test_pins_are_obeyed(void **state)
                                         "kept_from=25%",
                                         "held_place=host",
                                         "head_tile=512",
+                                        "head_tile_vocabulary=16K",
                                         "page=64",
                                         "prefetch=3",
                                         "dtypes.kv_gradients=bf16",
@@ -277,6 +278,7 @@ static void test_pins_are_obeyed(void **state)
     assert_int_equal(schedule->order, TDM_LAYER_MAJOR);
     assert_int_equal(schedule->chunk_tokens, 4096);
     assert_int_equal(schedule->head_tile_tokens, 512);
+    assert_int_equal(schedule->head_tile_vocabulary, 16384);
     assert_int_equal(schedule->page_tokens, 64);
     assert_int_equal(schedule->prefetch, 3);
     assert_int_equal(schedule->dtypes.kv_gradients, TDM_DTYPE_BF16);
@@ -513,6 +515,8 @@ static void test_set_keys_bad(void **state)
         {{"page=0", NULL}, "--set page"},
         {{"prefetch=17", NULL}, "0 to 16"},
         {{"head_tile=big", NULL}, "--set head_tile"},
+        {{"head_tile_vocabulary=0", NULL}, "--set head_tile_vocabulary"},
+        {{"head_tile_vocabulary=8G", NULL}, "--set head_tile_vocabulary"},
         {{"order=layer", NULL}, "layer-major or chunk-major"},
         {{"inputs=disk", NULL}, "device or host"},
         {{"attention=yes", NULL}, "none, held or kept"},

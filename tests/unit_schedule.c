@@ -258,6 +258,7 @@ static void test_variants(void **state)
         check(schedule->chunk_tokens == variant->chunk_tokens &&
                   schedule->page_tokens == variant->page_tokens &&
                   schedule->head_tile_tokens == variant->head_tile_tokens &&
+                  schedule->head_tile_vocabulary == variant->head_tile_vocabulary &&
                   tdm_schedule_tokens(schedule) == tdm_schedule_tokens(variant) &&
                   memcmp(&schedule->dtypes, &variant->dtypes, sizeof(variant->dtypes)) == 0 &&
                   schedule->optimizer.kind == variant->optimizer.kind,
@@ -384,7 +385,8 @@ static double step_flops(const struct tdm_schedule *schedule)
     if (schedule->model->layer_kinds[0].qk_norm)
         again += c.kv;                                /* what the norm of K read */
     double reruns = c.layers - schedule->group_count; /* layers below the top of their group */
-    double total = c.layers * (2 * layer + again) + 3 * c.head;
+    bool twice = schedule->head_tile_vocabulary < schedule->model->vocabulary; /* the logits */
+    double total = c.layers * (2 * layer + again) + (twice ? 4 : 3) * c.head;
     /* every layer's attention once, backward, and recomputed for that; once more in a rerun */
     total += (1 + 2.5 + 1) * c.attention + rerun_attention(schedule, &c);
     if (schedule->order == TDM_LAYER_MAJOR)

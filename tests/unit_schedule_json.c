@@ -359,6 +359,8 @@ static void test_contradictions(void **state)
         {"no memory at all", "{\"memory_bytes\": 0, \"host_memory_bytes\": 0}", "", false},
         {"the largest pages", "{\"page_tokens\": 65536}", "", false},
         {"the largest chunks", "{\"chunk_tokens\": 1099511627776}", "", false},
+        {"tiles of no vocabulary", "{\"head_tile_vocabulary\": 0}", "head_tile_vocabulary", true},
+        {"all of any vocabulary", "{\"head_tile_vocabulary\": 4294967295}", "", false},
         {"the largest tiles", "{\"head_tile_tokens\": 1099511627776}", "", false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {

@@ -1181,7 +1181,7 @@ static bool rows_of_another_tile(struct trial *t)
 {
     uint64_t tile = t->r.program.schedule->head_tile_tokens;
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_HEAD) && !is_op(t, i, TDM_OP_LOSS))
+        if (op_at(t, i) == NULL || op_at(t, i)->entries == 0)
             continue;
         struct tdm_op *op = op_at(t, i);
         if (t->r.program.chunks[op->chunk].tokens <= tile)
@@ -1191,6 +1191,33 @@ static bool rows_of_another_tile(struct trial *t)
         op->tokens = op->tokens < tile ? op->tokens : tile;
         return true;
     }
+    return false;
+}
+
+/* Two ops for the rows of a tile, each with the other's part of the vocabulary. */
+static bool entries_of_another_tile(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i), *next = i + 1 < t->r.count ? op_at(t, i + 1) : NULL;
+        if (op == NULL || next == NULL || op->kind != next->kind || op->entries == 0 ||
+            op->entries != next->entries || op->first_entry == next->first_entry)
+            continue;
+        uint32_t entry = op->first_entry;
+        op->first_entry = next->first_entry;
+        next->first_entry = entry;
+        return true;
+    }
+    return false;
+}
+
+/* A part of the vocabulary that makes no gradients, of the weight and of the rows. */
+static bool head_gradient_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_HEAD_GRAD)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
     return false;
 }
 
@@ -1339,6 +1366,8 @@ static struct fault {
     {.name = "dK, dV of another chunk, tags too", .plant = dkv_of_another_chunk},
     {.name = "K, V written to another chunk's slot", .plant = kv_written_to_another_chunk},
     {.name = "the rows of another LM-head tile", .plant = rows_of_another_tile},
+    {.name = "another part of the vocabulary", .plant = entries_of_another_tile},
+    {.name = "no gradient of a part of the vocabulary", .plant = head_gradient_dropped},
     {.name = "an op a token short", .plant = a_token_short},
     {.name = "an operand left out", .plant = operand_left_out},
     {.name = "a wait dropped", .plant = wait_dropped},

@@ -46,6 +46,7 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_SWIGLU_GRAD] = tdm_cpu_swiglu_grad,
     [TDM_OP_HEAD] = tdm_cpu_head,
     [TDM_OP_LOSS] = tdm_cpu_head,
+    [TDM_OP_HEAD_GRAD] = tdm_cpu_head,
     [TDM_OP_GRADIENT_NORM] = tdm_cpu_gradient_norm,
     [TDM_OP_OPTIMIZER] = tdm_cpu_optimizer,
 };

@@ -4,7 +4,8 @@
  * the gradients of the weights and of the normed rows, which these replace. No more of the logits
  * exists than a tile. The loss is the mean over the tokens of the step that have a target, so every
  * gradient is divided by their number; a target of -1 is none. TDM_OP_LOSS is the same without
- * gradients.
+ * gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of its rows,
+ * and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
  */
 #include "executor/cpu/multiply.h"
 
@@ -17,13 +18,19 @@
 
 enum { TASK_ROWS = 4, BLOCK = 1024, LANES = 16 }; /* rows of a task, columns at a time */
 
+struct row;
+
 struct head {
     const struct tdm_launch *launch;
-    const int32_t *targets; /* of the tile */
-    uint64_t vocabulary;
-    double per_token; /* 1 / tokens of the step that have a target */
-    double *losses;   /* [rows of the tile] */
-    bool backward;    /* logits become their gradients */
+    const struct tdm_operand *logits;
+    const int32_t *targets;        /* of the tile */
+    uint64_t first_entry, entries; /* of the vocabulary */
+    double per_token;              /* 1 / tokens of the step that have a target */
+    double *losses;                /* [rows of the tile] */
+    struct row *rows;              /* [rows of the tile]; NULL: the vocabulary is in one tile */
+    bool sums_are_there;           /* in `rows`, of the whole vocabulary */
+    bool adds;                     /* to what is in `rows` */
+    bool backward;                 /* logits become their gradients */
 };
 
 static float largest(const float *x, uint64_t count, float most)
@@ -61,65 +68,101 @@ static double sum_exp(const float *x, uint64_t count, float most)
     return sum;
 }
 
-/* The largest logit of a row, then the sum of exp(logit - most). */
-static float row_most(const struct tdm_operand *logits, uint64_t row, uint64_t vocabulary)
+/* What makes a row's loss and gradient, of the vocabulary so far. */
+struct row {
+    double most, sum; /* the largest logit, sum of exp(logit - most) */
+    double target;    /* logit of the target; 0 while that is to come */
+};
+
+/* Does row t have its target among the op's entries? */
+static bool has_target(const struct head *x, uint64_t t)
 {
-    float most = -INFINITY, block[BLOCK];
-    for (uint64_t c = 0; c < vocabulary; c += BLOCK) {
-        uint64_t count = tdm_least(BLOCK, vocabulary - c);
-        most =
-            largest(tdm_view_row(logits->data, logits->dtype, row + c, count, block), count, most);
-    }
-    return most;
+    return x->targets[t] >= 0 && (uint64_t)x->targets[t] - x->first_entry < x->entries;
 }
 
-static double row_sum(const struct tdm_operand *logits, uint64_t row, uint64_t vocabulary,
-                      float most)
+/* Sums the op's logits of row t. */
+static struct row sum_row(const struct head *x, uint64_t t)
 {
-    double sum = 0;
-    float block[BLOCK];
-    for (uint64_t c = 0; c < vocabulary; c += BLOCK) {
-        uint64_t count = tdm_least(BLOCK, vocabulary - c);
-        sum +=
-            sum_exp(tdm_view_row(logits->data, logits->dtype, row + c, count, block), count, most);
+    const struct tdm_operand *logits = x->logits;
+    struct row row = {0};
+    float most = -INFINITY, block[BLOCK], at_target;
+    uint64_t first = t * x->entries;
+    for (uint64_t c = 0; c < x->entries; c += BLOCK) {
+        uint64_t count = tdm_least(BLOCK, x->entries - c);
+        most = largest(tdm_view_row(logits->data, logits->dtype, first + c, count, block), count,
+                       most);
     }
-    return sum;
+    for (uint64_t c = 0; c < x->entries; c += BLOCK) {
+        uint64_t count = tdm_least(BLOCK, x->entries - c);
+        row.sum += sum_exp(tdm_view_row(logits->data, logits->dtype, first + c, count, block),
+                           count, most);
+    }
+    row.most = (double)most;
+    if (has_target(x, t)) {
+        uint64_t target = (uint64_t)x->targets[t] - x->first_entry;
+        tdm_load_row(logits->data, logits->dtype, first + target, 1, &at_target);
+        row.target = (double)at_target;
+    }
+    return row;
 }
 
-/* Rows of logits become their gradients; the loss of each is noted. */
+static struct row join_rows(struct row a, struct row b)
+{
+    double most = a.most > b.most ? a.most : b.most;
+    return (struct row){most, a.sum * exp(a.most - most) + b.sum * exp(b.most - most),
+                        a.target + b.target};
+}
+
+static double loss_of(const struct row *row)
+{
+    return row->most + log(row->sum) - row->target;
+}
+
+/* The op's logits of row t become their gradients. */
+static void turn_row(const struct head *x, uint64_t t, const struct row *row)
+{
+    const struct tdm_operand *logits = x->logits;
+    uint64_t first = t * x->entries;
+    float block[BLOCK], most = (float)row->most, scale = (float)(x->per_token / row->sum);
+    for (uint64_t c = 0; c < x->entries; c += BLOCK) {
+        uint64_t count = tdm_least(BLOCK, x->entries - c);
+        tdm_load_row(logits->data, logits->dtype, first + c, count, block);
+        TDM_SIMD
+        for (uint64_t j = 0; j < count; j++)
+            block[j] = tdm_exp(block[j] - most) * scale;
+        tdm_store_row(logits->data, logits->dtype, first + c, count, block);
+    }
+    if (!has_target(x, t))
+        return;
+    /* p - 1 without cancellation where p is nearly 1 */
+    float d_target = (float)(expm1(-loss_of(row)) * x->per_token);
+    tdm_store_row(logits->data, logits->dtype, first + (uint64_t)x->targets[t] - x->first_entry, 1,
+                  &d_target);
+}
+
+/* Rows of logits give the rows' sums and, at the end of these, their losses, or become gradients. */
 static void softmax_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct head *x = context;
-    const struct tdm_operand *logits = &x->launch->operand[3];
-    float block[BLOCK], at_target;
+    uint64_t row_bytes = x->entries * tdm_dtype_bytes(x->logits->dtype);
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
     for (uint64_t t = index * TASK_ROWS; t < end; t++) {
-        uint64_t row = t * x->vocabulary, target = (uint64_t)x->targets[t];
         if (x->targets[t] < 0) {
-            memset(tdm_operand_at(logits, row), 0, x->vocabulary * tdm_dtype_bytes(logits->dtype));
+            memset(tdm_operand_at(x->logits, t * x->entries), 0, row_bytes);
             x->losses[t] = 0;
+            if (x->rows != NULL)
+                x->rows[t] = (struct row){0};
             continue;
         }
-        tdm_load_row(logits->data, logits->dtype, row + target, 1, &at_target);
-        float most = row_most(logits, row, x->vocabulary);
-        double sum = row_sum(logits, row, x->vocabulary, most);
-        double lse = (double)most + log(sum);
-        x->losses[t] = lse - (double)at_target;
-        if (!x->backward)
-            continue;
-        float scale = (float)(x->per_token / sum);
-        /* p - 1 without cancellation where p is nearly 1 */
-        float d_target = (float)(expm1((double)at_target - lse) * x->per_token);
-        for (uint64_t c = 0; c < x->vocabulary; c += BLOCK) {
-            uint64_t count = tdm_least(BLOCK, x->vocabulary - c);
-            tdm_load_row(logits->data, logits->dtype, row + c, count, block);
-            TDM_SIMD
-            for (uint64_t j = 0; j < count; j++)
-                block[j] = tdm_exp(block[j] - most) * scale;
-            tdm_store_row(logits->data, logits->dtype, row + c, count, block);
-        }
-        tdm_store_row(logits->data, logits->dtype, row + target, 1, &d_target);
+        struct row row = x->sums_are_there ? x->rows[t] : sum_row(x, t);
+        if (x->adds)
+            row = join_rows(x->rows[t], row);
+        if (x->rows != NULL)
+            x->rows[t] = row;
+        x->losses[t] = loss_of(&row);
+        if (x->backward)
+            turn_row(x, t, &row);
     }
 }
 
@@ -145,6 +188,71 @@ static enum tdm_status check_targets(const struct tdm_launch *launch, const int3
     return status;
 }
 
+/* Products of a tile: rows [tokens, hidden], entries of the weight [entries, hidden], logits. */
+struct products {
+    struct tdm_matrix rows, weight, logits;
+};
+
+static struct tdm_matrix transposed(struct tdm_matrix matrix)
+{
+    matrix.transposed = true;
+    return matrix;
+}
+
+static void multiply(struct tdm_executor *executor, uint64_t m, uint64_t n, uint64_t k,
+                     struct tdm_matrix a, struct tdm_matrix b, bool add, struct tdm_matrix c)
+{
+    struct tdm_multiplication product = {.m = m, .n = n, .c = c, .add = add, .terms = 1};
+    product.term[0].k = k;
+    product.term[0].a = a;
+    product.term[0].b = b;
+    tdm_multiply(executor, 1, &product);
+}
+
+static void add_loss(const struct head *x, const struct tdm_operand *loss)
+{
+    double sum = 0, *total = loss->data;
+    for (uint64_t t = 0; t < x->launch->op->tokens; t++)
+        sum += x->losses[t];
+    *total = (loss->mode == TDM_ACCUMULATE ? *total : 0.0) + sum * x->per_token;
+}
+
+/* Rows of the sum over the vocabulary go where the normed rows were. */
+struct sums {
+    const struct tdm_operand *from;
+    struct tdm_matrix to;
+    uint64_t rows, columns;
+};
+
+static void store_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct sums *x = context;
+    uint64_t end = tdm_least(x->rows, (index + 1) * TDM_TASK_ROWS);
+    (void)thread_scratch;
+    for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++)
+        tdm_store_row(x->to.data, x->to.dtype, t * x->columns, x->columns,
+                      (const float *)x->from->data + t * x->columns);
+}
+
+/* Gradient of the rows: at once, or summed over the tiles of the vocabulary and then stored. */
+static void rows_gradient(struct tdm_executor *executor, const struct tdm_launch *launch,
+                          const struct products *p)
+{
+    const struct tdm_op *op = launch->op;
+    uint64_t hidden = launch->program->schedule->model->hidden;
+    if (op->kind == TDM_OP_HEAD) {
+        multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false, p->rows);
+        return;
+    }
+    const struct tdm_operand *sum = &launch->operand[6];
+    struct tdm_matrix to = {sum->data, sum->dtype, hidden, false};
+    multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight,
+             sum->mode == TDM_ACCUMULATE, to);
+    struct sums sums = {sum, p->rows, op->tokens, hidden};
+    if (launch->operand[0].mode == TDM_ACCUMULATE)
+        tdm_cpu_for(executor, (op->tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS, store_task, &sums);
+}
+
 enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
@@ -152,62 +260,50 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *normed = &launch->operand[0], *tokens = &launch->operand[1];
     const struct tdm_operand *w = &launch->operand[2], *logits = &launch->operand[3];
-    bool backward = op->kind == TDM_OP_HEAD;
-    const struct tdm_operand *dw = &launch->operand[4], *loss = &launch->operand[backward ? 5 : 4];
+    const struct tdm_operand *dw = &launch->operand[4];
+    const struct tdm_operand *sums = &launch->operand[op->kind == TDM_OP_LOSS ? 4 : 5];
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
-    uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
+    uint64_t hidden = model->hidden, at = tensor->offset + op->first_entry * hidden;
     uint64_t chunk_tokens = launch->program->chunks[op->chunk].tokens;
 
     unsigned char *scratch = executor->shared_scratch;
     struct head x = {
         .launch = launch,
+        .logits = logits,
         .targets = (const int32_t *)tokens->data + chunk_tokens + op->first_row,
-        .vocabulary = vocabulary,
+        .first_entry = op->first_entry,
+        .entries = op->entries,
         .per_token = 1.0 / (double)tdm_schedule_trained_tokens(launch->program->schedule),
         .losses = tdm_cpu_take(&scratch, op->tokens, sizeof(double)),
-        .backward = backward,
+        .rows = op->kind == TDM_OP_HEAD ? NULL : sums->data,
+        .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,
+        .adds = op->kind == TDM_OP_LOSS && sums->data != NULL && sums->mode == TDM_ACCUMULATE,
+        .backward = op->kind != TDM_OP_LOSS,
     };
     enum tdm_status status = check_targets(launch, x.targets, err);
     if (status != TDM_OK)
         return status;
 
-    struct tdm_matrix rows = {tdm_operand_at(normed, op->first_row * hidden), normed->dtype, hidden,
-                              false};
-    struct tdm_matrix weight = {tdm_operand_at(w, tensor->offset), w->dtype, hidden, false};
-    struct tdm_matrix tile = {logits->data, logits->dtype, vocabulary, false};
-    struct tdm_matrix weight_transposed = weight, tile_transposed = tile;
-    weight_transposed.transposed = tile_transposed.transposed = true;
-
-    struct tdm_multiplication forward = {.m = op->tokens, .n = vocabulary, .c = tile, .terms = 1};
-    forward.term[0].k = hidden;
-    forward.term[0].a = rows;
-    forward.term[0].b = weight_transposed;
-    tdm_multiply(executor, 1, &forward);
-
+    struct products p = {
+        {tdm_operand_at(normed, op->first_row * hidden), normed->dtype, hidden, false},
+        {tdm_operand_at(w, at), w->dtype, hidden, false},
+        {logits->data, logits->dtype, op->entries, false}};
+    multiply(executor, op->tokens, op->entries, hidden, p.rows, transposed(p.weight), false,
+             p.logits);
     tdm_cpu_for(executor, (op->tokens + TASK_ROWS - 1) / TASK_ROWS, softmax_task, &x);
-    double sum = 0;
-    for (uint64_t t = 0; t < op->tokens; t++)
-        sum += x.losses[t];
-    double *total = loss->data;
-    *total = (loss->mode == TDM_ACCUMULATE ? *total : 0.0) + sum * x.per_token;
-    if (!backward)
+    if (op->kind != TDM_OP_HEAD_GRAD && launch->operand[5].data != NULL)
+        add_loss(&x, &launch->operand[5]);
+    if (!x.backward)
         return TDM_OK;
 
-    struct tdm_multiplication to_weight = {.m = vocabulary, .n = hidden, .terms = 1};
-    to_weight.c = (struct tdm_matrix){tdm_operand_at(dw, tensor->offset), dw->dtype, hidden, false};
-    to_weight.add = dw->mode == TDM_ACCUMULATE;
-    to_weight.term[0].k = op->tokens;
-    to_weight.term[0].a = tile_transposed;
-    to_weight.term[0].b = rows;
-    tdm_multiply(executor, 1, &to_weight);
-
-    struct tdm_multiplication to_rows = {.m = op->tokens, .n = hidden, .c = rows, .terms = 1};
-    to_rows.term[0].k = vocabulary;
-    to_rows.term[0].a = tile;
-    to_rows.term[0].b = weight;
-    tdm_multiply(executor, 1, &to_rows);
+    struct tdm_matrix to_weight = {tdm_operand_at(dw, at), dw->dtype, hidden, false};
+    bool add =
+        op->kind == TDM_OP_HEAD ? dw->mode == TDM_ACCUMULATE : !tdm_head_opens(launch->program, op);
+    multiply(executor, op->entries, hidden, op->tokens, transposed(p.logits), p.rows, add,
+             to_weight);
+    rows_gradient(executor, launch, &p);
     return TDM_OK;
 }
 
