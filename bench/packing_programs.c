@@ -17,19 +17,24 @@ struct nest {
     enum tdm_set kept, held;
     enum tdm_place input_place, kept_place, held_place;
     uint64_t chunk_tokens;
+    bool streams;  /* weights, masters and moments are at home on the host, most of them */
+    bool cut_head; /* the LM head's tiles have a part of the vocabulary */
 };
 
 static const struct nest nests[] = {
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096},
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096},
-    {TDM_LAYER_MAJOR, 1, 1, 0, TDM_HOST, TDM_HOST, TDM_DEVICE, 8192},
-    {TDM_LAYER_MAJOR, 3, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096},
-    {TDM_LAYER_MAJOR, 4, 0, 1, TDM_HOST, TDM_DEVICE, TDM_HOST, 4096},
-    {TDM_LAYER_MAJOR, 5, 1, 1, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 6000},
-    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 131072},
-    {TDM_CHUNK_MAJOR, 0, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096},
-    {TDM_CHUNK_MAJOR, 4, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096},
-    {TDM_CHUNK_MAJOR, 7, 1, 1, TDM_HOST, TDM_HOST, TDM_DEVICE, 1000},
+    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
+    {TDM_LAYER_MAJOR, 1, 1, 0, TDM_HOST, TDM_HOST, TDM_DEVICE, 8192, false, false},
+    {TDM_LAYER_MAJOR, 3, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
+    {TDM_LAYER_MAJOR, 4, 0, 1, TDM_HOST, TDM_DEVICE, TDM_HOST, 4096, false, false},
+    {TDM_LAYER_MAJOR, 5, 1, 1, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 6000, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 131072, false, false},
+    {TDM_CHUNK_MAJOR, 0, 0, 1, TDM_DEVICE, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
+    {TDM_CHUNK_MAJOR, 4, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, false, false},
+    {TDM_CHUNK_MAJOR, 7, 1, 1, TDM_HOST, TDM_HOST, TDM_DEVICE, 1000, false, false},
+    {TDM_LAYER_MAJOR, 1, 0, 0, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, true, false},
+    {TDM_LAYER_MAJOR, 4, 1, 1, TDM_HOST, TDM_HOST, TDM_HOST, 4096, true, true},
+    {TDM_CHUNK_MAJOR, 4, 0, 1, TDM_HOST, TDM_DEVICE, TDM_DEVICE, 4096, true, true},
 };
 #define NESTS (sizeof(nests) / sizeof(nests[0]))
 
@@ -55,6 +60,11 @@ static enum tdm_status make_schedule(const char *name, const struct nest *nest,
         sizes[groups] = left < most ? left : most;
     schedule->order = nest->order;
     schedule->chunk_tokens = nest->chunk_tokens;
+    for (int state = 0; state < TDM_STATES && nest->streams; state++)
+        if (state != TDM_STATE_GRADIENTS)
+            tdm_schedule_set_home(schedule, (enum tdm_state)state, model->layers / 4, TDM_HOST);
+    if (nest->cut_head)
+        schedule->head_tile_vocabulary = 10000;
     status = tdm_schedule_set_groups(schedule, groups, sizes, err);
     for (uint32_t g = 0; g < schedule->group_count && status == TDM_OK; g++) {
         schedule->groups[g].kept = nest->kept;
