@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/nests bench/packing bench/packing_programs
+bench_programs = bench/nests bench/packing bench/packing_programs bench/scale
 gpu_bench_programs = bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
@@ -19,6 +19,8 @@ endif
 
 bench_nests_SOURCES = bench/nests.c
 bench_nests_LDADD = $(TIDEMARK_LIBS)
+bench_scale_SOURCES = bench/scale.c
+bench_scale_LDADD = $(TIDEMARK_LIBS)
 bench_packing_SOURCES = bench/packing.c
 bench_packing_LDADD = $(TIDEMARK_LIBS)
 bench_packing_programs_SOURCES = bench/packing_programs.c
