@@ -442,12 +442,13 @@ static void adamw_follows_its_paper(void **unused)
     trial_free(&trial);
 }
 
-static double to_bf16(void *context, enum tdm_reference_point point, double value)
+static void to_bf16(void *context, enum tdm_reference_point point, uint64_t count, double *values)
 {
     uint64_t *calls = context;
 
-    calls[point]++;
-    return tdm_bf16_to_float(tdm_float_to_bf16((float)value));
+    calls[point] += count;
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = tdm_bf16_to_float(tdm_float_to_bf16((float)values[i]));
 }
 
 static void rounding_reaches_every_point(void **unused)
@@ -459,13 +460,13 @@ static void rounding_reaches_every_point(void **unused)
     (void)unused;
     trial_new(0, &state, &trial);
     exact = step(&trial);
-    tdm_reference_set_rounding(trial.reference, to_bf16, calls);
+    tdm_reference_set_rounding(trial.reference, to_bf16, calls, NULL);
     rounded = step(&trial);
     for (int point = 0; point < TDM_REFERENCE_POINTS; point++)
         assert_true(calls[point] > 0);
     assert_true(rounded != exact);
     assert_true(fabs(rounded - exact) < 0.05 * exact);
-    tdm_reference_set_rounding(trial.reference, NULL, NULL);
+    tdm_reference_set_rounding(trial.reference, NULL, NULL, NULL);
     assert_true(step(&trial) == exact);
     trial_free(&trial);
 }

@@ -161,32 +161,28 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
     }
 }
 
-void tdm_reference_attention_backward(struct tdm_reference_heads shape, const double *q,
-                                      const double *k, const double *v, const double *probability,
-                                      const double *d_out, double *d_probability, double *dq,
+void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
+                                      uint64_t end, const double *q, const double *k,
+                                      const double *v, const double *probability,
+                                      const double *out, const double *d_out, double *dq,
                                       double *dk, double *dv)
 {
-    uint64_t dim = shape.head_dim;
+    uint64_t dim = shape.head_dim, width = shape.query_heads * dim;
     double scale = 1 / sqrt((double)dim);
 
-    memset(dq, 0, shape.tokens * shape.query_heads * dim * sizeof(*dq));
-    memset(dk, 0, shape.tokens * shape.kv_heads * dim * sizeof(*dk));
-    memset(dv, 0, shape.tokens * shape.kv_heads * dim * sizeof(*dv));
+    memset(dq + first * width, 0, (end - first) * width * sizeof(*dq));
     for (uint64_t h = 0; h < shape.query_heads; h++) {
         uint64_t kv = h / (shape.query_heads / shape.kv_heads);
 
-        for (uint64_t t = 0; t < shape.tokens; t++) {
+        for (uint64_t t = first; t < end; t++) {
             uint64_t query = row(t, shape.query_heads, h, dim);
             const double *p = probability + (h * shape.tokens + t) * shape.tokens;
-            double expected = 0;
+            double expected = dot(dim, d_out + query, out + query);
 
             for (uint64_t s = first_read(shape, t); s <= t; s++) {
-                d_probability[s] = dot(dim, d_out + query, v + row(s, shape.kv_heads, kv, dim));
-                expected += p[s] * d_probability[s];
-            }
-            for (uint64_t s = first_read(shape, t); s <= t; s++) {
                 uint64_t key = row(s, shape.kv_heads, kv, dim);
-                double d_score = p[s] * (d_probability[s] - expected) * scale;
+                double d_probability = dot(dim, d_out + query, v + key);
+                double d_score = p[s] * (d_probability - expected) * scale;
 
                 add_scaled(dim, d_score, k + key, dq + query);
                 add_scaled(dim, d_score, q + query, dk + key);

@@ -53,10 +53,12 @@ struct tdm_reference_heads {
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
                              const double *v, double *probability, double *out);
 
-/* Overwrites dq, dk, dv; `d_probability` is scratch of [tokens]. */
-void tdm_reference_attention_backward(struct tdm_reference_heads shape, const double *q,
-                                      const double *k, const double *v, const double *probability,
-                                      const double *d_out, double *d_probability, double *dq,
+/* Of the queries [first, end): overwrites their dq, adds to dk and dv. The softmax's backward needs the
+ * mean of d_probability under probability, and takes it as d_out . out. */
+void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
+                                      uint64_t end, const double *q, const double *k,
+                                      const double *v, const double *probability,
+                                      const double *out, const double *d_out, double *dq,
                                       double *dk, double *dv);
 
 /* product = silu(gate) * up, silu(x) = x / (1 + exp(-x)) (SwiGLU, arXiv 2002.05202). */

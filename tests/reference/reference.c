@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The referee, see reference.h. Sequences are taken one after the other; for each, the forward keeps
- * everything and the backward reads it. A gradient dX has the shape of X; what a product adds to
- * dX or to a weight's gradient is added, so that sums over uses need no code of their own.
+ * The referee, see reference.h. Sequences are taken one after the other, the last one first; for each,
+ * the forward keeps everything and the backward reads it. A gradient dX has the shape of X; what a
+ * product adds to dX or to a weight's gradient is added, so that sums over uses need no code of their
+ * own. store() stands wherever an executor stores a tensor. Where a sum over tokens is stored part by
+ * part, the backward goes over the parts of the sequence, see part_begin().
  */
 #include "tests/reference/reference.h"
 
@@ -24,8 +26,10 @@ struct tdm_reference {
     double *inverse_frequencies; /* [head_dim / 2] */
     double attention_factor;
     double *token_losses; /* of the last call */
+    double *head_gradient; /* [embedding unit]: the head's share if tied, else NULL */
     tdm_reference_round round;
     void *round_context;
+    const unsigned char *cuts; /* [tokens of the step] */
 };
 
 /* What the forward of one layer leaves for its backward; [tokens, ...] each. */
@@ -45,7 +49,7 @@ struct layer {
 
 /* All activations of one sequence, and the gradients of one layer. */
 struct activations {
-    uint64_t tokens;
+    uint64_t tokens, first; /* first: number of its first token in the step */
     struct layer *layers; /* [layers] */
     double *output;       /* [tokens, hidden]: of the last layer */
     double *final_norm, *final_scale;
@@ -53,7 +57,6 @@ struct activations {
     double *d_hidden; /* gradient of the residual stream, updated in place from top to bottom */
     double *d_raw;    /* [query_heads, head_dim]: before QK-norm */
     double *d_norm, *d_q, *d_k, *d_v, *d_attention, *d_gate, *d_up, *d_product;
-    double *d_probability; /* [tokens]: of one query */
 };
 
 static uint64_t q_columns(const struct tdm_model *model)
@@ -118,7 +121,6 @@ static uint64_t lay_out(const struct tdm_model *model, uint64_t tokens, double *
     a->d_gate = take(base, &used, tokens, model->intermediate);
     a->d_up = take(base, &used, tokens, model->intermediate);
     a->d_product = take(base, &used, tokens, model->intermediate);
-    a->d_probability = take(base, &used, tokens, 1);
     return used;
 }
 
@@ -171,10 +173,64 @@ static void add(uint64_t count, const double *x, double *y)
 static void store(const struct tdm_reference *r, enum tdm_reference_point point, uint64_t count,
                   double *x)
 {
-    if (!r->round)
-        return;
-    for (uint64_t i = 0; i < count; i++)
-        x[i] = r->round(r->round_context, point, x[i]);
+    if (r->round)
+        r->round(r->round_context, point, count, x);
+}
+
+/* Does a part of the step begin at this token of the sequence? */
+static bool begins(const struct tdm_reference *r, const struct activations *a,
+                   enum tdm_reference_cut cut, uint64_t token)
+{
+    return r->cuts ? r->cuts[a->first + token] & cut : a->first + token == 0;
+}
+
+/* First token of the part that ends before `end`; a part may begin in an earlier sequence. */
+static uint64_t part_begin(const struct tdm_reference *r, const struct activations *a,
+                           enum tdm_reference_cut cut, uint64_t end)
+{
+    uint64_t begin = end - 1;
+
+    while (begin > 0 && !begins(r, a, cut, begin))
+        begin--;
+    return begin;
+}
+
+/* Stores a gradient of weights to which the tokens from `begin` on were added, if that ends a part. */
+static void store_sum(const struct tdm_reference *r, const struct activations *a,
+                      enum tdm_reference_cut cut, uint64_t begin, uint64_t count, double *sum)
+{
+    if (sum && begins(r, a, cut, begin))
+        store(r, TDM_REFERENCE_D_WEIGHT, count, sum);
+}
+
+/* tdm_reference_linear_backward() part by part. */
+static void linear_backward(const struct tdm_reference *r, const struct activations *a,
+                            enum tdm_reference_cut cut, uint64_t inputs, uint64_t outputs,
+                            const double *x, const double *weight, const double *dy, double *dx,
+                            double *d_weight, double *d_bias)
+{
+    for (uint64_t begin, end = a->tokens; end > 0; end = begin) {
+        begin = part_begin(r, a, cut, end);
+        tdm_reference_linear_backward(end - begin, inputs, outputs, x + begin * inputs, weight,
+                                      dy + begin * outputs, dx + begin * inputs, d_weight, d_bias);
+        store_sum(r, a, cut, begin, inputs * outputs, d_weight);
+        store_sum(r, a, cut, begin, outputs, d_bias);
+    }
+}
+
+/* tdm_reference_rms_norm_backward() part by part; `rows` of a token. */
+static void rms_norm_backward(const struct tdm_reference *r, const struct activations *a,
+                              uint64_t rows, uint64_t columns, const double *x,
+                              const double *weight, const double *scale, const double *dy,
+                              double *dx, double *d_weight)
+{
+    for (uint64_t begin, end = a->tokens; end > 0; end = begin) {
+        begin = part_begin(r, a, TDM_REFERENCE_CHUNK, end);
+        uint64_t row = begin * rows, at = row * columns;
+        tdm_reference_rms_norm_backward((end - begin) * rows, columns, x + at, weight, scale + row,
+                                        dy + at, dx + at, d_weight);
+        store_sum(r, a, TDM_REFERENCE_CHUNK, begin, columns, d_weight);
+    }
 }
 
 /* RMSNorm of every head of q or k in place; what it read goes to `raw`. */
@@ -185,19 +241,18 @@ static void head_norm(const struct tdm_reference *r, uint64_t tokens, uint64_t h
 
     memcpy(raw, x, rows * dim * sizeof(*x));
     tdm_reference_rms_norm(rows, dim, r->model->norm_epsilon, raw, weight, scale, x);
-    store(r, TDM_REFERENCE_NORM, rows * dim, x);
 }
 
-/* From the gradient of the normed heads to that of what was normed, in place; `d_raw` is scratch. */
-static void head_norm_backward(const struct tdm_reference *r, uint64_t tokens, uint64_t head_count,
-                               const double *weight, const double *raw, const double *scale,
-                               double *d_raw, double *dx, double *d_weight)
+/* From the gradient of the normed heads to that of what was normed, in place. */
+static void head_norm_backward(const struct tdm_reference *r, const struct activations *a,
+                               uint64_t head_count, const double *weight, const double *raw,
+                               const double *scale, double *dx, double *d_weight)
 {
-    uint64_t dim = r->model->head_dim, rows = tokens * head_count;
+    uint64_t dim = r->model->head_dim, count = a->tokens * head_count * dim;
 
-    zero(rows * dim, d_raw);
-    tdm_reference_rms_norm_backward(rows, dim, raw, weight, scale, dx, d_raw, d_weight);
-    memcpy(dx, d_raw, rows * dim * sizeof(*dx));
+    zero(count, a->d_raw);
+    rms_norm_backward(r, a, head_count, dim, raw, weight, scale, dx, a->d_raw, d_weight);
+    memcpy(dx, a->d_raw, count * sizeof(*dx));
 }
 
 /* One layer over the whole sequence, from layer->input to `output`. */
@@ -234,7 +289,8 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64
     tdm_reference_rotate(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
                          r->attention_factor, layer->k);
     store(r, TDM_REFERENCE_ROTATED, tokens * q_width, layer->q);
-    store(r, TDM_REFERENCE_ROTATED, tokens * kv_width, layer->k);
+    store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->k);
+    store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->v);
     tdm_reference_attention(heads(model, number, tokens), layer->q, layer->k, layer->v,
                             layer->probability, layer->attention);
     store(r, TDM_REFERENCE_ATTENTION, tokens * q_width, layer->attention);
@@ -258,11 +314,31 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64
     store(r, TDM_REFERENCE_HIDDEN, tokens * hidden, output);
 }
 
+/* A chunk of queries adds to dK and dV of the keys before it, later chunks first. */
+static void attention_backward(const struct tdm_reference *r, uint32_t number,
+                               const struct layer *layer, const struct activations *a)
+{
+    uint64_t kv = a->tokens * kv_columns(r->model);
+
+    zero(kv, a->d_k);
+    zero(kv, a->d_v);
+    for (uint64_t begin, end = a->tokens; end > 0; end = begin) {
+        begin = part_begin(r, a, TDM_REFERENCE_CHUNK, end);
+        tdm_reference_attention_backward(heads(r->model, number, a->tokens), begin, end, layer->q,
+                                         layer->k, layer->v, layer->probability, layer->attention,
+                                         a->d_attention, a->d_q, a->d_k, a->d_v);
+        store(r, TDM_REFERENCE_D_KV, kv, a->d_k);
+        store(r, TDM_REFERENCE_D_KV, kv, a->d_v);
+    }
+    store(r, TDM_REFERENCE_D_ROTATED, a->tokens * q_columns(r->model), a->d_q);
+}
+
 /* Turns a->d_hidden, the gradient of the layer's output, into that of its input. The residual path
  * is the identity, so each block adds its own gradient to what is there. */
 static void layer_backward(const struct tdm_reference *r, uint32_t number,
                            const struct layer *layer, struct activations *a)
 {
+    const enum tdm_reference_cut chunk = TDM_REFERENCE_CHUNK;
     const struct tdm_model *model = r->model;
     uint64_t tokens = a->tokens, hidden = model->hidden, wide = model->intermediate;
     uint64_t q_width = q_columns(model), kv_width = kv_columns(model);
@@ -272,57 +348,80 @@ static void layer_backward(const struct tdm_reference *r, uint32_t number,
     by_role(model, r->gradients, number, g);
 
     zero(tokens * wide, a->d_product);
-    tdm_reference_linear_backward(tokens, wide, hidden, layer->product, w[TDM_ROLE_DOWN],
-                                  a->d_hidden, a->d_product, g[TDM_ROLE_DOWN], NULL);
+    linear_backward(r, a, chunk, wide, hidden, layer->product, w[TDM_ROLE_DOWN], a->d_hidden,
+                    a->d_product, g[TDM_ROLE_DOWN], NULL);
     store(r, TDM_REFERENCE_D_PRODUCT, tokens * wide, a->d_product);
     tdm_reference_swiglu_backward(tokens * wide, layer->gate, layer->up, a->d_product, a->d_gate,
                                   a->d_up);
     store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_gate);
     store(r, TDM_REFERENCE_D_GATE_UP, tokens * wide, a->d_up);
     zero(tokens * hidden, a->d_norm);
-    tdm_reference_linear_backward(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_GATE],
-                                  a->d_gate, a->d_norm, g[TDM_ROLE_GATE], NULL);
-    tdm_reference_linear_backward(tokens, hidden, wide, layer->mlp_norm, w[TDM_ROLE_UP], a->d_up,
-                                  a->d_norm, g[TDM_ROLE_UP], NULL);
+    linear_backward(r, a, chunk, hidden, wide, layer->mlp_norm, w[TDM_ROLE_GATE], a->d_gate,
+                    a->d_norm, g[TDM_ROLE_GATE], NULL);
+    linear_backward(r, a, chunk, hidden, wide, layer->mlp_norm, w[TDM_ROLE_UP], a->d_up, a->d_norm,
+                    g[TDM_ROLE_UP], NULL);
     store(r, TDM_REFERENCE_D_NORM, tokens * hidden, a->d_norm);
-    tdm_reference_rms_norm_backward(tokens, hidden, layer->middle, w[TDM_ROLE_MLP_NORM],
-                                    layer->mlp_scale, a->d_norm, a->d_hidden, g[TDM_ROLE_MLP_NORM]);
+    rms_norm_backward(r, a, 1, hidden, layer->middle, w[TDM_ROLE_MLP_NORM], layer->mlp_scale,
+                      a->d_norm, a->d_hidden, g[TDM_ROLE_MLP_NORM]);
     store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
 
     zero(tokens * q_width, a->d_attention);
-    tdm_reference_linear_backward(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O],
-                                  a->d_hidden, a->d_attention, g[TDM_ROLE_O], NULL);
+    linear_backward(r, a, chunk, q_width, hidden, layer->attention, w[TDM_ROLE_O], a->d_hidden,
+                    a->d_attention, g[TDM_ROLE_O], NULL);
     store(r, TDM_REFERENCE_D_ATTENTION, tokens * q_width, a->d_attention);
-    tdm_reference_attention_backward(heads(model, number, tokens), layer->q, layer->k, layer->v,
-                                     layer->probability, a->d_attention, a->d_probability, a->d_q,
-                                     a->d_k, a->d_v);
-    store(r, TDM_REFERENCE_D_ROTATED, tokens * q_width, a->d_q);
-    store(r, TDM_REFERENCE_D_ROTATED, tokens * kv_width, a->d_k);
+    attention_backward(r, number, layer, a);
     tdm_reference_rotate_backward(tokens, model->query_heads, model->head_dim,
                                   r->inverse_frequencies, r->attention_factor, a->d_q);
     tdm_reference_rotate_backward(tokens, model->kv_heads, model->head_dim, r->inverse_frequencies,
                                   r->attention_factor, a->d_k);
     if (model->layer_kinds[number].qk_norm) {
-        head_norm_backward(r, tokens, model->query_heads, w[TDM_ROLE_Q_NORM], layer->raw_q,
-                           layer->q_scale, a->d_raw, a->d_q, g[TDM_ROLE_Q_NORM]);
-        head_norm_backward(r, tokens, model->kv_heads, w[TDM_ROLE_K_NORM], layer->raw_k,
-                           layer->k_scale, a->d_raw, a->d_k, g[TDM_ROLE_K_NORM]);
+        head_norm_backward(r, a, model->query_heads, w[TDM_ROLE_Q_NORM], layer->raw_q,
+                           layer->q_scale, a->d_q, g[TDM_ROLE_Q_NORM]);
+        head_norm_backward(r, a, model->kv_heads, w[TDM_ROLE_K_NORM], layer->raw_k, layer->k_scale,
+                           a->d_k, g[TDM_ROLE_K_NORM]);
     }
     store(r, TDM_REFERENCE_D_QKV, tokens * q_width, a->d_q);
     store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_k);
     store(r, TDM_REFERENCE_D_QKV, tokens * kv_width, a->d_v);
     zero(tokens * hidden, a->d_norm);
-    tdm_reference_linear_backward(tokens, hidden, q_width, layer->attention_norm, w[TDM_ROLE_Q],
-                                  a->d_q, a->d_norm, g[TDM_ROLE_Q], g[TDM_ROLE_Q_BIAS]);
-    tdm_reference_linear_backward(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_K],
-                                  a->d_k, a->d_norm, g[TDM_ROLE_K], g[TDM_ROLE_K_BIAS]);
-    tdm_reference_linear_backward(tokens, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_V],
-                                  a->d_v, a->d_norm, g[TDM_ROLE_V], g[TDM_ROLE_V_BIAS]);
+    linear_backward(r, a, chunk, hidden, q_width, layer->attention_norm, w[TDM_ROLE_Q], a->d_q,
+                    a->d_norm, g[TDM_ROLE_Q], g[TDM_ROLE_Q_BIAS]);
     store(r, TDM_REFERENCE_D_NORM, tokens * hidden, a->d_norm);
-    tdm_reference_rms_norm_backward(tokens, hidden, layer->input, w[TDM_ROLE_ATTENTION_NORM],
-                                    layer->attention_scale, a->d_norm, a->d_hidden,
-                                    g[TDM_ROLE_ATTENTION_NORM]);
+    linear_backward(r, a, chunk, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_K], a->d_k,
+                    a->d_norm, g[TDM_ROLE_K], g[TDM_ROLE_K_BIAS]);
+    linear_backward(r, a, chunk, hidden, kv_width, layer->attention_norm, w[TDM_ROLE_V], a->d_v,
+                    a->d_norm, g[TDM_ROLE_V], g[TDM_ROLE_V_BIAS]);
+    store(r, TDM_REFERENCE_D_NORM, tokens * hidden, a->d_norm);
+    rms_norm_backward(r, a, 1, hidden, layer->input, w[TDM_ROLE_ATTENTION_NORM],
+                      layer->attention_scale, a->d_norm, a->d_hidden, g[TDM_ROLE_ATTENTION_NORM]);
     store(r, TDM_REFERENCE_D_HIDDEN, tokens * hidden, a->d_hidden);
+}
+
+/* Adds rows of the input's gradient to the rows of their tokens. */
+static void embedding_backward(const struct tdm_reference *r, const uint32_t *tokens,
+                               const struct activations *a)
+{
+    const struct tdm_model *model = r->model;
+    uint64_t hidden = model->hidden;
+    double *g[TDM_ROLES];
+
+    by_role(model, r->gradients, tdm_model_embedding_unit(model), g);
+    for (uint64_t t = a->tokens; t-- > 0;) {
+        add(hidden, a->d_hidden + t * hidden, g[TDM_ROLE_EMBEDDING] + tokens[t] * hidden);
+        store_sum(r, a, TDM_REFERENCE_CHUNK, t, hidden * model->vocabulary, g[TDM_ROLE_EMBEDDING]);
+    }
+}
+
+/* Where the gradient of the output matrix is summed. If tied it has a sum of its own beside the
+ * embedding's, to be added when both are complete. */
+static double *head_sum(const struct tdm_reference *r)
+{
+    const struct tdm_model *model = r->model;
+    uint32_t unit = tdm_model_embedding_unit(model);
+
+    if (!model->tied)
+        return head_matrix(model, r->gradients);
+    return r->head_gradient + (head_matrix(model, r->gradients) - r->gradients[unit]);
 }
 
 static void sequence_forward(const struct tdm_reference *r, const uint32_t *tokens,
@@ -357,28 +456,24 @@ static void sequence_backward(const struct tdm_reference *r, const uint32_t *tok
 {
     const struct tdm_model *model = r->model;
     uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
-    double *head[TDM_ROLES], *d_head[TDM_ROLES], *d_embedding[TDM_ROLES];
+    double *head[TDM_ROLES], *d_head[TDM_ROLES];
 
     by_role(model, r->weights, tdm_model_head_unit(model), head);
     by_role(model, r->gradients, tdm_model_head_unit(model), d_head);
-    by_role(model, r->gradients, tdm_model_embedding_unit(model), d_embedding);
     tdm_reference_cross_entropy_backward(a->tokens, vocabulary, targets, 1 / (double)trained_tokens,
                                          a->logits);
     store(r, TDM_REFERENCE_D_LOGITS, a->tokens * vocabulary, a->logits);
     zero(a->tokens * hidden, a->d_norm);
-    tdm_reference_linear_backward(a->tokens, hidden, vocabulary, a->final_norm,
-                                  head_matrix(model, r->weights), a->logits, a->d_norm,
-                                  head_matrix(model, r->gradients), NULL);
+    linear_backward(r, a, TDM_REFERENCE_TILE, hidden, vocabulary, a->final_norm,
+                    head_matrix(model, r->weights), a->logits, a->d_norm, head_sum(r), NULL);
     store(r, TDM_REFERENCE_D_NORM, a->tokens * hidden, a->d_norm);
     zero(a->tokens * hidden, a->d_hidden);
-    tdm_reference_rms_norm_backward(a->tokens, hidden, a->output, head[TDM_ROLE_FINAL_NORM],
-                                    a->final_scale, a->d_norm, a->d_hidden,
-                                    d_head[TDM_ROLE_FINAL_NORM]);
+    rms_norm_backward(r, a, 1, hidden, a->output, head[TDM_ROLE_FINAL_NORM], a->final_scale,
+                      a->d_norm, a->d_hidden, d_head[TDM_ROLE_FINAL_NORM]);
     store(r, TDM_REFERENCE_D_HIDDEN, a->tokens * hidden, a->d_hidden);
     for (uint32_t i = model->layers; i-- > 0;)
         layer_backward(r, i, &a->layers[i], a);
-    for (uint64_t t = 0; t < a->tokens; t++)
-        add(hidden, a->d_hidden + t * hidden, d_embedding[TDM_ROLE_EMBEDDING] + tokens[t] * hidden);
+    embedding_backward(r, tokens, a);
 }
 
 static enum tdm_status check_tokens(const struct tdm_model *model, uint64_t total_tokens,
@@ -399,13 +494,19 @@ static enum tdm_status check_tokens(const struct tdm_model *model, uint64_t tota
     return TDM_OK;
 }
 
+/* Elements of the unit that embedding and head share. */
+static uint64_t tied_elements(const struct tdm_model *model)
+{
+    return model->units[tdm_model_embedding_unit(model)].elements;
+}
+
 static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequence_count,
                            const uint64_t *lengths, const uint32_t *tokens, const uint32_t *targets,
                            double *loss, struct tdm_error *err)
 {
     const struct tdm_model *model = r->model;
     struct activations a = {0};
-    uint64_t total_tokens = 0, trained_tokens, longest = 0, first = 0;
+    uint64_t total_tokens = 0, trained_tokens, longest = 0;
     double *memory = NULL, *losses = NULL, sum = 0;
     enum tdm_status status;
 
@@ -426,16 +527,20 @@ static enum tdm_status run(struct tdm_reference *r, bool backward, uint32_t sequ
         free(losses);
         goto free_activations;
     }
-    if (backward)
-        for (uint32_t u = 0; u < model->unit_count; u++)
-            zero(model->units[u].elements, r->gradients[u]);
-    for (uint32_t i = 0; i < sequence_count; i++) {
+    for (uint32_t u = 0; backward && u < model->unit_count; u++)
+        zero(model->units[u].elements, r->gradients[u]);
+    if (backward && model->tied)
+        zero(tied_elements(model), r->head_gradient);
+    a.first = total_tokens;
+    for (uint32_t i = sequence_count; i-- > 0;) {
+        a.first -= lengths[i];
         lay_out(model, lengths[i], memory, &a);
-        sequence_forward(r, tokens + first, targets + first, &a, losses + first);
+        sequence_forward(r, tokens + a.first, targets + a.first, &a, losses + a.first);
         if (backward)
-            sequence_backward(r, tokens + first, targets + first, trained_tokens, &a);
-        first += lengths[i];
+            sequence_backward(r, tokens + a.first, targets + a.first, trained_tokens, &a);
     }
+    if (backward && model->tied)
+        add(tied_elements(model), r->head_gradient, r->gradients[tdm_model_embedding_unit(model)]);
     for (uint64_t t = 0; t < total_tokens; t++)
         sum += losses[t];
     free(r->token_losses);
@@ -552,10 +657,11 @@ const double *tdm_reference_token_losses(const struct tdm_reference *reference)
 }
 
 void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
-                                void *context)
+                                void *context, const unsigned char *cuts)
 {
     reference->round = round;
     reference->round_context = context;
+    reference->cuts = cuts;
 }
 
 static void free_units(const struct tdm_model *model, double **units)
@@ -626,6 +732,7 @@ void tdm_reference_free(struct tdm_reference *reference)
     free_units(reference->model, reference->first_moments);
     free_units(reference->model, reference->second_moments);
     free_units(reference->model, reference->masters);
+    free(reference->head_gradient);
     free(reference->inverse_frequencies);
     free(reference->token_losses);
     free(reference);
@@ -644,8 +751,10 @@ enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_refe
     r->first_moments = new_units(model);
     r->second_moments = new_units(model);
     r->inverse_frequencies = calloc(model->head_dim / 2, sizeof(*r->inverse_frequencies));
+    if (model->tied)
+        r->head_gradient = calloc(tied_elements(model), sizeof(*r->head_gradient));
     if (!r->weights || !r->gradients || !r->first_moments || !r->second_moments ||
-        !r->inverse_frequencies) {
+        !r->inverse_frequencies || (model->tied && !r->head_gradient)) {
         tdm_reference_free(r);
         return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory for %" PRIu64 " parameters",
                         model->parameters);

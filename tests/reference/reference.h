@@ -3,7 +3,7 @@
  * The referee: a transformer that is obviously right, for tests to compare executors with.
  *
  * Double precision, whole sequences at once, attention probabilities materialised, plain loops; no
- * chunks, no groups, nothing recomputed, nothing shared with the code that it judges except struct
+ * chunks (but for where sums are rounded, if a test asks for that), no groups, nothing recomputed, nothing shared with the code that it judges except struct
  * tdm_model and tdm_rope_inverse_frequencies(). What it computes follows the Llama, Qwen2 and Qwen3
  * models of Hugging Face transformers: pre-norm blocks with RMSNorm, in Qwen3 RMSNorm of every head of
  * q and k (QK-norm), RoPE by rotated halves, grouped queries, causal softmax scaled by
@@ -30,26 +30,37 @@ struct tdm_reference;
 /* Where a real executor stores a tensor and so rounds it. Gradients have the D_ names. */
 enum tdm_reference_point {
     TDM_REFERENCE_HIDDEN,    /* residual stream: embedding row, after attention, after the MLP */
-    TDM_REFERENCE_NORM,      /* output of any of the norms */
+    TDM_REFERENCE_NORM,      /* output of a norm; QK-norm runs into RoPE and stores nothing */
     TDM_REFERENCE_QKV,       /* output of the Q, K and V products, bias included */
-    TDM_REFERENCE_ROTATED,   /* Q and K after RoPE */
+    TDM_REFERENCE_ROTATED,   /* Q after RoPE */
+    TDM_REFERENCE_KV,        /* K after RoPE, and V */
     TDM_REFERENCE_ATTENTION, /* attention output, before the O product */
     TDM_REFERENCE_GATE_UP,   /* output of the gate and the up product */
     TDM_REFERENCE_PRODUCT,   /* silu(gate) * up */
     TDM_REFERENCE_LOGITS,
     TDM_REFERENCE_D_LOGITS,
     TDM_REFERENCE_D_HIDDEN, /* after the final norm, after an MLP, after an attention block */
-    TDM_REFERENCE_D_NORM,   /* sums over Q, K, V and over gate, up already taken */
+    TDM_REFERENCE_D_NORM,   /* of gate and up the sum; Q's share, then K's and V's added to it */
     TDM_REFERENCE_D_PRODUCT,
     TDM_REFERENCE_D_GATE_UP,
     TDM_REFERENCE_D_ATTENTION,
-    TDM_REFERENCE_D_ROTATED, /* of the rotated Q and K, sums over tokens and heads taken */
+    TDM_REFERENCE_D_ROTATED, /* of the rotated Q */
+    TDM_REFERENCE_D_KV,      /* of the rotated K, and of V, whenever a chunk of queries was added */
     TDM_REFERENCE_D_QKV,     /* of the products' outputs: after RoPE was undone */
+    TDM_REFERENCE_D_WEIGHT,  /* whenever a chunk was added, to the head's whenever a tile was */
     TDM_REFERENCE_POINTS,
 };
 
-/* Returns what is left of `value` when it is stored at `point`. */
-typedef double (*tdm_reference_round)(void *context, enum tdm_reference_point point, double value);
+/* Rounds `count` values that are stored at `point`, in place. */
+typedef void (*tdm_reference_round)(void *context, enum tdm_reference_point point, uint64_t count,
+                                    double *values);
+
+/* What begins at a token. Sums over tokens are taken from the last token of a step to the first, and
+ * stored whenever a part is complete: the tokens from such a beginning to the one after it. */
+enum tdm_reference_cut {
+    TDM_REFERENCE_CHUNK = 1,
+    TDM_REFERENCE_TILE = 2 /* of the LM head */
+};
 
 /* A reference for `model`, which must outlive it. Weights, gradients and moments are zero. The caller
  * owns *reference (tdm_reference_free). TDM_NO_MEMORY. */
@@ -70,9 +81,11 @@ const double *tdm_reference_gradients(const struct tdm_reference *reference, uin
  * valid until the next. */
 const double *tdm_reference_token_losses(const struct tdm_reference *reference);
 
-/* Rounds every tensor stored from now on through `round`; NULL (the default) keeps doubles. */
+/* Rounds every tensor stored from now on through `round`; NULL (the default) keeps doubles. `cuts`,
+ * [tokens of a step], borrowed, has the bits of enum tdm_reference_cut; both at the first token, and
+ * NULL is there alone. */
 void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
-                                void *context);
+                                void *context, const unsigned char *cuts);
 
 /* Forward and backward over `sequence_count` sequences of `lengths` tokens each; `tokens` and
  * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens that have a
