@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rounding of doubles to bf16 by arithmetic, to judge code that does it on bit patterns: to nearest
- * with ties away from zero, as weights are rounded from masters, and stochastically.
+ * with ties to even, as tensors are stored, or away from zero, as weights are rounded from masters,
+ * and stochastically.
  */
 #ifndef TDM_TESTS_BF16_H
 #define TDM_TESTS_BF16_H
@@ -28,6 +29,13 @@ static inline double bf16_round(double value, double dice)
 static inline double bf16_nearest(double value)
 {
     return bf16_round(value, 0.5);
+}
+
+/* What was computed in fp32: rounded to that, then to bf16. */
+static inline double bf16_nearest_even(double value)
+{
+    double unit = bf16_unit((float)value);
+    return nearbyint((float)value / unit) * unit;
 }
 
 /* By 16 random bits. */

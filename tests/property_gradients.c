@@ -9,7 +9,8 @@
  * steps with one of the optimizers, most of them with clipped gradients, and compare masters
  * (weights where there are none) and moments after each. Every ninth case evaluates instead, and
  * weights stay as they were.
- * What is stored in bf16 is compared with a reference that rounds at the same places by the same
+ * Every fourth case stores what its ops pass to each other in mixed dtypes. What is stored in bf16 is
+ * compared with a reference that rounds at the same places, what is rounded stochastically by the same
  * random numbers. Arenas must not be touched beyond the plan.
  */
 #include "base/dtype.h"
@@ -37,7 +38,18 @@
 #define BOUND 1e-4 /* relative error of a loss and of each tensor */
 #define STEPS 3    /* with an optimizer */
 #define GUARD_BYTES 65536u
-#define MIXED_BOUND 0.05 /* of a loss where tensors are stored in bf16 */
+/* Where ops pass bf16 to each other too, fp32 and double agree but for values that lie so near a boundary
+ * that they are rounded to different sides of it. Often there is none, or its effect ends with it (in a
+ * gradient), and errors are those of fp32. An activation, though, moves all that follow from it, more of
+ * which cross boundaries, until the roundings have little in common. So a case has wide bounds, and a
+ * narrow one holds for most gradients of each role. Of 500 cases 82% are within MIXED_CLOSE in all,
+ * the worst tensor is off by 0.03; of a reference that does not round 16%, most of them without an update
+ * or next to all in fp32, the worst 0.36. */
+#define MIXED_BOUND 1e-2 /* of a loss, and of the norm of all gradients */
+#define MIXED_TENSOR_BOUND 0.1
+#define MIXED_CLOSE 1e-3
+#define MIXED_SHARE 0.65
+#define MIXED_CASES_LEAST 20 /* with a gradient of a role, to judge by that */
 /* Of values rounded to bf16, those that may differ from the reference's because what was rounded, in
  * fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any other
  * update, changes a tenth of them or more. */
@@ -67,6 +79,7 @@ struct data {
     uint64_t tokens;
     uint64_t *lengths; /* of all documents; to the reference each is a sequence of its own */
     uint32_t length_count;
+    unsigned char *cuts; /* [tokens]: enum tdm_reference_cut */
 };
 
 static size_t unit_elements(const struct tdm_model *model)
@@ -95,6 +108,22 @@ static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
                 data->targets[row - 1] = -1;
         }
     }
+}
+
+/* Where chunks and LM-head tiles begin; neither heeds documents. */
+static void find_cuts(struct data *data, const struct tdm_schedule *schedule)
+{
+    uint64_t row = 0;
+    data->cuts = calloc(data->tokens, 1);
+    assert_non_null(data->cuts);
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        for (uint64_t token = 0; token < schedule->sequences[s].tokens; token++, row++) {
+            uint64_t in_chunk = token % schedule->chunk_tokens;
+            if (in_chunk == 0)
+                data->cuts[row] |= TDM_REFERENCE_CHUNK;
+            if (in_chunk % schedule->head_tile_tokens == 0)
+                data->cuts[row] |= TDM_REFERENCE_TILE;
+        }
 }
 
 /* Weights around those of a trained model: norms about 1, biases small, matrices such that activations
@@ -140,11 +169,13 @@ static void draw_data(struct data *data, const struct tdm_schedule *schedule, ui
         data->targets[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
     }
     draw_lengths(data, schedule);
+    find_cuts(data, schedule);
 }
 
 static void free_data(struct data *data)
 {
     free(data->weights);
+    free(data->cuts);
     free(data->lengths);
     free(data->inputs);
     free(data->targets);
@@ -267,7 +298,22 @@ struct worst {
     double norm;    /* of all gradients */
     double rounded; /* largest share of values of a kind that were rounded to another neighbour */
     enum tdm_role role;
+    double roles[TDM_ROLES]; /* of a gradient's tensors; NAN where there are none */
 };
+
+/* How cases went. */
+struct tally {
+    struct worst worst;
+    uint64_t cases;
+    uint64_t roles[TDM_ROLES],
+        close[TDM_ROLES]; /* cases that have such gradients; close: to MIXED_CLOSE */
+};
+
+static bool within(const struct worst *worst, double bound, double tensor_bound)
+{
+    return worst->loss <= bound && worst->norm <= bound && worst->tensor <= tensor_bound &&
+           worst->rounded <= ROUNDED_BOUND;
+}
 
 static double relative(double value, double reference)
 {
@@ -315,7 +361,10 @@ static void compare_tensors(const struct tdm_model *model, const float *at,
                 size += due[i] * due[i];
             }
             double scale = fmax(sqrt(size), least * sqrt((double)tensor->elements));
-            double each = error == 0 ? 0 : sqrt(error) / scale;
+            double each = error == 0 ? 0 : sqrt(error) / scale,
+                   *of_role = &worst->roles[tensor->role];
+            if (gradients && !(each <= *of_role))
+                *of_role = each;
             if (!(each <= worst->tensor)) {
                 worst->tensor = each;
                 worst->role = tensor->role;
@@ -372,6 +421,34 @@ static double store(void *context, enum tdm_reference_state state, uint32_t tens
     return bf16_stochastic(value, random >> share);
 }
 
+/* dtype of what the executor stores at a point. */
+static enum tdm_dtype dtype_at(const struct tdm_dtypes *dtypes, enum tdm_reference_point point)
+{
+    switch (point) {
+    case TDM_REFERENCE_KV:
+        return dtypes->kv;
+    case TDM_REFERENCE_D_KV:
+        return dtypes->kv_gradients;
+    case TDM_REFERENCE_LOGITS:
+    case TDM_REFERENCE_D_LOGITS:
+        return dtypes->logits;
+    case TDM_REFERENCE_D_WEIGHT:
+        return dtypes->gradients;
+    default:
+        return dtypes->activations;
+    }
+}
+
+/* Rounds what the executor's ops store. */
+static void round_stored(void *context, enum tdm_reference_point point, uint64_t count,
+                         double *values)
+{
+    const struct stores *stores = context;
+    if (dtype_at(stores->dtypes, point) == TDM_DTYPE_BF16)
+        for (uint64_t i = 0; i < count; i++)
+            values[i] = bf16_nearest_even(values[i]);
+}
+
 /* Sets the state of a reference: weights (masters where there are some) and moments. */
 static void set_state(struct tdm_reference *reference, const struct tdm_model *model,
                       struct stores *stores, const float *weights, const float *moment1,
@@ -404,7 +481,7 @@ static void clip(struct tdm_reference *reference, const struct tdm_model *model,
 /* Compares step by step. Each begins where the executor's last one ended: one value that was rounded
  * to another neighbour changes all gradients of the next step a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
-                    const struct outcome *outcome, struct worst *worst)
+                    const struct outcome *outcome, bool mixed, struct worst *worst)
 {
     const struct tdm_model *model = schedule->model;
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
@@ -416,6 +493,7 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
     struct tdm_reference *reference;
     struct tdm_error err;
     assert_int_equal(tdm_reference_new(model, &reference, &err), TDM_OK);
+    tdm_reference_set_rounding(reference, round_stored, &stores, data->cuts);
     set_state(reference, model, &stores, data->weights, NULL, NULL);
     for (uint32_t i = 0; i < outcome->steps; i++) {
         double loss;
@@ -440,7 +518,8 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
                                 o->weight_decay);
         for (int what = 0; what < WHATS; what++) {
             const float *values = values_of(outcome, i, (enum what)what);
-            if (what == VALUES ? alone : dtypes->moments == TDM_DTYPE_BF16)
+            bool rounded = what == VALUES ? alone : dtypes->moments == TDM_DTYPE_BF16;
+            if (rounded && !mixed) /* if mixed, gradients may differ by more than what they flip */
                 compare_rounded(model, values, reference, (enum what)what, worst);
             else
                 compare_tensors(model, values, reference, (enum what)what, gradients, worst);
@@ -458,6 +537,20 @@ static bool same_bits(const struct outcome *a, const struct outcome *b)
            memcmp(a->values, b->values, (size_t)a->steps * WHATS * a->count * sizeof(float)) == 0;
 }
 
+static void note(const struct worst *here, struct tally *tally)
+{
+    struct worst *worst = &tally->worst;
+    worst->loss = fmax(worst->loss, here->loss);
+    worst->norm = fmax(worst->norm, here->norm);
+    worst->tensor = fmax(worst->tensor, here->tensor);
+    worst->rounded = fmax(worst->rounded, here->rounded);
+    tally->cases++;
+    for (int role = 0; role < TDM_ROLES; role++) {
+        tally->roles[role] += !isnan(here->roles[role]);
+        tally->close[role] += here->roles[role] <= MIXED_CLOSE;
+    }
+}
+
 static struct outcome new_outcome(const struct data *data)
 {
     struct outcome outcome = {.count = data->count,
@@ -466,12 +559,12 @@ static struct outcome new_outcome(const struct data *data)
     return outcome;
 }
 
-/* One case; the failure's text goes to stderr with the seed. */
-static bool run_case(uint64_t seed, struct worst *worst)
+/* One case, noted in tally[mixed]; the failure's text goes to stderr with the seed. */
+static bool run_case(uint64_t seed, struct tally tally[2])
 {
-    /* every fourth case stores in mixed dtypes: only the variant is compared then, and the loss roughly;
-     * every ninth evaluates only, every eighth is long enough for blocks and tables that short ones do not fill */
-    bool mixed = seed % 4 == 3, gradients = seed % 3 == 0;
+    /* every fourth case stores in mixed dtypes, and most of these leave gradients; every ninth evaluates
+     * only, every eighth is long enough for blocks and tables that short ones do not fill */
+    bool mixed = seed % 4 == 3, gradients = seed % 3 == 0 || (mixed && seed % 3 == 1);
     struct tdm_random_options options = {
         .dtypes = mixed       ? TDM_RANDOM_MIXED
                   : gradients ? TDM_RANDOM_FP32
@@ -494,17 +587,17 @@ static bool run_case(uint64_t seed, struct worst *worst)
     draw_data(&data, schedule, seed);
     struct outcome first = new_outcome(&data), second = new_outcome(&data);
     struct worst here = {0};
+    for (int role = 0; role < TDM_ROLES; role++)
+        here.roles[role] = NAN;
     bool passed = false;
     if (execute(schedule, &data, seed, &first, &err) != TDM_OK ||
         execute(variant, &data, seed, &second, &err) != TDM_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
     } else {
-        compare(schedule, &data, seed, &first, &here);
-        if (mixed && here.loss <= MIXED_BOUND)
-            here = (struct worst){0};
+        compare(schedule, &data, seed, &first, mixed, &here);
         bool same = same_bits(&first, &second);
-        passed = same && here.loss <= BOUND && here.norm <= BOUND && here.tensor <= BOUND &&
-                 here.rounded <= ROUNDED_BOUND;
+        passed = same && (mixed ? within(&here, MIXED_BOUND, MIXED_TENSOR_BOUND)
+                                : within(&here, BOUND, BOUND));
         if (!passed)
             fprintf(
                 stderr,
@@ -518,19 +611,27 @@ static bool run_case(uint64_t seed, struct worst *worst)
         fprintf(stderr, "  schedule: %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
         fprintf(stderr, "  variant:  %s\n", tdm_schedule_describe(variant, text, sizeof(text)));
     }
-    if (here.loss > worst->loss)
-        worst->loss = here.loss;
-    if (here.tensor > worst->tensor) {
-        worst->tensor = here.tensor;
-        worst->role = here.role;
-    }
-    worst->norm = fmax(worst->norm, here.norm);
-    worst->rounded = fmax(worst->rounded, here.rounded);
+    note(&here, &tally[mixed]);
     free(first.values);
     free(second.values);
     free_data(&data);
     tdm_schedule_free(schedule);
     tdm_schedule_free(variant);
+    return passed;
+}
+
+/* Of the gradients of every role, in cases of mixed dtypes. */
+static bool most_are_close(const struct tally *tally)
+{
+    bool passed = true;
+    for (int role = 0; role < TDM_ROLES; role++) {
+        uint64_t cases = tally->roles[role], close = tally->close[role];
+        if (cases < MIXED_CASES_LEAST || (double)close >= MIXED_SHARE * (double)cases)
+            continue;
+        fprintf(stderr, "role %d: of %llu gradients in mixed dtypes only %llu are right to %.0e\n",
+                role, (unsigned long long)cases, (unsigned long long)close, MIXED_CLOSE);
+        passed = false;
+    }
     return passed;
 }
 
@@ -540,14 +641,21 @@ static void gradients_are_those_of_the_reference(void **state)
     const char *sanitized = getenv("TDM_SANITIZED");
     bool slow = sanitized != NULL && sanitized[0] != '\0';
     uint64_t cases = tdm_case_count(30, slow ? 60 : 400), failed = 0;
-    struct worst worst = {0};
+    struct tally tally[2];
+    memset(tally, 0, sizeof(tally));
     for (uint64_t i = 0; i < cases; i++)
-        failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
-    print_message(
-        "%llu cases from seed %llu: worst relative error of a loss %.2e, of a norm %.2e, of a tensor "
-        "%.2e; most bf16 values rounded otherwise than the reference's %.2e\n",
-        (unsigned long long)cases, (unsigned long long)tdm_case_seed(BASE_SEED, 0), worst.loss,
-        worst.norm, worst.tensor, worst.rounded);
+        failed += !run_case(tdm_case_seed(BASE_SEED, i), tally);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        const struct worst *worst = &tally[mixed].worst;
+        print_message(
+            "%llu cases %s from seed %llu: worst relative error of a loss %.2e, of a norm "
+            "%.2e, of a tensor %.2e; most bf16 values rounded otherwise than the "
+            "reference's %.2e\n",
+            (unsigned long long)tally[mixed].cases, mixed ? "in mixed dtypes" : "in fp32",
+            (unsigned long long)tdm_case_seed(BASE_SEED, 0), worst->loss, worst->norm,
+            worst->tensor, worst->rounded);
+    }
+    failed += !most_are_close(&tally[1]);
     assert_int_equal(failed, 0);
 }
 

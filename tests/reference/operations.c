@@ -163,9 +163,8 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
 
 void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
                                       uint64_t end, const double *q, const double *k,
-                                      const double *v, const double *probability,
-                                      const double *out, const double *d_out, double *dq,
-                                      double *dk, double *dv)
+                                      const double *v, const double *probability, const double *out,
+                                      const double *d_out, double *dq, double *dk, double *dv)
 {
     uint64_t dim = shape.head_dim, width = shape.query_heads * dim;
     double scale = 1 / sqrt((double)dim);

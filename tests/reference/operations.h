@@ -57,9 +57,8 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
  * mean of d_probability under probability, and takes it as d_out . out. */
 void tdm_reference_attention_backward(struct tdm_reference_heads shape, uint64_t first,
                                       uint64_t end, const double *q, const double *k,
-                                      const double *v, const double *probability,
-                                      const double *out, const double *d_out, double *dq,
-                                      double *dk, double *dv);
+                                      const double *v, const double *probability, const double *out,
+                                      const double *d_out, double *dq, double *dk, double *dv);
 
 /* product = silu(gate) * up, silu(x) = x / (1 + exp(-x)) (SwiGLU, arXiv 2002.05202). */
 void tdm_reference_swiglu(uint64_t count, const double *gate, const double *up, double *product);

@@ -25,7 +25,7 @@ struct tdm_reference {
     void *store_context;
     double *inverse_frequencies; /* [head_dim / 2] */
     double attention_factor;
-    double *token_losses; /* of the last call */
+    double *token_losses;  /* of the last call */
     double *head_gradient; /* [embedding unit]: the head's share if tied, else NULL */
     tdm_reference_round round;
     void *round_context;
@@ -50,8 +50,8 @@ struct layer {
 /* All activations of one sequence, and the gradients of one layer. */
 struct activations {
     uint64_t tokens, first; /* first: number of its first token in the step */
-    struct layer *layers; /* [layers] */
-    double *output;       /* [tokens, hidden]: of the last layer */
+    struct layer *layers;   /* [layers] */
+    double *output;         /* [tokens, hidden]: of the last layer */
     double *final_norm, *final_scale;
     double *logits;   /* [tokens, vocabulary]; the backward turns it into its gradient */
     double *d_hidden; /* gradient of the residual stream, updated in place from top to bottom */
