@@ -42,13 +42,14 @@
  * that they are rounded to different sides of it. Often there is none, or its effect ends with it (in a
  * gradient), and errors are those of fp32. An activation, though, moves all that follow from it, more of
  * which cross boundaries, until the roundings have little in common. So a case has wide bounds, and a
- * narrow one holds for most gradients of each role. Of 500 cases 82% are within MIXED_CLOSE in all,
- * the worst tensor is off by 0.03; of a reference that does not round 16%, most of them without an update
- * or next to all in fp32, the worst 0.36. */
+ * narrow one holds for most gradients of each role. In 500 cases 81 to 96% of the gradients of a role
+ * were within MIXED_CLOSE, the worst loss was off by 7e-4, the worst tensor by 0.07; by a reference that
+ * does not round 3 to 11%, 0.09 and 0.57. Rounding twice where one op rounds once, in RMSNorm, SwiGLU or
+ * the sums of dK, leaves 65% or less of several roles. */
 #define MIXED_BOUND 1e-2 /* of a loss, and of the norm of all gradients */
-#define MIXED_TENSOR_BOUND 0.1
+#define MIXED_TENSOR_BOUND 0.15
 #define MIXED_CLOSE 1e-3
-#define MIXED_SHARE 0.65
+#define MIXED_SHARE 0.7
 #define MIXED_CASES_LEAST 20 /* with a gradient of a role, to judge by that */
 /* Of values rounded to bf16, those that may differ from the reference's because what was rounded, in
  * fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any other

@@ -471,6 +471,51 @@ static void rounding_reaches_every_point(void **unused)
     trial_free(&trial);
 }
 
+/* Rounds nothing, and counts. */
+static void as_it_is(void *context, enum tdm_reference_point point, uint64_t count, double *values)
+{
+    uint64_t *calls = context;
+
+    (void)values;
+    calls[point] += count;
+}
+
+/* Sums over tokens that are stored part by part are the same sums. */
+static void parts_make_the_same_sums(void **unused)
+{
+    (void)unused;
+    for (uint32_t number = 0; number < 24; number++) {
+        uint64_t state = 1024 * seed + number;
+        uint64_t calls[TDM_REFERENCE_POINTS] = {0}, part_calls[TDM_REFERENCE_POINTS] = {0};
+        unsigned char cuts[MAX_SEQUENCES * MAX_LENGTH];
+        struct trial whole, parts;
+
+        trial_new(number, &state, &whole);
+        state = 1024 * seed + number;
+        trial_new(number, &state, &parts);
+        cuts[0] = TDM_REFERENCE_CHUNK | TDM_REFERENCE_TILE;
+        for (uint64_t t = 1; t < parts.tokens_total; t++)
+            cuts[t] = (unsigned char)(draw(&state) % 4);
+        if (parts.tokens_total > 1)
+            cuts[1] = TDM_REFERENCE_CHUNK;
+        tdm_reference_set_rounding(whole.reference, as_it_is, calls, NULL);
+        tdm_reference_set_rounding(parts.reference, as_it_is, part_calls, cuts);
+        assert_true(step(&whole) == step(&parts));
+        for (uint32_t u = 0; u < whole.model->unit_count; u++) {
+            const double *expected = tdm_reference_gradients(whole.reference, u);
+            const double *gradients = tdm_reference_gradients(parts.reference, u);
+
+            for (uint64_t i = 0; i < whole.model->units[u].elements; i++)
+                assert_true(fabs(gradients[i] - expected[i]) < 1e-12);
+        }
+        if (parts.tokens_total > 1)
+            assert_true(part_calls[TDM_REFERENCE_D_WEIGHT] > calls[TDM_REFERENCE_D_WEIGHT]);
+        assert_int_equal(part_calls[TDM_REFERENCE_HIDDEN], calls[TDM_REFERENCE_HIDDEN]);
+        trial_free(&whole);
+        trial_free(&parts);
+    }
+}
+
 static void bad_steps_are_refused(void **unused)
 {
     uint64_t state = seed;
@@ -502,6 +547,7 @@ int main(void)
         cmocka_unit_test(sequences_are_independent),
         cmocka_unit_test(adamw_follows_its_paper),
         cmocka_unit_test(rounding_reaches_every_point),
+        cmocka_unit_test(parts_make_the_same_sums),
         cmocka_unit_test(bad_steps_are_refused),
     };
     const char *given = getenv("TDM_SEED");
