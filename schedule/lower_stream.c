@@ -209,20 +209,32 @@ static void fetch_tied_gradient(struct tdm_lowering *l, const struct tdm_body *b
                       tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0));
 }
 
-/* Fills the ring as far as updates that are done have left it free. */
+/* Have the rings that a unit's state passes through a free slot each for the update `number`? */
+static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t number)
+{
+    for (size_t i = 0; i < STATES; i++) {
+        uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
+        if (tdm_home_is_far(l->program, states[i], unit) &&
+            number >= l->update + l->program->buffers[ring].slots)
+            return false;
+    }
+    return true;
+}
+
+/* Fills the rings as far as updates that are done have left them free. */
 static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const struct tdm_layout *layout = l->layout;
     for (; l->next_update < layout->update_count; l->next_update++) {
         uint32_t unit = layout->updates[l->next_update];
+        if (!has_slots(l, unit, l->next_update))
+            return;
         for (size_t i = 0; i < STATES; i++) {
             uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
-            if (ring == TDM_NONE)
-                continue;
-            uint32_t slots = l->program->buffers[ring].slots;
-            if (l->next_update >= l->update + slots)
-                return;
-            fetch_state(l, body, states[i], unit, (struct tdm_ref){ring, l->next_update % slots});
+            if (ring != TDM_NONE)
+                fetch_state(
+                    l, body, states[i], unit,
+                    (struct tdm_ref){ring, l->next_update % l->program->buffers[ring].slots});
         }
     }
 }

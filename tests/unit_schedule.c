@@ -278,6 +278,57 @@ static bool is_state(const struct tdm_buffer *buffer)
            (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
 }
 
+/* How often each unit's masters and moments came to the device, and went home. */
+struct traffic {
+    const struct tdm_program *program;
+    uint32_t *copies; /* [units][contents][lanes] */
+};
+
+static enum tdm_status count_traffic(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct traffic *traffic = self;
+    (void)err;
+    if (item->kind != TDM_RUN || item->op->kind != TDM_OP_COPY)
+        return TDM_OK;
+    struct tdm_tag what = item->op->access[0].before;
+    if (what.content >= TDM_UNIT_MASTER && what.content <= TDM_UNIT_MOMENT2)
+        traffic->copies[(what.layer * TDM_CONTENTS + what.content) * TDM_LANES + item->op->lane]++;
+    return TDM_OK;
+}
+
+/* What an update changes passes once each way, whatever the lengths of the rings. */
+static void test_state_passes_once(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN,
+                                               .optimizer = TDM_RANDOM_UPDATES};
+    uint64_t cases = tdm_case_count(30, 300);
+    for (uint64_t n = 0; n < cases; n++) {
+        struct tdm_schedule *schedule = random_case(n, &options);
+        struct tdm_program *program = NULL;
+        struct tdm_error err;
+        must(tdm_program_lower(schedule, &program, &err), &err);
+        uint32_t units = schedule->model->unit_count;
+        struct traffic traffic = {
+            program, calloc((size_t)units * TDM_CONTENTS * TDM_LANES, sizeof(uint32_t))};
+        assert_non_null(traffic.copies);
+        must(tdm_program_emit(program, count_traffic, &traffic, &err), &err);
+        for (uint32_t unit = 0; unit < units; unit++)
+            for (int content = TDM_UNIT_MASTER; content <= TDM_UNIT_MOMENT2; content++) {
+                size_t at = ((size_t)unit * TDM_CONTENTS + (size_t)content) * TDM_LANES;
+                uint32_t buffer, slot;
+                uint32_t due =
+                    tdm_program_home(program, (enum tdm_content)content, unit, &buffer, &slot) &&
+                    program->buffers[buffer].place == TDM_HOST;
+                assert_int_equal(traffic.copies[at + TDM_LANE_H2D], due);
+                assert_int_equal(traffic.copies[at + TDM_LANE_D2H], due);
+            }
+        free(traffic.copies);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+}
+
 /* Whatever the nest, the chunks and the pass: with the same homes, weights, master and moments are at
  * the same offsets. */
 static void test_state_stays(void **state)
@@ -566,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_random_schedules),
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_state_stays),
+        cmocka_unit_test(test_state_passes_once),
         cmocka_unit_test(test_flops),
         cmocka_unit_test(test_nests),
         cmocka_unit_test(test_scale),
