@@ -2,6 +2,8 @@
 /* Observer: values in slots, from the launch that writes them to the last that uses them. */
 #include "executor/observer.h"
 
+#include "schedule/lowering.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,7 +134,6 @@ static void end_value(struct tdm_observer *observer, uint32_t buffer, const stru
     observer->changes[observer->change_count++] = change;
 }
 
-/* `carried`: the slot is one that holds its value from step to step. */
 static void touch(struct tdm_observer *observer, uint32_t buffer, struct value *value,
                   uint64_t bytes, enum tdm_mode mode, uint64_t op)
 {
@@ -150,21 +151,17 @@ static void touch(struct tdm_observer *observer, uint32_t buffer, struct value *
         value->bytes = bytes;
 }
 
-/* An access to all parts of a unit: its bytes are shared out by what each part is known to hold, and
- * an unseen part (weights before their first product) counts with the first. */
+/* An access to all parts of a unit: each has its own bytes. What lies between tensors is nobody's. */
 static void touch_parts(struct tdm_observer *observer, const struct tdm_access *access,
                         struct value *values, uint64_t op)
 {
-    uint64_t known = 0;
-    for (uint32_t part = 0; part < TDM_PARTS; part++)
-        if (values[part].first_op != NEVER) {
-            known += values[part].bytes;
-            touch(observer, access->buffer, &values[part], values[part].bytes, access->mode, op);
-        }
-    if (known < access->bytes) {
-        struct value *rest = &values[TDM_PARTS - 1];
-        touch(observer, access->buffer, rest, rest->bytes + access->bytes - known, access->mode,
-              op);
+    const struct tdm_program *program = observer->program;
+    enum tdm_dtype dtype = program->buffers[access->buffer].dtype;
+    for (uint32_t part = 0; part < TDM_PARTS; part++) {
+        uint64_t bytes = tdm_part_bytes(program->schedule->model, access->after.layer,
+                                        (enum tdm_part)part, dtype);
+        if (bytes > 0)
+            touch(observer, access->buffer, &values[part], bytes, access->mode, op);
     }
 }
 
