@@ -12,6 +12,7 @@
 
 #include "base/size.h"
 #include "schedule/cost.h"
+#include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
 
@@ -194,6 +195,14 @@ static uint64_t slot_need(const struct tdm_validator *v, const struct tdm_op *op
     return tdm_content_bytes(schedule, content, access->after.layer, tokens);
 }
 
+/* What is read after the step is found by its number: tokens and losses by chunk, norms by unit. */
+static bool is_in_place(const struct tdm_buffer *buffer, const struct tdm_access *access)
+{
+    if (buffer->resident && buffer->axis == TDM_AXIS_CHUNK)
+        return access->first_slot == access->after.chunk;
+    return access->after.content != TDM_GRADIENT_NORM || access->first_slot == access->after.layer;
+}
+
 static enum tdm_status check_range(const struct tdm_validator *v, const struct tdm_op *op,
                                    const struct tdm_access *access, struct tdm_error *err)
 {
@@ -211,6 +220,20 @@ static enum tdm_status check_range(const struct tdm_validator *v, const struct t
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                         access->first_slot, access->first_slot + access->slots - 1, buffer->name,
                         buffer->slots);
+    if (access->after.content >= TDM_CONTENTS || access->before.content >= TDM_CONTENTS)
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) leaves content %d in \"%s\"",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        (int)access->after.content, buffer->name);
+    if (buffer->dtype != tdm_content_dtype(v->program->schedule, access->after.content))
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %s in \"%s\", which stores %s",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        tdm_content_name(access->after.content), buffer->name,
+                        tdm_dtype_name(buffer->dtype));
+    if (!is_in_place(buffer, access))
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %s in slot %u of \"%s\"",
+                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                        tdm_tag_show(access->after, (char[TDM_TAG_TEXT]){0}), access->first_slot,
+                        buffer->name);
     if (access->bytes > tdm_size_mul(access->slots, buffer->slot_bytes))
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) uses %llu bytes of %u slots of \"%s\"",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
@@ -234,9 +257,10 @@ static enum tdm_status check_ranges(const struct tdm_validator *v, const struct 
                                     struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    if (op->access_count > TDM_OPERANDS || op->lane >= TDM_LANES)
-        return tdm_fail(err, TDM_INPUT, "op %llu has %u operands on lane %d",
-                        (unsigned long long)op->number, op->access_count, (int)op->lane);
+    if (op->access_count > TDM_OPERANDS || op->lane >= TDM_LANES || op->kind >= TDM_OP_KINDS)
+        return tdm_fail(err, TDM_INPUT, "op %llu, of kind %d, has %u operands on lane %d",
+                        (unsigned long long)op->number, (int)op->kind, op->access_count,
+                        (int)op->lane);
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++)
         if (op->access[i].buffer != TDM_NONE)
             status = check_range(v, op, &op->access[i], err);
@@ -437,9 +461,9 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
                                 const struct tdm_waits *waits, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    if (op->lane >= TDM_LANES)
-        return tdm_fail(err, TDM_INPUT, "op %llu is on lane %d", (unsigned long long)op->number,
-                        (int)op->lane);
+    if (op->lane >= TDM_LANES || op->kind >= TDM_OP_KINDS)
+        return tdm_fail(err, TDM_INPUT, "op %llu, of kind %d, is on lane %d",
+                        (unsigned long long)op->number, (int)op->kind, (int)op->lane);
     if (op->number != v->next_op)
         return tdm_fail(err, TDM_INPUT, "op %llu comes where op %llu is due",
                         (unsigned long long)op->number, (unsigned long long)v->next_op);
