@@ -16,12 +16,15 @@
 
 #define CONFIG_FOLDER "models/configs"
 
-/* A double in a digest: its bits, which no locale writes otherwise. */
+/* A number of the config as far as a schedule's JSON stores it: 12 digits. */
 static uint64_t bits(double value)
 {
-    uint64_t pattern;
-    memcpy(&pattern, &value, sizeof(pattern));
-    return pattern;
+    char text[32];
+    uint64_t out;
+    snprintf(text, sizeof(text), "%.12g", value);
+    value = strtod(text, NULL);
+    memcpy(&out, &value, sizeof(out));
+    return out;
 }
 
 static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)

@@ -37,6 +37,35 @@ static json_t *random_json(uint64_t seed)
     return root;
 }
 
+/* A config may have more digits than a schedule's file keeps: it is the same model all the same. */
+static void test_many_digits(void **state)
+{
+    (void)state;
+    json_t *config =
+        json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f}", "architectures",
+                  "LlamaForCausalLM", "num_hidden_layers", 1, "hidden_size", 8, "intermediate_size",
+                  8, "num_attention_heads", 1, "num_key_value_heads", 1, "vocab_size", 8,
+                  "initializer_range", 0.014142135623730951, "rms_norm_eps", 1.2345678901234567e-6);
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    struct tdm_schedule *schedule = NULL, *again = NULL;
+    json_t *root = NULL;
+    struct tdm_error err;
+    must(tdm_model_from_config("config", "many-digits", config, &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_schedule_new(model, machine, 16, &schedule, &err), &err);
+    must(tdm_schedule_to_json(schedule, NULL, &root, &err), &err);
+    char *text = json_dumps(root, JSON_REAL_PRECISION(12));
+    json_t *parsed = json_loads(text, 0, NULL);
+    must(tdm_schedule_from_json(FILE_NAME, parsed, &again, &err), &err);
+    json_decref(parsed);
+    json_decref(root);
+    json_decref(config);
+    free(text);
+    tdm_schedule_free(schedule);
+    tdm_schedule_free(again);
+}
+
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -441,9 +470,10 @@ static void test_damaged_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_every_field),
-        cmocka_unit_test(test_unknown_fields), cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_digest),         cmocka_unit_test(test_damaged_text),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_many_digits),
+        cmocka_unit_test(test_every_field),    cmocka_unit_test(test_unknown_fields),
+        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_damaged_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
