@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 
 #define LIMIT_BYTES ((uint64_t)4 << 30) /* the text is held in memory */
-#define POSITION_STREAM 1u              /* of the counter-based random numbers */
-#define TOKEN_STREAM 2u
+/* Streams of the counter-based random numbers, beyond those of any tensor. */
+#define POSITION_STREAM (UINT64_C(1) << 32)
+#define TOKEN_STREAM (POSITION_STREAM + 1)
 
 struct tdm_tokens {
     unsigned char *bytes; /* NULL: random */

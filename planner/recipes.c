@@ -91,7 +91,8 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
         base->chunk_tokens = sizes[i];
         base->head_tile_tokens = sizes[i] < LARGEST_TILE ? sizes[i] : LARGEST_TILE;
         if (pins->head_tile_tokens != 0)
-            base->head_tile_tokens = pins->head_tile_tokens;
+            base->head_tile_tokens =
+                pins->head_tile_tokens < sizes[i] ? pins->head_tile_tokens : sizes[i];
         status = tdm_estimator_new(base, &kitchen->estimators[i], err);
         kitchen->size_count += status == TDM_OK;
     }

@@ -243,7 +243,10 @@ static enum tdm_status read_kept_from(struct reading *r, size_t field)
 static enum tdm_status read_dtype(struct reading *r, size_t field)
 {
     enum tdm_dtype *dtype = (enum tdm_dtype *)(void *)((char *)r->schedule + field);
-    return tdm_dtype_parse(r->value, dtype) ? TDM_OK : bad(r, "bf16 or fp32");
+    bool master = field == offsetof(struct tdm_schedule, dtypes.master);
+    return tdm_dtype_parse(r->value, dtype)
+               ? TDM_OK
+               : bad(r, master ? "fp32, remainder16 or none" : "bf16 or fp32");
 }
 
 static enum tdm_status read_number(struct reading *r, size_t field)
@@ -415,6 +418,16 @@ static enum tdm_status apply_pair(const char *pair, bool seen[KEYS], struct read
     return unknown_key(pair, length, r->err);
 }
 
+/* Does a pair speak of the homes of all units, of which other keys may except some? */
+static bool is_general(const char *pair)
+{
+    size_t length = strcspn(pair, "=");
+    for (size_t i = 0; i < KEYS; i++)
+        if (strlen(keys[i].name) == length && memcmp(keys[i].name, pair, length) == 0)
+            return keys[i].read == read_home;
+    return false;
+}
+
 /* What only one of the loop orders can do. */
 static enum tdm_status check_order(struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -484,20 +497,31 @@ static enum tdm_status check_together(struct tdm_pins *pins, enum tdm_purpose pa
     return check_order(pins, err);
 }
 
+static bool was_given(const char *const *pairs, size_t count, const char *start)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(pairs[i], start, strlen(start)) == 0)
+            return true;
+    return false;
+}
+
 enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
                                    struct tdm_schedule *schedule, struct tdm_pins *pins,
                                    struct tdm_error *err)
 {
     bool seen[KEYS] = {false};
     struct reading reading = {.schedule = schedule, .pins = pins, .err = err};
-    enum tdm_dtype master = schedule->dtypes.master;
-    for (size_t i = 0; i < count; i++) {
-        enum tdm_status status = apply_pair(pairs[i], seen, &reading);
-        if (status != TDM_OK)
-            return status;
-    }
+    /* what says it of all comes before what says it of one: weights=host before weights.head=device */
+    for (int general = 1; general >= 0; general--)
+        for (size_t i = 0; i < count; i++) {
+            if (is_general(pairs[i]) != (general == 1))
+                continue;
+            enum tdm_status status = apply_pair(pairs[i], seen, &reading);
+            if (status != TDM_OK)
+                return status;
+        }
     /* fp32 weights are their own master */
-    if (schedule->dtypes.weights == TDM_DTYPE_FP32 && schedule->dtypes.master == master)
+    if (schedule->dtypes.weights == TDM_DTYPE_FP32 && !was_given(pairs, count, "dtypes.master="))
         schedule->dtypes.master = TDM_DTYPE_NONE;
     return check_together(pins, schedule->pass, err);
 }

@@ -260,6 +260,14 @@ static enum tdm_status check_evaluate(const struct tdm_schedule *schedule, uint3
         field = "input_place", due = "device";
     else if (keeps_kv)
         field = "kv", due = "recompute";
+    else if (group->kv_place != TDM_DEVICE)
+        field = "kv_place", due = "device";
+    else if (group->kv_gradients_place != TDM_DEVICE)
+        field = "kv_gradients_place", due = "device";
+    else if (group->kept_place != TDM_DEVICE)
+        field = "kept_place", due = "device";
+    else if (group->held_place != TDM_DEVICE)
+        field = "held_place", due = "device";
     if (field == NULL)
         return TDM_OK;
     tdm_fail(err, TDM_INPUT, "%s: \"groups[%u].%s\" must be %s: the pass evaluate stores nothing",

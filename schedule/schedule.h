@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TDM_SCHEDULE_FORMAT "tidemark-schedule-1"
+#define TDM_SCHEDULE_FORMAT "tidemark-schedule-2"
 
 /* What a step is for: `evaluate` runs forward to the loss and leaves all state as it was. */
 enum tdm_purpose { TDM_TRAIN, TDM_EVALUATE, TDM_PURPOSES };
@@ -141,7 +141,7 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
-    uint64_t head_tile_tokens;     /* at most chunk_tokens */
+    uint64_t head_tile_tokens;     /* more than a chunk has: all of it */
     uint64_t head_tile_vocabulary; /* entries of an LM-head tile; as many or more as there are: all,
                                       in one op forward and backward */
     uint32_t prefetch;             /* bodies by which a fetch runs ahead of its use; 0: none */

@@ -1026,7 +1026,7 @@ static void test_bad_files(void **state)
     FILE *file = fopen(in_folder("text.trace", path), "w");
     assert_non_null(file);
     for (int i = 0; i < 100; i++)
-        fputs("{\"format\": \"tidemark-schedule-1\"}\n", file);
+        fputs("{\"format\": \"tidemark-schedule-2\"}\n", file);
     fclose(file);
     read_is_refused(path, TDM_INPUT, "no SQLite database");
     change(in_folder("other.db", path), "CREATE TABLE t (a); INSERT INTO t VALUES (1);");
