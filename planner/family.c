@@ -25,8 +25,6 @@ struct table {
     struct tdm_schedule *schedule;
     json_t *rows; /* NULL: printed as they come */
     int last_order;
-    const char *reasons[8]; /* as they come up, printed below the table */
-    unsigned reason_count;
     struct tdm_error *err;
 };
 
@@ -38,13 +36,12 @@ static void describe(const struct member *member, char *text, size_t bytes)
         snprintf(text, bytes, "%s %s", tdm_set_name(member->set), member->held ? "held" : "kept");
 }
 
-static unsigned reason_number(struct table *table, const char *reason)
+/* A reason's number in the list below the table. */
+static unsigned reason_number(const char *reason)
 {
     unsigned number = 0;
-    while (number < table->reason_count && table->reasons[number] != reason)
+    while (tdm_refusal(number) != reason)
         number++;
-    if (number == table->reason_count)
-        table->reasons[table->reason_count++] = reason;
     return number + 1;
 }
 
@@ -58,7 +55,7 @@ static void print_row(struct table *table, const struct member *member, const ch
     table->last_order = (int)member->order;
     printf("  %6u  %-22s %-10s", member->layers, stores, tdm_kv_name(member->kv));
     if (refusal != NULL)
-        printf("   refused (%u)\n", reason_number(table, refusal));
+        printf("   refused (%u)\n", reason_number(refusal));
     else
         printf(" %9.0f %10.3f %7.2f\n", cost->stored_bytes_per_token / 1024, cost->attention,
                cost->linear);
@@ -169,8 +166,11 @@ enum tdm_status tdm_family_print(bool as_json, struct tdm_error *err)
             "\n  layers  stores                 kv               KiB  attention  linear\n");
     status = add_orders(&table);
     tdm_schedule_free(table.schedule);
-    for (unsigned i = 0; i < table.reason_count; i++)
-        printf("%s(%u) a group %s\n", i == 0 ? "\n" : "", i + 1, table.reasons[i]);
+    if (status == TDM_OK && !as_json) {
+        printf("\nRefused: a group that\n");
+        for (unsigned i = 0; tdm_refusal(i) != NULL; i++)
+            printf("(%u) %s\n", i + 1, tdm_refusal(i));
+    }
     if (status == TDM_OK && as_json)
         return tdm_print_json(json_pack("{s:s, s:I, s:I, s:o}", "model", MODEL, "context",
                                         (json_int_t)CONTEXT, "chunk_tokens", (json_int_t)CHUNK,

@@ -44,6 +44,11 @@ const char *tdm_group_refusal(enum tdm_order order, const struct tdm_group *grou
     return NULL;
 }
 
+const char *tdm_refusal(size_t number)
+{
+    return number < sizeof(refusals) / sizeof(refusals[0]) ? refusals[number].reason : NULL;
+}
+
 const char *tdm_group_remark(enum tdm_order order, const struct tdm_group *group)
 {
     if (order == TDM_LAYER_MAJOR && group->layers == 1 && group->held > TDM_SET_INPUT)
