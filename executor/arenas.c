@@ -34,7 +34,8 @@ enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t coun
         for (uint32_t i = 0; i < count; i++)
             if (programs[i]->arena_bytes[place] > arenas.bytes[place])
                 arenas.bytes[place] = programs[i]->arena_bytes[place];
-        total = tdm_size_add(total, arenas.bytes[place]);
+        if (place != TDM_DEVICE || !backend->own_device_memory)
+            total = tdm_size_add(total, arenas.bytes[place]);
     }
     uint64_t available = available_bytes();
     if (backend->executes && total > available) {

@@ -22,6 +22,12 @@ struct tdm_operand {
     uint64_t slot_bytes;
 };
 
+/* First byte of element `element` of an operand. */
+static inline void *tdm_operand_at(const struct tdm_operand *operand, uint64_t element)
+{
+    return (unsigned char *)operand->data + element * tdm_dtype_bytes(operand->dtype);
+}
+
 /* What a step of the run gives to its ops. */
 struct tdm_step {
     uint64_t number; /* from 1 */
@@ -49,7 +55,8 @@ struct tdm_timing {
 struct tdm_backend {
     const char *name;
     const char *description;
-    bool executes; /* false: null; arenas are not taken and no values exist */
+    bool executes;          /* false: null; arenas are not taken and no values exist */
+    bool own_device_memory; /* the arena of the device is not memory of this computer */
 
     /* Sets up for programs of one model; scratch is sized here for the largest of `count` programs. */
     enum tdm_status (*open)(uint32_t count, const struct tdm_program *const *programs,

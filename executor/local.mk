@@ -7,9 +7,14 @@ libexecutor_a_SOURCES += \
 	executor/backends.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/multiplication.h \
 	executor/null.c \
 	executor/observer.c \
 	executor/observer.h \
+	executor/on_device.h \
+	executor/pattern.h \
+	executor/products.c \
+	executor/products.h \
 	executor/random.h \
 	executor/record.c \
 	executor/record.h \

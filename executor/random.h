@@ -6,9 +6,11 @@
 #ifndef TDM_EXECUTOR_RANDOM_H
 #define TDM_EXECUTOR_RANDOM_H
 
+#include "executor/on_device.h"
+
 #include <stdint.h>
 
-static inline uint64_t tdm_random_mix(uint64_t x)
+static TDM_ON_DEVICE inline uint64_t tdm_random_mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -17,24 +19,25 @@ static inline uint64_t tdm_random_mix(uint64_t x)
 }
 
 /* The numbers of one tensor in one step; drawing from it is cheaper than from all four. */
-static inline uint64_t tdm_random_stream(uint64_t seed, uint64_t step, uint64_t tensor)
+static TDM_ON_DEVICE inline uint64_t tdm_random_stream(uint64_t seed, uint64_t step,
+                                                       uint64_t tensor)
 {
     return tdm_random_mix(tdm_random_mix(tdm_random_mix(seed) ^ step) ^ tensor);
 }
 
-static inline uint64_t tdm_random_draw(uint64_t stream, uint64_t element)
+static TDM_ON_DEVICE inline uint64_t tdm_random_draw(uint64_t stream, uint64_t element)
 {
     return tdm_random_mix(stream ^ tdm_random_mix(element));
 }
 
-static inline uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
-                                       uint64_t element)
+static TDM_ON_DEVICE inline uint64_t tdm_random_bits(uint64_t seed, uint64_t step, uint64_t tensor,
+                                                     uint64_t element)
 {
     return tdm_random_draw(tdm_random_stream(seed, step, tensor), element);
 }
 
 /* In (0, 1]. */
-static inline double tdm_random_unit(uint64_t bits)
+static TDM_ON_DEVICE inline double tdm_random_unit(uint64_t bits)
 {
     return (double)((bits >> 11) + 1) * 0x1p-53;
 }

@@ -12,11 +12,14 @@
 #ifndef TDM_EXECUTOR_REMAINDER_H
 #define TDM_EXECUTOR_REMAINDER_H
 
+#include "executor/on_device.h"
+
 #include <stdint.h>
 #include <string.h>
 
 /* Splits a master. A NaN becomes some NaN, with remainder 0. */
-static inline void tdm_master_split(float master, uint16_t *weight, uint16_t *remainder)
+static TDM_ON_DEVICE inline void tdm_master_split(float master, uint16_t *weight,
+                                                  uint16_t *remainder)
 {
     uint32_t bits;
     memcpy(&bits, &master, sizeof(bits));
@@ -27,7 +30,7 @@ static inline void tdm_master_split(float master, uint16_t *weight, uint16_t *re
 }
 
 /* The bf16 weight of a master, as tdm_master_split rounds it. */
-static inline uint16_t tdm_master_weight(float master)
+static TDM_ON_DEVICE inline uint16_t tdm_master_weight(float master)
 {
     uint16_t weight, remainder;
     tdm_master_split(master, &weight, &remainder);
@@ -35,7 +38,7 @@ static inline uint16_t tdm_master_weight(float master)
 }
 
 /* The master that was split. */
-static inline float tdm_master_join(uint16_t weight, uint16_t remainder)
+static TDM_ON_DEVICE inline float tdm_master_join(uint16_t weight, uint16_t remainder)
 {
     uint32_t bits = ((uint32_t)weight << 16) + remainder;
     if (remainder & 0x8000u) /* the difference is negative */

@@ -11,6 +11,8 @@
 #ifndef TDM_EXECUTOR_STOCHASTIC_H
 #define TDM_EXECUTOR_STOCHASTIC_H
 
+#include "executor/on_device.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ enum tdm_random_share {
 /* One of the two bf16 neighbours of `value`, the one further from zero with probability (bits cut
  * off) / 2^16 over `random` in [0, 65535]. A bf16 value stays itself, an infinity too; a NaN stays a
  * NaN. */
-static inline uint16_t tdm_bf16_stochastic(float value, uint32_t random)
+static TDM_ON_DEVICE inline uint16_t tdm_bf16_stochastic(float value, uint32_t random)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));

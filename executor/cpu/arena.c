@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Arenas: all memory of a step, one a place, and the pattern that shows what of it was touched.
- *
- * A word of the pattern is its index, mixed (the finaliser of SplitMix64, S. Vigna): no two words
- * are equal, and data does not look like them by chance.
- */
+/* Arenas: all memory of a step, one a place, and the pattern that shows what of it was touched. */
 #include "executor/cpu/cpu.h"
 
 #include "base/units.h"
+#include "executor/pattern.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -60,14 +56,6 @@ enum tdm_status tdm_cpu_download(struct tdm_executor *executor, void *destinatio
     return TDM_OK;
 }
 
-static inline uint64_t pattern(uint64_t index)
-{
-    uint64_t x = (index + 1) * 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 struct words {
     uint64_t *writable;
     const uint64_t *readable;
@@ -91,7 +79,7 @@ static void fill_task(void *context, void *thread_scratch, uint64_t index)
     (void)thread_scratch;
     uint64_t end = tdm_least(words->count, (index + 1) * words->task_words);
     for (uint64_t i = index * words->task_words; i < end; i++)
-        words->writable[i] = pattern(i);
+        words->writable[i] = tdm_pattern_word(i);
 }
 
 static void scan_task(void *context, void *thread_scratch, uint64_t index)
@@ -101,7 +89,7 @@ static void scan_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t touched = 0, last = 0;
     uint64_t end = tdm_least(words->count, (index + 1) * words->task_words);
     for (uint64_t i = index * words->task_words; i < end; i++) {
-        if (words->readable[i] != pattern(i)) {
+        if (words->readable[i] != tdm_pattern_word(i)) {
             touched++;
             last = i + 1;
         }

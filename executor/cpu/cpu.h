@@ -68,12 +68,6 @@ static inline uint64_t tdm_most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* First byte of element `element` of an operand. */
-static inline void *tdm_operand_at(const struct tdm_operand *operand, uint64_t element)
-{
-    return (unsigned char *)operand->data + element * tdm_dtype_bytes(operand->dtype);
-}
-
 /* Rows of elementwise work that make a task. */
 #define TDM_TASK_ROWS 32u
 
@@ -123,8 +117,6 @@ enum tdm_status tdm_cpu_norm_grad(struct tdm_executor *executor, const struct td
                                   struct tdm_error *err);
 enum tdm_status tdm_cpu_product(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err);
-enum tdm_status tdm_cpu_product_grad_input(struct tdm_executor *executor,
-                                           const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cpu_product_grad_weight(struct tdm_executor *executor,
                                             const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_launch *launch,

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A mark for small functions that backends share: nvcc compiles them for kernels too. */
+#ifndef TDM_EXECUTOR_ON_DEVICE_H
+#define TDM_EXECUTOR_ON_DEVICE_H
+
+#ifdef __CUDACC__
+#define TDM_ON_DEVICE __host__ __device__
+#else
+#define TDM_ON_DEVICE
+#endif
+
+#endif

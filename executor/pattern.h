@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pattern that arenas are filled with, to see what of them was touched.
+ *
+ * A word of it is its index, mixed (the finaliser of SplitMix64, S. Vigna): no two words are equal,
+ * and data does not look like them by chance.
+ */
+#ifndef TDM_EXECUTOR_PATTERN_H
+#define TDM_EXECUTOR_PATTERN_H
+
+#include "executor/on_device.h"
+
+#include <stdint.h>
+
+/* Word `index` of an arena. */
+static TDM_ON_DEVICE inline uint64_t tdm_pattern_word(uint64_t index)
+{
+    uint64_t x = (index + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+#endif

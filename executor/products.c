@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products with weights as multiplications. */
+#include "executor/products.h"
+
+static enum tdm_status part_find(const struct tdm_launch *launch, struct tdm_product_part *part,
+                                 struct tdm_error *err)
+{
+    static const struct {
+        enum tdm_role matrix[2], bias[2]; /* TDM_ROLES: none */
+    } roles[TDM_PARTS] = {
+        [TDM_PART_Q] = {{TDM_ROLE_Q, TDM_ROLES}, {TDM_ROLE_Q_BIAS, TDM_ROLES}},
+        [TDM_PART_KV] = {{TDM_ROLE_K, TDM_ROLE_V}, {TDM_ROLE_K_BIAS, TDM_ROLE_V_BIAS}},
+        [TDM_PART_O] = {{TDM_ROLE_O, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        [TDM_PART_GATE_UP] = {{TDM_ROLE_GATE, TDM_ROLE_UP}, {TDM_ROLES, TDM_ROLES}},
+        [TDM_PART_DOWN] = {{TDM_ROLE_DOWN, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+    };
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    *part = (struct tdm_product_part){0};
+    if (op->part == TDM_PART_Q || op->part == TDM_PART_KV || op->part == TDM_PART_O ||
+        op->part == TDM_PART_GATE_UP || op->part == TDM_PART_DOWN) {
+        for (int i = 0; i < 2 && roles[op->part].matrix[i] != TDM_ROLES; i++) {
+            const struct tdm_tensor *w =
+                tdm_model_tensor(model, op->layer, roles[op->part].matrix[i]);
+            if (w == NULL)
+                break;
+            part->matrix[i] = w;
+            if (roles[op->part].bias[i] != TDM_ROLES)
+                part->bias[i] = tdm_model_tensor(model, op->layer, roles[op->part].bias[i]);
+            part->inputs = w->columns;
+            part->outputs += w->rows;
+            part->count++;
+        }
+    }
+    if (part->count == 0)
+        return tdm_fail(err, TDM_INTERNAL, "op %llu: no product with part %d of unit %u",
+                        (unsigned long long)op->number, (int)op->part, op->layer);
+    return TDM_OK;
+}
+
+static struct tdm_matrix matrix_at(const struct tdm_operand *operand, uint64_t first,
+                                   uint64_t stride, bool transposed)
+{
+    return (struct tdm_matrix){tdm_operand_at(operand, first), operand->dtype, stride, transposed};
+}
+
+/* y = x W^T: a multiplication for each matrix, into columns of its own. */
+static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_product_part *part,
+                             struct tdm_multiplication multiplications[2])
+{
+    const struct tdm_operand *x = &launch->operand[0], *w = &launch->operand[1];
+    const struct tdm_operand *y = &launch->operand[2], *addend = &launch->operand[3];
+    uint64_t column = 0;
+    for (uint32_t i = 0; i < part->count; i++) {
+        const struct tdm_tensor *matrix = part->matrix[i], *bias = part->bias[i];
+        struct tdm_multiplication *m = &multiplications[i];
+        m->m = launch->op->tokens;
+        m->n = matrix->rows;
+        m->c = matrix_at(y, column, part->outputs, false);
+        if (addend->data != NULL)
+            m->addend = matrix_at(addend, column, part->outputs, false);
+        else if (bias != NULL)
+            m->bias = matrix_at(w, bias->offset, 0, false);
+        m->terms = 1;
+        m->term[0].k = part->inputs;
+        m->term[0].a = matrix_at(x, 0, part->inputs, false);
+        m->term[0].b = matrix_at(w, matrix->offset, part->inputs, true);
+        column += matrix->rows;
+    }
+    return part->count;
+}
+
+/* dx = dy W: one multiplication, of which each matrix gives a term. */
+static uint32_t plan_grad_input(const struct tdm_launch *launch,
+                                const struct tdm_product_part *part, struct tdm_multiplication *m)
+{
+    const struct tdm_operand *dy = &launch->operand[0], *w = &launch->operand[1];
+    const struct tdm_operand *dx = &launch->operand[2];
+    uint64_t column = 0;
+    m->m = launch->op->tokens;
+    m->n = part->inputs;
+    m->c = matrix_at(dx, 0, part->inputs, false);
+    m->add = dx->mode == TDM_ACCUMULATE;
+    m->terms = part->count;
+    for (uint32_t i = 0; i < part->count; i++) {
+        m->term[i].k = part->matrix[i]->rows;
+        m->term[i].a = matrix_at(dy, column, part->outputs, false);
+        m->term[i].b = matrix_at(w, part->matrix[i]->offset, part->inputs, false);
+        column += part->matrix[i]->rows;
+    }
+    return 1;
+}
+
+/* dW = dy^T x: a multiplication for each matrix. */
+static uint32_t plan_grad_weight(const struct tdm_launch *launch,
+                                 const struct tdm_product_part *part,
+                                 struct tdm_multiplication multiplications[2])
+{
+    const struct tdm_operand *x = &launch->operand[0], *dy = &launch->operand[1];
+    const struct tdm_operand *dw = &launch->operand[2];
+    uint64_t column = 0;
+    for (uint32_t i = 0; i < part->count; i++) {
+        const struct tdm_tensor *matrix = part->matrix[i];
+        struct tdm_multiplication *m = &multiplications[i];
+        m->m = matrix->rows;
+        m->n = part->inputs;
+        m->c = matrix_at(dw, matrix->offset, part->inputs, false);
+        m->add = dw->mode == TDM_ACCUMULATE;
+        m->terms = 1;
+        m->term[0].k = launch->op->tokens;
+        m->term[0].a = matrix_at(dy, column, part->outputs, true);
+        m->term[0].b = matrix_at(x, 0, part->inputs, false);
+        column += matrix->rows;
+    }
+    return part->count;
+}
+
+enum tdm_status tdm_products_plan(const struct tdm_launch *launch, struct tdm_product_part *part,
+                                  struct tdm_multiplication multiplications[2], uint32_t *count,
+                                  struct tdm_error *err)
+{
+    enum tdm_status status = part_find(launch, part, err);
+    if (status != TDM_OK)
+        return status;
+    multiplications[0] = multiplications[1] = (struct tdm_multiplication){0};
+    if (launch->op->kind == TDM_OP_PRODUCT)
+        *count = plan_product(launch, part, multiplications);
+    else if (launch->op->kind == TDM_OP_PRODUCT_GRAD_INPUT)
+        *count = plan_grad_input(launch, part, multiplications);
+    else
+        *count = plan_grad_weight(launch, part, multiplications);
+    return TDM_OK;
+}
