@@ -24,6 +24,7 @@ libexecutor_a_SOURCES += \
 	executor/state.c \
 	executor/state.h \
 	executor/stochastic.h \
+	executor/timings.h \
 	executor/tokens.c \
 	executor/tokens.h \
 	executor/walk.c \

@@ -23,7 +23,7 @@
 #include <omp.h>
 #endif
 
-enum { TIMINGS_LEAST = 1024, SCRATCH_ALIGN = 4096 };
+enum { SCRATCH_ALIGN = 4096 };
 
 static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_COPY] = tdm_cpu_copy,
@@ -79,7 +79,7 @@ static void close_cpu(struct tdm_executor *executor)
     for (uint32_t i = 0; i < executor->arena_count; i++)
         munmap(executor->arenas[i].base, executor->arenas[i].bytes);
     free(executor->arenas);
-    free(executor->timings);
+    free(executor->timings.items);
     free(executor->rope);
     free(executor->shared_scratch);
     free(executor->thread_scratch);
@@ -148,11 +148,8 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
     if (status != TDM_OK)
         goto fail_close;
 
-    executor->timing_capacity = TIMINGS_LEAST;
-    for (uint32_t i = 0; i < count; i++)
-        executor->timing_capacity = tdm_most(executor->timing_capacity, programs[i]->op_count);
-    executor->timings = malloc(executor->timing_capacity * sizeof(*executor->timings));
-    if (executor->timings == NULL || !tdm_rope_open(executor, programs[0]->schedule->model)) {
+    if (!tdm_timings_open(&executor->timings, count, programs) ||
+        !tdm_rope_open(executor, programs[0]->schedule->model)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
         goto fail_close;
     }
@@ -179,25 +176,13 @@ static enum tdm_status run_cpu(struct tdm_executor *executor, const struct tdm_l
     struct tdm_timing timing = {.op_number = launch->op->number, .start_ns = now_cpu(executor)};
     enum tdm_status status = ops[launch->op->kind](executor, launch, err);
     timing.end_ns = now_cpu(executor);
-    if (executor->timing_count == executor->timing_capacity) {
-        executor->timing_first = (executor->timing_first + 1) % executor->timing_capacity;
-        executor->timing_count--;
-    }
-    executor
-        ->timings[(executor->timing_first + executor->timing_count++) % executor->timing_capacity] =
-        timing;
+    tdm_timings_push(&executor->timings, timing);
     return status;
 }
 
 static size_t reap_cpu(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity)
 {
-    size_t taken = 0;
-    for (; taken < capacity && executor->timing_count > 0; taken++) {
-        timings[taken] = executor->timings[executor->timing_first];
-        executor->timing_first = (executor->timing_first + 1) % executor->timing_capacity;
-        executor->timing_count--;
-    }
-    return taken;
+    return tdm_timings_reap(&executor->timings, timings, capacity);
 }
 
 static enum tdm_status wait_cpu(struct tdm_executor *executor, enum tdm_lane lane,
@@ -221,7 +206,7 @@ static enum tdm_status finish_cpu(struct tdm_executor *executor, struct tdm_erro
 static uint64_t outside_bytes_cpu(const struct tdm_executor *executor)
 {
     return executor->threads * executor->thread_bytes + executor->shared_bytes +
-           executor->rope_bytes + executor->timing_capacity * sizeof(*executor->timings);
+           executor->rope_bytes + executor->timings.capacity * sizeof(*executor->timings.items);
 }
 
 const struct tdm_backend tdm_cpu_backend = {

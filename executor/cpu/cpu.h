@@ -11,6 +11,7 @@
 
 #include "executor/backend.h"
 #include "executor/cpu/simd.h"
+#include "executor/timings.h"
 
 /* The largest ops that a backend was opened for; scratch is sized by it. */
 struct tdm_cpu_shape {
@@ -37,9 +38,7 @@ struct tdm_executor {
     double rope_factor;
     uint64_t rope_bytes;
 
-    /* Timings not yet reaped: `timing_count` of them from `timing_first` in a ring. */
-    struct tdm_timing *timings;
-    uint64_t timing_capacity, timing_first, timing_count;
+    struct tdm_timings timings;
 
     struct tdm_cpu_arena *arenas;
     uint32_t arena_count;
