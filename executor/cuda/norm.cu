@@ -106,9 +106,19 @@ static __device__ float block_sum(float value)
     return value;
 }
 
-template <typename Weight>
-static __global__ void rms_norm_scalar(const __nv_bfloat16 *x, const Weight *weight,
-                                       uint32_t hidden, float epsilon, __nv_bfloat16 *y)
+static __device__ void put(__nv_bfloat16 *to, float value)
+{
+    *to = __float2bfloat16_rn(value);
+}
+
+static __device__ void put(float *to, float value)
+{
+    *to = value;
+}
+
+template <typename X, typename Weight>
+static __global__ void rms_norm_scalar(const X *x, const Weight *weight, uint32_t hidden,
+                                       float epsilon, X *y)
 {
     x += (size_t)blockIdx.x * hidden;
     y += (size_t)blockIdx.x * hidden;
@@ -119,7 +129,7 @@ static __global__ void rms_norm_scalar(const __nv_bfloat16 *x, const Weight *wei
     }
     const float scale = rsqrtf(block_sum(sum) / hidden + epsilon);
     for (uint32_t i = threadIdx.x; i < hidden; i += blockDim.x)
-        y[i] = __float2bfloat16_rn(to_float(x[i]) * scale * to_float(weight[i]));
+        put(&y[i], to_float(x[i]) * scale * to_float(weight[i]));
 }
 
 /* hidden is a multiple of VECTOR and at most PER_THREAD * VECTOR * blockDim.x. */
@@ -233,11 +243,7 @@ extern "C" enum tdm_rms_norm_version tdm_rms_norm_choose(const void *x, const vo
                                                                          : TDM_RMS_NORM_SCALAR;
 }
 
-extern "C" enum tdm_status tdm_cuda_rms_norm_version(enum tdm_rms_norm_version version,
-                                                     const void *x, const void *weight,
-                                                     enum tdm_dtype weight_dtype, uint64_t rows,
-                                                     uint32_t hidden, float epsilon, void *y,
-                                                     cudaStream_t stream, struct tdm_error *err)
+static enum tdm_status check(enum tdm_dtype weight_dtype, uint64_t rows, struct tdm_error *err)
 {
     if (weight_dtype != TDM_DTYPE_BF16 && weight_dtype != TDM_DTYPE_FP32)
         return tdm_fail(err, TDM_USAGE, "RMSNorm on the GPU takes bf16 or fp32 weights, not %s",
@@ -245,6 +251,18 @@ extern "C" enum tdm_status tdm_cuda_rms_norm_version(enum tdm_rms_norm_version v
     if (rows > INT32_MAX)
         return tdm_fail(err, TDM_USAGE, "RMSNorm on the GPU takes at most %d rows at once",
                         INT32_MAX);
+    return TDM_OK;
+}
+
+extern "C" enum tdm_status tdm_cuda_rms_norm_version(enum tdm_rms_norm_version version,
+                                                     const void *x, const void *weight,
+                                                     enum tdm_dtype weight_dtype, uint64_t rows,
+                                                     uint32_t hidden, float epsilon, void *y,
+                                                     cudaStream_t stream, struct tdm_error *err)
+{
+    enum tdm_status status = check(weight_dtype, rows, err);
+    if (status != TDM_OK)
+        return status;
     if ((unsigned)version >= TDM_RMS_NORM_VERSIONS)
         return tdm_fail(err, TDM_USAGE, "there is no version %d of RMSNorm", (int)version);
     if (version != TDM_RMS_NORM_SCALAR &&
@@ -258,6 +276,30 @@ extern "C" enum tdm_status tdm_cuda_rms_norm_version(enum tdm_rms_norm_version v
         launch<__nv_bfloat16>(version, x, weight, rows, hidden, epsilon, y, stream);
     else
         launch<float>(version, x, weight, rows, hidden, epsilon, y, stream);
+    return tdm_cuda_status(cudaGetLastError(), "rms_norm launch", err);
+}
+
+/* fp32 is for comparisons: one version does. */
+template <typename Weight>
+static void launch_fp32(const void *x, const void *weight, uint64_t rows, uint32_t hidden,
+                        float epsilon, void *y, cudaStream_t stream)
+{
+    rms_norm_scalar<<<(unsigned)rows, threads_for(TDM_RMS_NORM_SCALAR, hidden), 0, stream>>>(
+        (const float *)x, (const Weight *)weight, hidden, epsilon, (float *)y);
+}
+
+extern "C" enum tdm_status tdm_cuda_rms_norm_fp32(const void *x, const void *weight,
+                                                  enum tdm_dtype weight_dtype, uint64_t rows,
+                                                  uint32_t hidden, float epsilon, void *y,
+                                                  cudaStream_t stream, struct tdm_error *err)
+{
+    enum tdm_status status = check(weight_dtype, rows, err);
+    if (status != TDM_OK || rows == 0 || hidden == 0)
+        return status;
+    if (weight_dtype == TDM_DTYPE_BF16)
+        launch_fp32<__nv_bfloat16>(x, weight, rows, hidden, epsilon, y, stream);
+    else
+        launch_fp32<float>(x, weight, rows, hidden, epsilon, y, stream);
     return tdm_cuda_status(cudaGetLastError(), "rms_norm launch", err);
 }
 

@@ -24,6 +24,12 @@ enum tdm_status tdm_cuda_rms_norm(const void *x, const void *weight, enum tdm_dt
                                   uint64_t rows, uint32_t hidden, float epsilon, void *y,
                                   cudaStream_t stream, struct tdm_error *err);
 
+/* The same with x and y in fp32. */
+enum tdm_status tdm_cuda_rms_norm_fp32(const void *x, const void *weight,
+                                       enum tdm_dtype weight_dtype, uint64_t rows, uint32_t hidden,
+                                       float epsilon, void *y, cudaStream_t stream,
+                                       struct tdm_error *err);
+
 /* The versions that tdm_cuda_rms_norm chooses from, for tests and benchmarks. */
 enum tdm_rms_norm_version {
     TDM_RMS_NORM_SCALAR,   /* 2-byte loads, reads x twice; any hidden size and alignment */

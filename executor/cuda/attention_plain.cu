@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32: for head dims and dtypes that
+ * the tensor cores do not serve, and as what those are compared with.
+ *
+ * Forward as FlashAttention-2 (arXiv 2307.08691, algorithm 1): a warp has a row, a token's query
+ * head; it takes 32 keys at a time, a lane computes one score, and the lanes share the output's
+ * dimensions. Backward as its algorithm 2, in two kernels with no atomics: one in which a warp has a row
+ * and sums dQ over its keys, one in which a warp has a key of one KV head and sums dK, dV over the rows
+ * that see it, 32 at a time; it adds them to the pages once. 4, 6 and 8 * head_dim FLOPs a (query head, key).
+ *
+ *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
+ *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
+ */
+#include "executor/cuda/device.cuh"
+#include "executor/cuda/pages.cuh"
+
+#define WARPS 4u
+#define THREADS (WARPS * TDM_WARP)
+#define MOST_HEAD_DIM 512u
+#define OF_LANE (MOST_HEAD_DIM / TDM_WARP) /* dimensions of a lane */
+
+static __global__ void __launch_bounds__(256) find_from(const tdm_attend a)
+{
+    const uint64_t t = (uint64_t)blockIdx.x * 256 + threadIdx.x;
+    if (t >= a.tokens)
+        return;
+    const uint64_t token = a.first_token + t;
+    const uint64_t start = tdm_start_of(a.documents, token);
+    const uint64_t first = a.window == 0 || token - start < a.window ? start : token - a.window + 1;
+    a.from[t] = (uint32_t)(first - a.key_token);
+}
+
+template <typename Act, typename Kv>
+static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a, float scale)
+{
+    extern __shared__ float shared[]; /* [WARPS, head_dim]: the rows' queries */
+    const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
+    const uint32_t dim = a.head_dim;
+    const uint64_t row = (uint64_t)blockIdx.x * WARPS + warp; /* tokens slowest */
+    const uint64_t token = row / a.query_heads;
+    const uint32_t head = (uint32_t)(row % a.query_heads);
+    const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
+    float *q = shared + warp * dim;
+    if (token >= a.tokens)
+        return;
+    for (uint32_t i = lane; i < dim; i += TDM_WARP)
+        q[i] = tdm_get((const Act *)a.q.data, row * dim + i) * scale;
+    __syncwarp();
+
+    const Kv *pages = (const Kv *)a.pages.data;
+    const uint64_t plane = tdm_plane_of(a);
+    const uint32_t end = (uint32_t)(a.first_token + token - a.key_token) + 1;
+    float most = -INFINITY, sum = 0.0f, out[OF_LANE] = {};
+    for (uint32_t first = a.from[token]; first < end; first += TDM_WARP) {
+        const uint32_t key = first + lane;
+        float score = -INFINITY;
+        if (key < end) {
+            const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
+            score = 0.0f;
+            for (uint32_t i = 0; i < dim; i++)
+                score += q[i] * tdm_get(k, i);
+        }
+        float new_most = score;
+        for (unsigned offset = TDM_WARP / 2; offset > 0; offset /= 2)
+            new_most = fmaxf(new_most, __shfl_xor_sync(TDM_FULL_WARP, new_most, offset));
+        new_most = fmaxf(most, new_most);
+        const float rescale = expf(most - new_most), p = expf(score - new_most);
+        sum = sum * rescale + tdm_warp_sum(p);
+        most = new_most;
+        for (uint32_t j = 0; j < OF_LANE; j++)
+            out[j] *= rescale;
+        const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+        for (uint32_t k = 0; k < count; k++) {
+            const Kv *v = pages + tdm_key_at(a, first + k, kv_head, a.slot_elements) + plane;
+            const float share = __shfl_sync(TDM_FULL_WARP, p, k);
+#pragma unroll
+            for (uint32_t j = 0; j < OF_LANE; j++)
+                if (j * TDM_WARP + lane < dim)
+                    out[j] += share * tdm_get(v, j * TDM_WARP + lane);
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < OF_LANE; j++)
+        if (j * TDM_WARP + lane < dim)
+            tdm_put((Act *)a.out.data, row * dim + j * TDM_WARP + lane, out[j] / sum);
+    if (lane == 0)
+        a.lse[row] = most + logf(sum);
+}
+
+/* d[row] = sum of d_out * out. */
+template <typename Act>
+static __global__ void __launch_bounds__(THREADS) row_dots(const tdm_attend a)
+{
+    const uint64_t row = (uint64_t)blockIdx.x * WARPS + threadIdx.x / TDM_WARP;
+    const uint32_t lane = threadIdx.x % TDM_WARP;
+    if (row >= a.tokens * a.query_heads)
+        return;
+    float sum = 0.0f;
+    for (uint32_t i = lane; i < a.head_dim; i += TDM_WARP)
+        sum += tdm_get((const Act *)a.d_out.data, row * a.head_dim + i) *
+               tdm_get((const Act *)a.out.data, row * a.head_dim + i);
+    sum = tdm_warp_sum(sum);
+    if (lane == 0)
+        a.d[row] = sum;
+}
+
+template <typename Act, typename Kv>
+static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend a, float scale)
+{
+    extern __shared__ float shared[]; /* [WARPS, 2, head_dim]: queries and gradients of the rows */
+    const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
+    const uint32_t dim = a.head_dim;
+    const uint64_t row = (uint64_t)blockIdx.x * WARPS + warp;
+    const uint64_t token = row / a.query_heads;
+    const uint32_t kv_head = (uint32_t)(row % a.query_heads) / (a.query_heads / a.kv_heads);
+    float *q = shared + 2 * warp * dim, *d_out = q + dim;
+    if (token >= a.tokens)
+        return;
+    for (uint32_t i = lane; i < dim; i += TDM_WARP) {
+        q[i] = tdm_get((const Act *)a.q.data, row * dim + i) * scale;
+        d_out[i] = tdm_get((const Act *)a.d_out.data, row * dim + i);
+    }
+    __syncwarp();
+
+    const Kv *pages = (const Kv *)a.pages.data;
+    const uint64_t plane = tdm_plane_of(a);
+    const uint32_t end = (uint32_t)(a.first_token + token - a.key_token) + 1;
+    const float lse = a.lse[row], d = a.d[row];
+    float dq[OF_LANE] = {};
+    for (uint32_t first = a.from[token]; first < end; first += TDM_WARP) {
+        const uint32_t key = first + lane;
+        float ds = 0.0f;
+        if (key < end) {
+            const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements), *v = k + plane;
+            float score = 0.0f, dp = 0.0f;
+            for (uint32_t i = 0; i < dim; i++) {
+                score += q[i] * tdm_get(k, i);
+                dp += d_out[i] * tdm_get(v, i);
+            }
+            ds = expf(score - lse) * (dp - d);
+        }
+        const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+        for (uint32_t n = 0; n < count; n++) {
+            const Kv *k = pages + tdm_key_at(a, first + n, kv_head, a.slot_elements);
+            const float share = __shfl_sync(TDM_FULL_WARP, ds, n);
+#pragma unroll
+            for (uint32_t j = 0; j < OF_LANE; j++)
+                if (j * TDM_WARP + lane < dim)
+                    dq[j] += share * tdm_get(k, j * TDM_WARP + lane);
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < OF_LANE; j++)
+        if (j * TDM_WARP + lane < dim)
+            tdm_put((Act *)a.dq.data, row * dim + j * TDM_WARP + lane, dq[j] * scale);
+}
+
+template <typename Act, typename Kv, typename DKv>
+static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend a, float scale)
+{
+    extern __shared__ float shared[]; /* [WARPS, 2, head_dim]: keys and values */
+    const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
+    const uint32_t dim = a.head_dim, ratio = a.query_heads / a.kv_heads;
+    const uint64_t keys = a.first_token + a.tokens - a.key_token;
+    const uint64_t item = (uint64_t)blockIdx.x * WARPS + warp;
+    const uint32_t key = (uint32_t)(item / a.kv_heads), kv_head = (uint32_t)(item % a.kv_heads);
+    const uint64_t plane = tdm_plane_of(a);
+    float *k = shared + 2 * warp * dim, *v = k + dim;
+    if (item / a.kv_heads >= keys)
+        return;
+    const Kv *page = (const Kv *)a.pages.data + tdm_key_at(a, key, kv_head, a.slot_elements);
+    for (uint32_t i = lane; i < dim; i += TDM_WARP) {
+        k[i] = tdm_get(page, i);
+        v[i] = tdm_get(page, plane + i);
+    }
+    __syncwarp();
+
+    const uint64_t before = a.first_token - a.key_token; /* keys before the first query */
+    float dk[OF_LANE] = {}, dv[OF_LANE] = {};
+    /* rows of the KV head: tokens slowest, from the first that is not before the key */
+    const uint64_t begin = key > before ? (key - before) * ratio : 0, end = a.tokens * ratio;
+    for (uint64_t first = begin; first < end; first += TDM_WARP) {
+        const uint64_t mine = first + lane;
+        if (a.from[first / ratio] > key)
+            break; /* what a token sees first never falls */
+        float p = 0.0f, ds = 0.0f;
+        if (mine < end && a.from[mine / ratio] <= key) {
+            const uint64_t row = mine / ratio * a.query_heads + kv_head * ratio + mine % ratio;
+            const Act *q = (const Act *)a.q.data + row * dim;
+            const Act *d_out = (const Act *)a.d_out.data + row * dim;
+            float score = 0.0f, dp = 0.0f;
+            for (uint32_t i = 0; i < dim; i++) {
+                score += tdm_get(q, i) * k[i];
+                dp += tdm_get(d_out, i) * v[i];
+            }
+            p = expf(score * scale - a.lse[row]);
+            ds = p * (dp - a.d[row]);
+        }
+        const uint64_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+        for (uint32_t n = 0; n < count; n++) {
+            const uint64_t other = first + n;
+            const uint64_t row = other / ratio * a.query_heads + kv_head * ratio + other % ratio;
+            const float of_v = __shfl_sync(TDM_FULL_WARP, p, n);
+            const float of_k = __shfl_sync(TDM_FULL_WARP, ds, n);
+#pragma unroll
+            for (uint32_t j = 0; j < OF_LANE; j++) {
+                const uint32_t i = j * TDM_WARP + lane;
+                if (i < dim) {
+                    dv[j] += of_v * tdm_get((const Act *)a.d_out.data, row * dim + i);
+                    dk[j] += of_k * tdm_get((const Act *)a.q.data, row * dim + i);
+                }
+            }
+        }
+    }
+    const tdm_gradient_key to = tdm_gradient_at(a, key, kv_head);
+    DKv *pages = (DKv *)to.data + to.element;
+#pragma unroll
+    for (uint32_t j = 0; j < OF_LANE; j++) {
+        const uint32_t i = j * TDM_WARP + lane;
+        if (i < dim) {
+            tdm_put(pages, i, (to.add ? tdm_get(pages, i) : 0.0f) + dk[j] * scale);
+            tdm_put(pages, plane + i, (to.add ? tdm_get(pages, plane + i) : 0.0f) + dv[j]);
+        }
+    }
+}
+
+extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cudaStream_t stream,
+                                                struct tdm_error *err)
+{
+    find_from<<<tdm_blocks(a->tokens, 256, INT32_MAX), 256, 0, stream>>>(*a);
+    return tdm_cuda_status(cudaGetLastError(), "attention range launch", err);
+}
+
+static enum tdm_status check(const struct tdm_attend *a, struct tdm_error *err)
+{
+    if (a->head_dim > MOST_HEAD_DIM)
+        return tdm_fail(err, TDM_INPUT, "attention on the GPU takes a head dim up to %u, not %u",
+                        MOST_HEAD_DIM, a->head_dim);
+    if (a->first_token + a->tokens - a->key_token > INT32_MAX)
+        return tdm_fail(err, TDM_INPUT, "attention on the GPU takes at most %d keys", INT32_MAX);
+    return TDM_OK;
+}
+
+extern "C" enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *a, cudaStream_t stream,
+                                                    struct tdm_error *err)
+{
+    const unsigned blocks = tdm_blocks(a->tokens * a->query_heads, WARPS, INT32_MAX);
+    const float scale = (float)(1.0 / sqrt((double)a->head_dim));
+    const size_t shared_bytes = WARPS * a->head_dim * sizeof(float);
+    enum tdm_status status = check(a, err), inner = TDM_OK;
+    if (status != TDM_OK)
+        return status;
+    status = tdm_with_type(a->q.dtype, err, [&](auto *type) {
+        using Act = std::remove_pointer_t<decltype(type)>;
+        inner = tdm_with_type(a->pages.dtype, err, [&](auto *other) {
+            using Kv = std::remove_pointer_t<decltype(other)>;
+            attend_rows<Act, Kv><<<blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+        });
+    });
+    if (status != TDM_OK || inner != TDM_OK)
+        return status != TDM_OK ? status : inner;
+    return tdm_cuda_status(cudaGetLastError(), "attention launch", err);
+}
+
+extern "C" enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend *a,
+                                                         cudaStream_t stream, struct tdm_error *err)
+{
+    const uint64_t keys = a->first_token + a->tokens - a->key_token;
+    const unsigned row_blocks = tdm_blocks(a->tokens * a->query_heads, WARPS, INT32_MAX);
+    const unsigned key_blocks = tdm_blocks(keys * a->kv_heads, WARPS, INT32_MAX);
+    const float scale = (float)(1.0 / sqrt((double)a->head_dim));
+    const size_t shared_bytes = 2 * WARPS * a->head_dim * sizeof(float);
+    const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
+    enum tdm_status status = check(a, err), inner = TDM_OK, innermost = TDM_OK;
+    if (status != TDM_OK)
+        return status;
+    status = tdm_with_type(a->q.dtype, err, [&](auto *type) {
+        using Act = std::remove_pointer_t<decltype(type)>;
+        row_dots<Act><<<row_blocks, THREADS, 0, stream>>>(*a);
+        inner = tdm_with_type(a->pages.dtype, err, [&](auto *other) {
+            using Kv = std::remove_pointer_t<decltype(other)>;
+            grad_of_rows<Act, Kv><<<row_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+            innermost = tdm_with_type(gradients, err, [&](auto *third) {
+                using DKv = std::remove_pointer_t<decltype(third)>;
+                grad_of_keys<Act, Kv, DKv>
+                    <<<key_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+            });
+        });
+    });
+    if (status == TDM_OK)
+        status = inner == TDM_OK ? innermost : inner;
+    return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err)
+                            : status;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launchers of the kernels: what host code in C calls.
+ *
+ * All take device memory, queue on `stream` and return what CUDA said of the launch. None allocates or
+ * waits. Sums have a fixed order, so results repeat. Elements are fp32 or bf16 where an array is
+ * given; arithmetic is in fp32. Row-major everywhere. Scratch is device memory that nobody else
+ * uses until the kernels of the call have ended.
+ */
+#ifndef TDM_EXECUTOR_CUDA_KERNELS_H
+#define TDM_EXECUTOR_CUDA_KERNELS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Elements on the device; fp32 or bf16. */
+struct tdm_array {
+    void *data;
+    enum tdm_dtype dtype;
+};
+
+/* Documents of a sequence; starts on the device, NULL: one document. */
+struct tdm_documents {
+    const uint64_t *starts;
+    uint32_t count;
+};
+
+/* A token that is not in the vocabulary, as a kernel found it: the largest row wins. */
+struct tdm_fault {
+    uint64_t row; /* of the chunk, from 1; 0: none */
+    int32_t token;
+};
+
+/* ---- arenas: pattern.cu ---- */
+
+/* Writes the arenas' pattern. */
+enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t count, cudaStream_t stream,
+                                      struct tdm_error *err);
+
+/* Counts words that do not hold it, and finds the end of the highest one: found[0], found[1]. */
+enum tdm_status tdm_cuda_pattern_scan(const uint64_t *words, uint64_t count, uint64_t found[2],
+                                      cudaStream_t stream, struct tdm_error *err);
+
+/* ---- norm_grad.cu ---- */
+
+/* Bytes of scratch of tdm_cuda_rms_norm_grad. */
+uint64_t tdm_cuda_rms_norm_grad_scratch(uint32_t hidden);
+
+/* Gradients of RMSNorm (norm.h): with s = 1 / sqrt(mean(x^2) + epsilon) of each row,
+ * dx (+)= s w dy - x s^3 / hidden * sum(w dy x), dw (+)= sum over rows of dy x s. `add_input` and
+ * `add_weight` say what is added to. dx may be x or dy. */
+enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weight,
+                                       struct tdm_array dy, uint64_t rows, uint32_t hidden,
+                                       float epsilon, bool add_input, struct tdm_array dx,
+                                       bool add_weight, struct tdm_array dw, void *scratch,
+                                       cudaStream_t stream, struct tdm_error *err);
+
+/* ---- sums.cu ---- */
+
+/* Bytes of scratch of tdm_cuda_column_sums. */
+uint64_t tdm_cuda_column_sums_scratch(uint64_t columns);
+
+/* sums[column] (+)= sum over rows of x[row * stride + column]. */
+enum tdm_status tdm_cuda_column_sums(struct tdm_array x, uint64_t rows, uint64_t stride,
+                                     uint64_t columns, bool add, struct tdm_array sums,
+                                     void *scratch, cudaStream_t stream, struct tdm_error *err);
+
+/* sums[column] (+)= sum over slices of partial[slice * columns + column], slices in their order. */
+enum tdm_status tdm_cuda_sum_slices(const float *partial, uint32_t slices, uint64_t columns,
+                                    bool add, struct tdm_array sums, cudaStream_t stream,
+                                    struct tdm_error *err);
+
+/* *sum (+)= factor * sum of `count` values. */
+enum tdm_status tdm_cuda_sum_values(const double *values, uint64_t count, double factor, bool add,
+                                    double *sum, cudaStream_t stream, struct tdm_error *err);
+
+/* ---- rope.cu ---- */
+
+/* Heads of rows: head h of token t is at t * stride + h * head_dim, or, with page_tokens > 0, in pages
+ * (schedule/layout.h) of which K has `heads` heads, and head h >= heads is V's h - heads. */
+struct tdm_heads {
+    struct tdm_array array;
+    uint64_t stride;
+    uint64_t page_tokens;
+};
+
+struct tdm_turn {
+    uint64_t tokens;
+    uint64_t first_token; /* of the chunk in its sequence */
+    struct tdm_documents documents;
+    uint32_t heads;    /* that turn */
+    uint32_t straight; /* that are only copied, behind them: V */
+    uint32_t head_dim;
+    bool back;
+    const double *frequencies; /* [head_dim / 2], on the device */
+    double factor;             /* of cos and sin */
+    struct tdm_heads from, to;
+    /* QK-norm: weights of a head (data NULL: none); backward also what was normed, and where the
+     * weights' gradient goes. */
+    struct tdm_array weight;
+    float epsilon;
+    struct tdm_heads raw;
+    struct tdm_array dw;
+    bool add_weight;
+};
+
+/* Bytes of scratch of tdm_cuda_turn. */
+uint64_t tdm_cuda_turn_scratch(uint32_t head_dim);
+
+/* RoPE over heads, with QK-norm before it or behind it on the way back, as executor/cpu/rope.c. */
+enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scratch, cudaStream_t stream,
+                              struct tdm_error *err);
+
+/* ---- swiglu.cu ---- */
+
+/* activated[t][i] = gate / (1 + exp(-gate)) * up; gate_up is [rows, gate then up]. */
+enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t rows, uint32_t columns,
+                                struct tdm_array activated, cudaStream_t stream,
+                                struct tdm_error *err);
+
+/* Gate and up become their gradients. */
+enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up, struct tdm_array d_activated,
+                                     uint64_t rows, uint32_t columns, cudaStream_t stream,
+                                     struct tdm_error *err);
+
+/* ---- embed.cu ---- */
+
+/* x[t] = table[tokens[t]]; a token that is none gives zeros and a fault. */
+enum tdm_status tdm_cuda_embed(const int32_t *tokens, struct tdm_array table, uint64_t rows,
+                               uint32_t vocabulary, uint32_t hidden, struct tdm_array x,
+                               struct tdm_fault *fault, cudaStream_t stream, struct tdm_error *err);
+
+/* order: the rows by rising token, those of a token in their order. */
+enum tdm_status tdm_cuda_sort_tokens(const int32_t *tokens, uint64_t rows, int32_t *order,
+                                     cudaStream_t stream, struct tdm_error *err);
+
+/* table[token] += dx of its rows, in their order. */
+enum tdm_status tdm_cuda_embed_grad(const int32_t *tokens, const int32_t *order,
+                                    struct tdm_array dx, uint64_t rows, uint32_t vocabulary,
+                                    uint32_t hidden, struct tdm_array table, cudaStream_t stream,
+                                    struct tdm_error *err);
+
+/* ---- softmax.cu ---- */
+
+/* losses[row] = log sum exp(logits) - logits[target], 0 without a target (negative). With `backward`
+ * logits become (softmax - one at the target) * per_token, 0 without a target. */
+enum tdm_status tdm_cuda_cross_entropy(struct tdm_array logits, const int32_t *targets,
+                                       uint64_t rows, uint32_t vocabulary, double per_token,
+                                       bool backward, double *losses, struct tdm_fault *fault,
+                                       cudaStream_t stream, struct tdm_error *err);
+
+/* ---- optimizer.cu ---- */
+
+/* One tensor's update: executor/cpu/optimizer.c. An absent array has data NULL. */
+struct tdm_update {
+    uint64_t elements;
+    struct tdm_array weights, gradient, second_gradient, master, moment1, moment2;
+    bool adamw; /* else SGD */
+    float beta1, beta2, rest1, rest2, step_rate, root_scale, epsilon, rate, decay;
+    uint64_t random_stream; /* random.h: of (seed, step, tensor) */
+};
+
+/* Blocks of an update, each of which leaves a sum of squares. */
+uint32_t tdm_cuda_update_blocks(uint64_t elements);
+
+/* Updates; squares [tdm_cuda_update_blocks()] receives the sums of squares of the gradient. */
+enum tdm_status tdm_cuda_update(const struct tdm_update *update, double *squares,
+                                cudaStream_t stream, struct tdm_error *err);
+
+/* ---- attention ---- */
+
+/* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the sequence
+ * from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
+struct tdm_attend {
+    uint64_t tokens;      /* queries */
+    uint64_t first_token; /* of the queries in their sequence */
+    uint64_t key_token;   /* first key */
+    uint64_t chunk_tokens, page_tokens;
+    uint64_t window; /* tokens that a token sees; 0: all */
+    struct tdm_documents documents;
+    uint32_t query_heads, kv_heads, head_dim;
+    struct tdm_array q, pages;
+    uint64_t slot_elements; /* from one slot of pages to the next */
+    struct tdm_array out;
+    float *lse; /* [tokens, query_heads] */
+    /* backward: */
+    struct tdm_array d_out, dq;
+    /* of the first `written_slots` chunks dK, dV are written, of the others they are added to */
+    struct tdm_array written, added;
+    uint64_t written_slots, gradient_slot_elements;
+    /* scratch: */
+    uint32_t *from; /* [tokens] first token that each sees, counted from key_token */
+    float *d;       /* [tokens, query_heads]: rowsum(d_out * out) */
+};
+
+/* Fills `from`. */
+enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
+                                     struct tdm_error *err);
+
+/* Attention on CUDA cores, in fp32: any head dim up to 512, any dtypes. `from` must be filled. */
+enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *attend, cudaStream_t stream,
+                                         struct tdm_error *err);
+enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend *attend, cudaStream_t stream,
+                                              struct tdm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

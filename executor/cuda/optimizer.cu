@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * AdamW and SGD over a tensor, in fp32, as executor/cpu/optimizer.c has them: the same operations in the
+ * same order, and compiled without fused multiply-adds, so that the same gradients give the same
+ * bits on both.
+ *
+ * Memory-bound: adamw moves 2 + 2 bytes of weight and remainder, 4 + 4 of moments, twice, and 4 of the
+ * gradient: 28 bytes a parameter. A thread takes 8 neighbours at a time with 16-byte accesses, or 1
+ * where a tensor's size does not allow that (tensors begin at 256 bytes, see TDM_TENSOR_ALIGN).
+ */
+#include "executor/random.h"
+#include "executor/remainder.h"
+#include "executor/stochastic.h"
+
+#include "executor/cuda/device.cuh"
+
+#define THREADS 256u
+#define MOST_BLOCKS 1024u
+#define VECTOR 8
+
+template <int W> struct halves {
+    uint16_t of[W];
+};
+
+template <int W>
+static __device__ __forceinline__ halves<W> load_halves(const tdm_array &array, uint64_t i)
+{
+    halves<W> loaded;
+    if constexpr (W == 1)
+        loaded.of[0] = ((const uint16_t *)array.data)[i];
+    else
+        *(uint4 *)&loaded = *(const uint4 *)((const uint16_t *)array.data + i);
+    return loaded;
+}
+
+template <int W>
+static __device__ __forceinline__ void store_halves(const tdm_array &array, uint64_t i,
+                                                    const halves<W> &stored)
+{
+    if constexpr (W == 1)
+        ((uint16_t *)array.data)[i] = stored.of[0];
+    else
+        *(uint4 *)((uint16_t *)array.data + i) = *(const uint4 *)&stored;
+}
+
+/* Stores what has no wider copy; bf16 stochastically. */
+template <int W>
+static __device__ __forceinline__ void store_alone(const tdm_array &array, uint64_t i,
+                                                   const float (&value)[W],
+                                                   const uint64_t (&random)[W], unsigned share)
+{
+    if (array.dtype != TDM_DTYPE_BF16) {
+        tdm_store<W>((float *)array.data, i, value);
+        return;
+    }
+    __align__(16) halves<W> out;
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        out.of[j] = tdm_bf16_stochastic(value[j], (uint32_t)(random[j] >> share));
+    store_halves<W>(array, i, out);
+}
+
+template <int W>
+static __device__ __forceinline__ void load_weights(const tdm_update &x, uint64_t i,
+                                                    float (&weight)[W])
+{
+    if (x.master.data == NULL) {
+        tdm_load<W>(x.weights, i, weight);
+    } else if (x.master.dtype != TDM_DTYPE_REMAINDER16) {
+        tdm_load<W>(x.master, i, weight);
+    } else {
+        __align__(16) const halves<W> high = load_halves<W>(x.weights, i);
+        __align__(16) const halves<W> low = load_halves<W>(x.master, i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            weight[j] = tdm_master_join(high.of[j], low.of[j]);
+    }
+}
+
+template <int W>
+static __device__ __forceinline__ void store_weights(const tdm_update &x, uint64_t i,
+                                                     const float (&weight)[W],
+                                                     const uint64_t (&random)[W])
+{
+    if (x.master.data == NULL) {
+        store_alone<W>(x.weights, i, weight, random, TDM_RANDOM_OF_WEIGHT);
+        return;
+    }
+    const bool split = x.master.dtype == TDM_DTYPE_REMAINDER16;
+    if (!split)
+        tdm_store<W>(x.master, i, weight);
+    if (x.weights.dtype != TDM_DTYPE_BF16) {
+        tdm_store<W>(x.weights, i, weight);
+        return;
+    }
+    __align__(16) halves<W> high, low;
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        tdm_master_split(weight[j], &high.of[j], &low.of[j]);
+    store_halves<W>(x.weights, i, high);
+    if (split)
+        store_halves<W>(x.master, i, low);
+}
+
+template <int W>
+static __global__ void __launch_bounds__(THREADS)
+    update(const tdm_update x, bool random_due, double *squares)
+{
+    const uint64_t step = (uint64_t)gridDim.x * THREADS * W;
+    double sum = 0.0;
+    for (uint64_t i = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * W; i < x.elements;
+         i += step) {
+        float weight[W], gradient[W], first[W], second[W];
+        uint64_t random[W] = {};
+        if (random_due) {
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                random[j] = tdm_random_draw(x.random_stream, i + j);
+        }
+        load_weights<W>(x, i, weight);
+        tdm_load<W>(x.gradient, i, gradient);
+        if (x.second_gradient.data != NULL) {
+            tdm_load<W>(x.second_gradient, i, first);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                gradient[j] += first[j];
+        }
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum += (double)gradient[j] * (double)gradient[j];
+        if (x.adamw) {
+            tdm_load<W>(x.moment1, i, first);
+            tdm_load<W>(x.moment2, i, second);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                const float d = gradient[j];
+                first[j] = x.beta1 * first[j] + x.rest1 * d;
+                second[j] = x.beta2 * second[j] + x.rest2 * (d * d);
+                const float root = sqrtf(second[j]) * x.root_scale + x.epsilon;
+                weight[j] -= x.step_rate * (first[j] / root) + x.rate * x.decay * weight[j];
+            }
+            store_alone<W>(x.moment1, i, first, random, TDM_RANDOM_OF_MOMENT1);
+            store_alone<W>(x.moment2, i, second, random, TDM_RANDOM_OF_MOMENT2);
+        } else {
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                weight[j] -= x.rate * gradient[j] + x.rate * x.decay * weight[j];
+        }
+        store_weights<W>(x, i, weight, random);
+    }
+    sum = tdm_block_sum(sum);
+    if (threadIdx.x == 0)
+        squares[blockIdx.x] = sum;
+}
+
+extern "C" uint32_t tdm_cuda_update_blocks(uint64_t elements)
+{
+    return tdm_blocks(elements, (uint64_t)THREADS * VECTOR, MOST_BLOCKS);
+}
+
+extern "C" enum tdm_status tdm_cuda_update(const struct tdm_update *x, double *squares,
+                                           cudaStream_t stream, struct tdm_error *err)
+{
+    const void *const pointers[] = {x->weights.data, x->gradient.data, x->second_gradient.data,
+                                    x->master.data,  x->moment1.data,  x->moment2.data};
+    const uint32_t blocks = tdm_cuda_update_blocks(x->elements);
+    const bool random_due = (x->weights.dtype == TDM_DTYPE_BF16 && x->master.data == NULL) ||
+                            (x->moment1.data != NULL && x->moment1.dtype == TDM_DTYPE_BF16);
+    if (blocks == 0)
+        return TDM_OK;
+    if (tdm_in_eights(x->elements, pointers, 6))
+        update<VECTOR><<<blocks, THREADS, 0, stream>>>(*x, random_due, squares);
+    else
+        update<1><<<blocks, THREADS, 0, stream>>>(*x, random_due, squares);
+    return tdm_cuda_status(cudaGetLastError(), "optimizer launch", err);
+}

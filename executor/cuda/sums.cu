@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums with a fixed order: of columns (gradients of biases), of slices that blocks left behind, of the
+ * losses and squares of an op.
+ *
+ * Column sums read x [rows, columns] once: rows are cut into SLICES slices, whatever the GPU, a thread
+ * adds up a column of a slice in fp32, and a second kernel the slices in double.
+ */
+#include "executor/cuda/device.cuh"
+
+#define SLICES 64u
+#define THREADS 256u
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    sum_columns(const T *x, uint64_t rows, uint64_t stride, uint64_t columns, float *partial)
+{
+    const uint64_t column = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    const uint64_t begin = rows * blockIdx.y / SLICES, end = rows * (blockIdx.y + 1) / SLICES;
+    float sum = 0.0f;
+    if (column >= columns)
+        return;
+#pragma unroll 4
+    for (uint64_t row = begin; row < end; row++)
+        sum += tdm_get(x, row * stride + column);
+    partial[blockIdx.y * columns + column] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    sum_slices(const float *partial, uint32_t slices, uint64_t columns, bool add, tdm_array sums)
+{
+    const uint64_t column = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    double sum = 0.0;
+    if (column >= columns)
+        return;
+    for (uint32_t slice = 0; slice < slices; slice++)
+        sum += (double)partial[slice * columns + column];
+    tdm_put(sums, column, (add ? tdm_get(sums, column) : 0.0f) + (float)sum);
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(1024)
+    sum_values(const double *values, uint64_t count, double factor, bool add, double *sum)
+{
+    double mine = 0.0;
+    for (uint64_t i = threadIdx.x; i < count; i += blockDim.x)
+        mine += values[i];
+    mine = tdm_block_sum(mine);
+    if (threadIdx.x == 0)
+        *sum = (add ? *sum : 0.0) + mine * factor;
+}
+
+extern "C" uint64_t tdm_cuda_column_sums_scratch(uint64_t columns)
+{
+    return SLICES * columns * sizeof(float);
+}
+
+extern "C" enum tdm_status tdm_cuda_column_sums(struct tdm_array x, uint64_t rows, uint64_t stride,
+                                                uint64_t columns, bool add, struct tdm_array sums,
+                                                void *scratch, cudaStream_t stream,
+                                                struct tdm_error *err)
+{
+    float *partial = (float *)scratch;
+    if (columns == 0)
+        return TDM_OK;
+    const dim3 blocks(tdm_blocks(columns, THREADS, UINT32_MAX), SLICES);
+    enum tdm_status status = tdm_with_type(x.dtype, err, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        sum_columns<T>
+            <<<blocks, THREADS, 0, stream>>>((const T *)x.data, rows, stride, columns, partial);
+    });
+    if (status == TDM_OK)
+        status = tdm_cuda_status(cudaGetLastError(), "column sums launch", err);
+    if (status != TDM_OK)
+        return status;
+    return tdm_cuda_sum_slices(partial, SLICES, columns, add, sums, stream, err);
+}
+
+extern "C" enum tdm_status tdm_cuda_sum_slices(const float *partial, uint32_t slices,
+                                               uint64_t columns, bool add, struct tdm_array sums,
+                                               cudaStream_t stream, struct tdm_error *err)
+{
+    const unsigned blocks = tdm_blocks(columns, THREADS, UINT32_MAX);
+    sum_slices<<<blocks, THREADS, 0, stream>>>(partial, slices, columns, add, sums);
+    return tdm_cuda_status(cudaGetLastError(), "sum of slices launch", err);
+}
+
+extern "C" enum tdm_status tdm_cuda_sum_values(const double *values, uint64_t count, double factor,
+                                               bool add, double *sum, cudaStream_t stream,
+                                               struct tdm_error *err)
+{
+    sum_values<<<1, 1024, 0, stream>>>(values, count, factor, add, sum);
+    return tdm_cuda_status(cudaGetLastError(), "sum of values launch", err);
+}

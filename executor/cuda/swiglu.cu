@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SwiGLU (arXiv 2002.05202, equation 6) and its gradients, with s = 1 / (1 + exp(-gate)):
+ *
+ *     activated = gate s up
+ *     d_up = d gate s,  d_gate = d up s (1 + gate (1 - s))
+ *
+ * Memory-bound: forward 3 elements moved of each column of a row, backward 5. A thread does 8 columns
+ * with 16-byte accesses of bf16, or one where rows do not allow that.
+ */
+#include "executor/cuda/device.cuh"
+
+#define THREADS 256u
+
+template <typename T, int W>
+static __global__ void __launch_bounds__(THREADS)
+    swiglu(const T *gate_up, uint64_t items, uint32_t columns, T *activated)
+{
+    const uint64_t item = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t of_row = columns / W;
+    if (item >= items)
+        return;
+    const uint64_t row = item / of_row;
+    const uint32_t column = (uint32_t)(item % of_row) * W;
+    float gate[W], up[W];
+    tdm_load<W>(gate_up, row * 2 * columns + column, gate);
+    tdm_load<W>(gate_up, row * 2 * columns + columns + column, up);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        gate[j] = gate[j] / (1.0f + __expf(-gate[j])) * up[j];
+    tdm_store<W>(activated, row * columns + column, gate);
+}
+
+template <typename T, int W>
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_grad(T *gate_up, const T *d_activated, uint64_t items, uint32_t columns)
+{
+    const uint64_t item = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t of_row = columns / W;
+    if (item >= items)
+        return;
+    const uint64_t row = item / of_row;
+    const uint32_t column = (uint32_t)(item % of_row) * W;
+    const uint64_t at = row * 2 * columns + column;
+    float gate[W], up[W], d[W];
+    tdm_load<W>(gate_up, at, gate);
+    tdm_load<W>(gate_up, at + columns, up);
+    tdm_load<W>(d_activated, row * columns + column, d);
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        const float g = gate[j], u = up[j], s = 1.0f / (1.0f + __expf(-g));
+        gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
+        up[j] = d[j] * (g * s);
+    }
+    tdm_store<W>(gate_up, at, gate);
+    tdm_store<W>(gate_up, at + columns, up);
+}
+
+extern "C" enum tdm_status tdm_cuda_swiglu(struct tdm_array gate_up, uint64_t rows,
+                                           uint32_t columns, struct tdm_array activated,
+                                           cudaStream_t stream, struct tdm_error *err)
+{
+    const void *const pointers[] = {gate_up.data, activated.data};
+    const bool eights = tdm_in_eights(columns, pointers, 2);
+    const uint64_t items = rows * columns / (eights ? 8 : 1);
+    const unsigned blocks = tdm_blocks(items, THREADS, INT32_MAX);
+    if (items == 0)
+        return TDM_OK;
+    enum tdm_status status = tdm_with_type(gate_up.dtype, err, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        const T *in = (const T *)gate_up.data;
+        T *out = (T *)activated.data;
+        if (eights)
+            swiglu<T, 8><<<blocks, THREADS, 0, stream>>>(in, items, columns, out);
+        else
+            swiglu<T, 1><<<blocks, THREADS, 0, stream>>>(in, items, columns, out);
+    });
+    return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "swiglu launch", err) : status;
+}
+
+extern "C" enum tdm_status tdm_cuda_swiglu_grad(struct tdm_array gate_up,
+                                                struct tdm_array d_activated, uint64_t rows,
+                                                uint32_t columns, cudaStream_t stream,
+                                                struct tdm_error *err)
+{
+    const void *const pointers[] = {gate_up.data, d_activated.data};
+    const bool eights = tdm_in_eights(columns, pointers, 2);
+    const uint64_t items = rows * columns / (eights ? 8 : 1);
+    const unsigned blocks = tdm_blocks(items, THREADS, INT32_MAX);
+    if (items == 0)
+        return TDM_OK;
+    enum tdm_status status = tdm_with_type(gate_up.dtype, err, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        T *in = (T *)gate_up.data;
+        const T *d = (const T *)d_activated.data;
+        if (eights)
+            swiglu_grad<T, 8><<<blocks, THREADS, 0, stream>>>(in, d, items, columns);
+        else
+            swiglu_grad<T, 1><<<blocks, THREADS, 0, stream>>>(in, d, items, columns);
+    });
+    return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "swiglu_grad launch", err)
+                            : status;
+}
