@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backends that this build has. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
 #include "executor/backends.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const struct tdm_backend *const tdm_backends[] = {&tdm_cpu_backend, &tdm_null_backend, NULL};
+const struct tdm_backend *const tdm_backends[] = {
+    &tdm_cpu_backend,
+#ifdef HAVE_CUDA
+    &tdm_cuda_backend,
+#endif
+    &tdm_null_backend,
+    NULL,
+};
 
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err)

@@ -6,6 +6,7 @@
 #include "executor/backend.h"
 
 extern const struct tdm_backend tdm_cpu_backend;
+extern const struct tdm_backend tdm_cuda_backend; /* where there is CUDA */
 extern const struct tdm_backend tdm_null_backend;
 
 #endif

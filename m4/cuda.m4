@@ -7,7 +7,8 @@
 #
 # Sets have_cuda, cuda_home, cuda_version, cuda_why (why not); substitutes NVCC, NVCC_GENCODE,
 # NVCCFLAGS, CUDA_CFLAGS, CUDA_LIBS; defines HAVE_CUDA for C and for automake. The run-time library
-# is linked statically, so that a program built here runs wherever there is a driver.
+# is linked statically, and cuBLASLt loaded when the backend is used, so that a program built here
+# starts anywhere.
 AC_DEFUN([TDM_CUDA], [
 AC_ARG_WITH([cuda],
   [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
@@ -58,7 +59,8 @@ AS_IF([test -n "$NVCC" && test "x$with_cuda" != xno], [
   done
   AS_IF([test -f "$cuda_home/include/cuda_runtime_api.h"], [CUDA_CFLAGS="-isystem $cuda_home/include"])
 
-  AS_IF([test -z "$tdm_cuda_lib"], [cuda_why="libcudart_static.a not found"], [
+  AS_IF([test -z "$tdm_cuda_lib"], [cuda_why="libcudart_static.a not found"],
+    [test ! -f "$cuda_home/include/cublasLt.h"], [cuda_why="cublasLt.h not found"], [
     CUDA_LIBS="-L$tdm_cuda_lib -lcudart_static -ldl -lrt -lpthread -lstdc++"
 
     # The architectures that we want and this nvcc knows. The newest also as PTX, for later cards.
@@ -92,7 +94,9 @@ extern \"C\" int f(void) { int n = 0; k<<<1, 32>>>(0); return (int)cudaGetDevice
 ])
 
 AS_IF([test "$have_cuda" = yes],
-  [AC_DEFINE([HAVE_CUDA], [1], [Define to 1 if the GPU backend is built])],
+  [AC_DEFINE([HAVE_CUDA], [1], [Define to 1 if the GPU backend is built])
+   AC_DEFINE_UNQUOTED([TDM_CUDA_LIBRARY_FOLDER], ["$tdm_cuda_lib"],
+     [Where cuBLASLt is looked for if the system's linker does not find it])],
   [CUDA_CFLAGS= CUDA_LIBS=
    AS_CASE(["$with_cuda"], [no|guess], [],
      [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but $cuda_why: name the toolkit's folder, or use --without-cuda])])])

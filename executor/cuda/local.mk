@@ -1,9 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU backend: host code in C, kernels and their launchers in .cu.
 cuda_sources = \
+	executor/cuda/arena.c \
+	executor/cuda/attend.c \
+	executor/cuda/attention_plain.cu \
+	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
-	executor/cuda/norm.cu executor/cuda/norm.h
+	executor/cuda/device.cuh \
+	executor/cuda/embed.cu \
+	executor/cuda/gemm.cu \
+	executor/cuda/head.c \
+	executor/cuda/kernels.h \
+	executor/cuda/matmul.c executor/cuda/matmul.h \
+	executor/cuda/norm.cu executor/cuda/norm.h \
+	executor/cuda/norm_grad.cu \
+	executor/cuda/optimizer.cu \
+	executor/cuda/pages.cuh \
+	executor/cuda/pattern.cu \
+	executor/cuda/products.c \
+	executor/cuda/rope.cu \
+	executor/cuda/rows.c \
+	executor/cuda/softmax.cu \
+	executor/cuda/sums.cu \
+	executor/cuda/swiglu.cu
 
 if HAVE_CUDA
 libexecutor_a_SOURCES += $(cuda_sources)
 endif
+
+# The same bits as the cpu backend's optimizers, which round every product.
+executor/cuda/optimizer.o: NVCC_OWN_FLAGS = -fmad=false

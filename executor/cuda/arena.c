@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arenas of the device and of pinned host memory, copies, zeros, and the pattern.
+ *
+ * Host memory is taken with huge pages, touched by all threads and then registered: a third of what
+ * cudaHostAlloc takes for the same bytes.
+ */
+#include "executor/cuda/cuda.h"
+
+#include "base/units.h"
+#include "executor/pattern.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define TOUCH_BYTES 4096u
+
+static enum tdm_status take_device(uint64_t bytes, struct tdm_cuda_arena *arena,
+                                   struct tdm_error *err)
+{
+    char text[TDM_FORMAT_SIZE], free_text[TDM_FORMAT_SIZE];
+    size_t free_bytes = 0, total_bytes = 0;
+    enum tdm_status status = TDM_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), err);
+    if (status == TDM_OK && bytes > free_bytes) {
+        tdm_fail(err, TDM_INFEASIBLE, "the device arena needs %s, the GPU has %s free",
+                 tdm_format_bytes(bytes, text), tdm_format_bytes(free_bytes, free_text));
+        return tdm_hint(err, "plan with a smaller --memory");
+    }
+    return status == TDM_OK ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err) : status;
+}
+
+static enum tdm_status take_host(uint64_t bytes, struct tdm_cuda_arena *arena,
+                                 struct tdm_error *err)
+{
+    char text[TDM_FORMAT_SIZE];
+    void *memory = bytes > PTRDIFF_MAX ? MAP_FAILED
+                                       : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        tdm_fail(err, TDM_NO_MEMORY, "no memory for the host arena of %s: %s",
+                 tdm_format_bytes(bytes, text), strerror(bytes > PTRDIFF_MAX ? ENOMEM : errno));
+        return tdm_hint(err, "plan with a smaller --host-memory");
+    }
+    arena->base = memory;
+    madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
+    volatile unsigned char *touched = memory;
+#pragma omp parallel for schedule(static)
+    for (uint64_t i = 0; i < bytes; i += TOUCH_BYTES)
+        touched[i] = 0;
+    enum tdm_status status =
+        TDM_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), err);
+    arena->registered = status == TDM_OK;
+    return status;
+}
+
+enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_place place,
+                                    uint64_t bytes, void **base, struct tdm_error *err)
+{
+    if (executor->arena_count == TDM_PLACES)
+        return tdm_fail(err, TDM_INTERNAL, "the cuda backend has an arena at each place already");
+    struct tdm_cuda_arena *arena = &executor->arenas[executor->arena_count++];
+    *arena = (struct tdm_cuda_arena){.place = place, .bytes = bytes};
+    enum tdm_status status =
+        place == TDM_DEVICE ? take_device(bytes, arena, err) : take_host(bytes, arena, err);
+    if (status == TDM_OK)
+        *base = arena->base;
+    return status;
+}
+
+void tdm_cuda_release_arenas(struct tdm_executor *executor)
+{
+    for (uint32_t i = 0; i < executor->arena_count; i++) {
+        struct tdm_cuda_arena *arena = &executor->arenas[i];
+        if (arena->base == NULL)
+            continue;
+        if (arena->registered)
+            cudaHostUnregister(arena->base);
+        if (arena->place == TDM_DEVICE)
+            cudaFree(arena->base);
+        else
+            munmap(arena->base, arena->bytes);
+    }
+    executor->arena_count = 0;
+}
+
+/* On the compute lane, whose stream does not wait for the default one. */
+static enum tdm_status copy_now(struct tdm_executor *executor, void *to, const void *from,
+                                uint64_t bytes, struct tdm_error *err)
+{
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    enum tdm_status status =
+        TDM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), err);
+    return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
+}
+
+enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes,
+                                const void *source, uint64_t bytes, struct tdm_error *err)
+{
+    return copy_now(executor, arena_bytes, source, bytes, err);
+}
+
+enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destination,
+                                  const void *arena_bytes, uint64_t bytes, struct tdm_error *err)
+{
+    return copy_now(executor, destination, arena_bytes, bytes, err);
+}
+
+/* Does an address lie in an arena of the device? */
+static bool is_on_device(const struct tdm_executor *executor, const void *address)
+{
+    for (uint32_t i = 0; i < executor->arena_count; i++) {
+        const struct tdm_cuda_arena *arena = &executor->arenas[i];
+        uintptr_t base = (uintptr_t)arena->base, at = (uintptr_t)address;
+        if (arena->place == TDM_DEVICE && at >= base && at - base < arena->bytes)
+            return true;
+    }
+    return false;
+}
+
+enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
+                              struct tdm_error *err)
+{
+    uint64_t *words = base, count = bytes / sizeof(*words);
+    if (is_on_device(executor, base)) {
+        enum tdm_status status =
+            tdm_cuda_pattern_fill(words, count, tdm_cuda_compute(executor), err);
+        return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(tdm_cuda_compute(executor)), err)
+                                : status;
+    }
+#pragma omp parallel for schedule(static)
+    for (uint64_t i = 0; i < count; i++)
+        words[i] = tdm_pattern_word(i);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, uint64_t bytes,
+                              uint64_t *touched_bytes, uint64_t *highest_byte,
+                              struct tdm_error *err)
+{
+    const uint64_t *words = base;
+    uint64_t count = bytes / sizeof(*words), touched = 0, end = 0;
+    if (is_on_device(executor, base)) {
+        uint64_t found[2];
+        uint64_t *found_device = (uint64_t *)executor->scratch;
+        enum tdm_status status =
+            tdm_cuda_pattern_scan(words, count, found_device, tdm_cuda_compute(executor), err);
+        if (status == TDM_OK)
+            status = copy_now(executor, found, found_device, sizeof(found), err);
+        if (status != TDM_OK)
+            return status;
+        touched = found[0];
+        end = found[1];
+    } else {
+#pragma omp parallel for schedule(static) reduction(+ : touched) reduction(max : end)
+        for (uint64_t i = 0; i < count; i++) {
+            if (words[i] != tdm_pattern_word(i)) {
+                touched++;
+                end = i + 1;
+            }
+        }
+    }
+    *touched_bytes = touched * sizeof(*words);
+    *highest_byte = end * sizeof(*words);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err)
+{
+    const struct tdm_op *op = launch->op;
+    return TDM_CUDA(cudaMemcpyAsync(launch->operand[1].data, launch->operand[0].data,
+                                    op->access[0].bytes, cudaMemcpyDefault,
+                                    executor->lanes[op->lane].stream),
+                    err);
+}
+
+/* Of a unit: the tensors of the part. Of anything else: all meaningful bytes. */
+enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    const struct tdm_operand *slot = &launch->operand[0];
+    cudaStream_t stream = executor->lanes[op->lane].stream;
+    enum tdm_content content = op->access[0].after.content;
+    if (content < TDM_UNIT_WEIGHTS || content > TDM_UNIT_GRADIENT || op->part == TDM_PART_ALL)
+        return TDM_CUDA(cudaMemsetAsync(slot->data, 0, op->access[0].bytes, stream), err);
+    const struct tdm_unit *unit = &model->units[op->layer];
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        if (tdm_part_of(tensor->role) == op->part)
+            status =
+                TDM_CUDA(cudaMemsetAsync(tdm_operand_at(slot, tensor->offset), 0,
+                                         tensor->elements * tdm_dtype_bytes(slot->dtype), stream),
+                         err);
+    }
+    return status;
+}

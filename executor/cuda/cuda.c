@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cuda backend: lanes, events, what is taken at open.
+ *
+ * A wait is a wait of one stream for an event of another. Times are those of the events that bracket
+ * an op: what is elapsed since a base event, which moves along, because elapsed times are floats of
+ * milliseconds.
+ */
+#include "executor/backends.h"
+#include "executor/cuda/cuda.h"
+
+#include "base/size.h"
+#include "base/units.h"
+#include "schedule/attend.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Times are taken from a base event that is not much older than this. */
+#define BASE_MILLISECONDS 1000.0f
+
+static const tdm_cuda_op ops[TDM_OP_KINDS] = {
+    [TDM_OP_COPY] = tdm_cuda_run_copy,
+    [TDM_OP_ZERO] = tdm_cuda_run_zero,
+    [TDM_OP_EMBED] = tdm_cuda_run_embed,
+    [TDM_OP_SORT_TOKENS] = tdm_cuda_run_sort_tokens,
+    [TDM_OP_EMBED_GRAD] = tdm_cuda_run_embed_grad,
+    [TDM_OP_NORM] = tdm_cuda_run_norm,
+    [TDM_OP_NORM_GRAD] = tdm_cuda_run_norm_grad,
+    [TDM_OP_PRODUCT] = tdm_cuda_run_product,
+    [TDM_OP_PRODUCT_GRAD_INPUT] = tdm_cuda_run_product,
+    [TDM_OP_PRODUCT_GRAD_WEIGHT] = tdm_cuda_run_product_grad_weight,
+    [TDM_OP_ROPE] = tdm_cuda_run_rope,
+    [TDM_OP_ROPE_GRAD] = tdm_cuda_run_rope_grad,
+    [TDM_OP_KV_WRITE] = tdm_cuda_run_kv_write,
+    [TDM_OP_KV_GRAD_READ] = tdm_cuda_run_kv_grad_read,
+    [TDM_OP_ATTENTION] = tdm_cuda_run_attention,
+    [TDM_OP_ATTENTION_GRAD] = tdm_cuda_run_attention_grad,
+    [TDM_OP_SWIGLU] = tdm_cuda_run_swiglu,
+    [TDM_OP_SWIGLU_GRAD] = tdm_cuda_run_swiglu_grad,
+    [TDM_OP_HEAD] = tdm_cuda_run_head,
+    [TDM_OP_LOSS] = tdm_cuda_run_head,
+    [TDM_OP_OPTIMIZER] = tdm_cuda_run_optimizer,
+};
+
+static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
+    tdm_cuda_norm_scratch,      tdm_cuda_rope_scratch, tdm_cuda_products_scratch,
+    tdm_cuda_attention_scratch, tdm_cuda_head_scratch, tdm_cuda_optimizer_scratch,
+};
+
+static int64_t now_cuda(struct tdm_executor *executor)
+{
+    struct timespec time;
+    (void)executor;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* ---- events and times ---- */
+
+/* Nanoseconds of an event that has happened. */
+static enum tdm_status time_of(const struct tdm_executor *executor, cudaEvent_t event,
+                               float *milliseconds, int64_t *ns, struct tdm_error *err)
+{
+    enum tdm_status status =
+        TDM_CUDA(cudaEventElapsedTime(milliseconds, executor->base.end, event), err);
+    *ns = executor->base_ns + (int64_t)(1e6 * (double)*milliseconds);
+    return status;
+}
+
+/* Waits for the oldest op of a lane that is not known to have ended, and takes its time. */
+static enum tdm_status take_end(struct tdm_executor *executor, struct tdm_cuda_lane *lane,
+                                struct tdm_error *err)
+{
+    struct tdm_cuda_mark *mark = &lane->marks[lane->ended % TDM_CUDA_RING];
+    struct tdm_timing timing = {.op_number = mark->op_number};
+    float milliseconds;
+    enum tdm_status status = TDM_CUDA(cudaEventSynchronize(mark->end), err);
+    if (status == TDM_OK)
+        status = time_of(executor, mark->start, &milliseconds, &timing.start_ns, err);
+    if (status == TDM_OK)
+        status = time_of(executor, mark->end, &milliseconds, &timing.end_ns, err);
+    if (status != TDM_OK)
+        return status;
+    lane->ended++;
+    tdm_timings_push(&executor->timings, timing);
+    if (milliseconds > BASE_MILLISECONDS) { /* its end is the base from now on */
+        cudaEvent_t event = executor->base.end;
+        executor->base.end = mark->end;
+        executor->base_ns = timing.end_ns;
+        mark->end = event;
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status run_cuda(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                struct tdm_error *err)
+{
+    struct tdm_cuda_lane *lane = &executor->lanes[launch->op->lane];
+    struct tdm_cuda_mark *mark = &lane->marks[lane->position % TDM_CUDA_RING];
+    enum tdm_status status = TDM_OK;
+    if (lane->position - lane->ended == TDM_CUDA_RING)
+        status = take_end(executor, lane, err);
+    mark->op_number = launch->op->number;
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaEventRecord(mark->start, lane->stream), err);
+    if (status == TDM_OK)
+        status = ops[launch->op->kind](executor, launch, err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaEventRecord(mark->end, lane->stream), err);
+    if (status == TDM_OK)
+        lane->position++;
+    return status;
+}
+
+static enum tdm_status wait_cuda(struct tdm_executor *executor, enum tdm_lane lane,
+                                 enum tdm_lane other, uint64_t position, struct tdm_error *err)
+{
+    const struct tdm_cuda_lane *awaited = &executor->lanes[other];
+    if (position <= awaited->ended)
+        return TDM_OK;
+    if (position > awaited->position)
+        return tdm_fail(err, TDM_INTERNAL, "lane %s waits for op %llu of lane %s, which has %llu",
+                        tdm_lane_name(lane), (unsigned long long)position, tdm_lane_name(other),
+                        (unsigned long long)awaited->position);
+    return TDM_CUDA(cudaStreamWaitEvent(executor->lanes[lane].stream,
+                                        awaited->marks[(position - 1) % TDM_CUDA_RING].end, 0),
+                    err);
+}
+
+/* A kernel met a token that is none. */
+static enum tdm_status check_fault(struct tdm_executor *executor, struct tdm_error *err)
+{
+    struct tdm_fault fault = *executor->fault;
+    if (fault.row == 0)
+        return TDM_OK;
+    *executor->fault = (struct tdm_fault){0};
+    return tdm_fail(err, TDM_INPUT, "token %d, row %llu of a chunk, is not in the vocabulary",
+                    (int)fault.token, (unsigned long long)fault.row - 1);
+}
+
+static enum tdm_status finish_cuda(struct tdm_executor *executor, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int i = 0; i < TDM_LANES; i++) {
+        struct tdm_cuda_lane *lane = &executor->lanes[i];
+        enum tdm_status ended =
+            TDM_CUDA(cudaStreamSynchronize(lane->stream), status == TDM_OK ? err : NULL);
+        while (ended == TDM_OK && lane->ended < lane->position)
+            ended = take_end(executor, lane, status == TDM_OK ? err : NULL);
+        lane->position = lane->ended = 0;
+        status = status == TDM_OK ? ended : status;
+    }
+    return status == TDM_OK ? check_fault(executor, err) : status;
+}
+
+static size_t reap_cuda(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity)
+{
+    return tdm_timings_reap(&executor->timings, timings, capacity);
+}
+
+static enum tdm_status open_lanes(struct tdm_executor *executor, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int i = 0; i < TDM_LANES && status == TDM_OK; i++) {
+        struct tdm_cuda_lane *lane = &executor->lanes[i];
+        lane->marks = calloc(TDM_CUDA_RING, sizeof(*lane->marks));
+        if (lane->marks == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the events of a lane");
+        status = TDM_CUDA(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), err);
+        for (uint32_t k = 0; k < TDM_CUDA_RING && status == TDM_OK; k++) {
+            status = TDM_CUDA(cudaEventCreate(&lane->marks[k].start), err);
+            if (status == TDM_OK)
+                status = TDM_CUDA(cudaEventCreate(&lane->marks[k].end), err);
+        }
+    }
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaEventCreate(&executor->base.end), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaEventRecord(executor->base.end, tdm_cuda_compute(executor)), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaEventSynchronize(executor->base.end), err);
+    executor->base_ns = now_cuda(executor);
+    return status;
+}
+
+static void close_lanes(struct tdm_executor *executor)
+{
+    for (int i = 0; i < TDM_LANES; i++) {
+        struct tdm_cuda_lane *lane = &executor->lanes[i];
+        if (lane->stream != NULL)
+            cudaStreamSynchronize(lane->stream);
+        for (uint32_t k = 0; lane->marks != NULL && k < TDM_CUDA_RING; k++) {
+            if (lane->marks[k].start != NULL)
+                cudaEventDestroy(lane->marks[k].start);
+            if (lane->marks[k].end != NULL)
+                cudaEventDestroy(lane->marks[k].end);
+        }
+        free(lane->marks);
+        if (lane->stream != NULL)
+            cudaStreamDestroy(lane->stream);
+    }
+    if (executor->base.end != NULL)
+        cudaEventDestroy(executor->base.end);
+}
+
+/* ---- tables ---- */
+
+/* The starts of all documents of all programs, on the device. */
+static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t count,
+                                      const struct tdm_program *const *programs,
+                                      struct tdm_error *err)
+{
+    executor->programs = calloc(count, sizeof(*executor->programs));
+    if (executor->programs == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the programs of a run");
+    executor->program_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tdm_schedule *schedule = programs[i]->schedule;
+        executor->programs[i].program = programs[i];
+        for (uint32_t s = 0; s < schedule->sequence_count; s++)
+            if (schedule->sequences[s].document_starts != NULL)
+                executor->document_count += schedule->sequences[s].document_count;
+    }
+    uint64_t bytes = executor->document_count * sizeof(uint64_t), at = 0;
+    enum tdm_status status = TDM_OK;
+    if (bytes > 0)
+        status = TDM_CUDA(cudaMalloc((void **)&executor->document_starts, bytes), err);
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
+        const struct tdm_schedule *schedule = programs[i]->schedule;
+        struct tdm_documents *documents = calloc(schedule->sequence_count, sizeof(*documents));
+        executor->programs[i].documents = documents;
+        if (documents == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the documents of a run");
+        for (uint32_t s = 0; s < schedule->sequence_count && status == TDM_OK; s++) {
+            const struct tdm_sequence *sequence = &schedule->sequences[s];
+            documents[s].count = 1;
+            if (sequence->document_starts == NULL)
+                continue;
+            status = TDM_CUDA(cudaMemcpy(executor->document_starts + at, sequence->document_starts,
+                                         sequence->document_count * sizeof(uint64_t),
+                                         cudaMemcpyHostToDevice),
+                              err);
+            documents[s].starts = executor->document_starts + at;
+            documents[s].count = sequence->document_count;
+            at += sequence->document_count;
+        }
+    }
+    return status;
+}
+
+static enum tdm_status open_rope(struct tdm_executor *executor, const struct tdm_model *model,
+                                 struct tdm_error *err)
+{
+    uint64_t bytes = (uint64_t)model->head_dim / 2 * sizeof(double);
+    double *frequencies = malloc(bytes + 1);
+    if (frequencies == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the frequencies of RoPE");
+    tdm_rope_inverse_frequencies(model, frequencies, &executor->rope_factor);
+    enum tdm_status status = TDM_CUDA(cudaMalloc((void **)&executor->frequencies, bytes), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(
+            cudaMemcpy(executor->frequencies, frequencies, bytes, cudaMemcpyHostToDevice), err);
+    free(frequencies);
+    executor->table_bytes = bytes + executor->document_count * sizeof(uint64_t);
+    return status;
+}
+
+struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
+                                        const struct tdm_launch *launch)
+{
+    uint32_t i = 0;
+    while (i + 1 < executor->program_count && executor->programs[i].program != launch->program)
+        i++;
+    const struct tdm_chunk *chunk = &launch->program->chunks[launch->op->chunk];
+    return executor->programs[i].documents[chunk->sequence];
+}
+
+static enum tdm_status open_scratch(struct tdm_executor *executor, uint32_t count,
+                                    const struct tdm_program *const *programs,
+                                    struct tdm_error *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t tokens = 0;
+        for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
+            if (programs[i]->chunks[c].tokens > tokens)
+                tokens = programs[i]->chunks[c].tokens;
+        for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
+            uint64_t bytes = scratch_of[k](programs[i]->schedule->model, tokens);
+            if (bytes > executor->scratch_bytes)
+                executor->scratch_bytes = bytes;
+        }
+    }
+    enum tdm_status status =
+        TDM_CUDA(cudaMalloc((void **)&executor->scratch, executor->scratch_bytes), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(
+            cudaHostAlloc((void **)&executor->fault, sizeof(*executor->fault), cudaHostAllocMapped),
+            err);
+    if (status == TDM_OK)
+        memset(executor->fault, 0, sizeof(*executor->fault));
+    return status;
+}
+
+/* ---- opening and closing ---- */
+
+static void close_cuda(struct tdm_executor *executor)
+{
+    if (executor == NULL)
+        return;
+    close_lanes(executor);
+    tdm_cuda_release_arenas(executor);
+    tdm_matmul_close(executor->matmul);
+    cudaFree(executor->scratch);
+    cudaFree(executor->document_starts);
+    cudaFree(executor->frequencies);
+    cudaFreeHost(executor->fault);
+    for (uint32_t i = 0; i < executor->program_count; i++)
+        free(executor->programs[i].documents);
+    free(executor->programs);
+    free(executor->timings.items);
+    free(executor);
+}
+
+static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const *programs,
+                                 struct tdm_executor **opened, struct tdm_error *err)
+{
+    struct tdm_executor *executor = calloc(1, sizeof(*executor));
+    if (executor == NULL || count == 0 || !tdm_timings_open(&executor->timings, count, programs)) {
+        free(executor);
+        return count == 0 ? tdm_fail(err, TDM_INTERNAL, "the cuda backend was opened for nothing")
+                          : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
+    }
+    int devices = 0;
+    enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaSetDevice(0), err);
+    if (status == TDM_OK)
+        status = open_lanes(executor, err);
+    if (status == TDM_OK)
+        status = open_documents(executor, count, programs, err);
+    if (status == TDM_OK)
+        status = open_rope(executor, programs[0]->schedule->model, err);
+    if (status == TDM_OK)
+        status = open_scratch(executor, count, programs, err);
+    if (status == TDM_OK)
+        status = tdm_matmul_open(&executor->matmul, err);
+    if (status != TDM_OK) {
+        close_cuda(executor);
+        return status;
+    }
+    *opened = executor;
+    return TDM_OK;
+}
+
+static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
+{
+    return tdm_size_add(executor->scratch_bytes + executor->table_bytes,
+                        tdm_matmul_bytes(executor->matmul));
+}
+
+const struct tdm_backend tdm_cuda_backend = {
+    .name = "cuda",
+    .description = "an NVIDIA GPU, bf16 and fp32 with fp32 sums, products by cuBLASLt",
+    .executes = true,
+    .own_device_memory = true,
+    .open = open_cuda,
+    .close = close_cuda,
+    .arena = tdm_cuda_take_arena,
+    .run = {[0 ... TDM_OP_KINDS - 1] = run_cuda},
+    .wait = wait_cuda,
+    .finish = finish_cuda,
+    .reap = reap_cuda,
+    .upload = tdm_cuda_upload,
+    .download = tdm_cuda_download,
+    .fill = tdm_cuda_fill,
+    .scan = tdm_cuda_scan,
+    .now = now_cuda,
+    .outside_bytes = outside_bytes_cuda,
+};

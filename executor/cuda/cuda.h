@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the cuda backend: its state and its ops.
+ *
+ * A lane is a stream. Behind every op of a lane an event is recorded, in a ring that the host never
+ * overtakes: other lanes wait for it, and it gives the op's time. Kernels take memory from the arenas
+ * and from scratch, which is sized at open for the largest op and used by the ops of the compute
+ * lane one after the other.
+ */
+#ifndef TDM_EXECUTOR_CUDA_CUDA_H
+#define TDM_EXECUTOR_CUDA_CUDA_H
+
+#include "executor/backend.h"
+#include "executor/cuda/cuda_error.h"
+#include "executor/cuda/kernels.h"
+#include "executor/cuda/matmul.h"
+#include "executor/timings.h"
+
+#include <cuda_runtime_api.h>
+
+/* Ops of a lane that the host may be ahead of the device. */
+#define TDM_CUDA_RING 4096u
+
+/* An op under way. */
+struct tdm_cuda_mark {
+    uint64_t op_number;
+    cudaEvent_t start, end;
+};
+
+struct tdm_cuda_lane {
+    cudaStream_t stream;
+    struct tdm_cuda_mark
+        *marks;        /* [TDM_CUDA_RING]; the op at position p is number (p - 1) % ring */
+    uint64_t position; /* ops launched in this step */
+    uint64_t ended;    /* of these, those of which the end and the time are known */
+};
+
+/* What kernels must know of one program. */
+struct tdm_cuda_program {
+    const struct tdm_program *program;
+    struct tdm_documents *documents; /* [sequences], with starts on the device */
+};
+
+struct tdm_cuda_arena {
+    enum tdm_place place;
+    void *base;
+    uint64_t bytes;
+    bool registered; /* of the host: with the driver */
+};
+
+struct tdm_executor {
+    struct tdm_cuda_lane lanes[TDM_LANES];
+    struct tdm_cuda_mark base; /* its end: the event that others are timed from */
+    int64_t base_ns;
+    struct tdm_timings timings;
+
+    struct tdm_matmul *matmul;
+    unsigned char *scratch;
+    uint64_t scratch_bytes;
+
+    struct tdm_cuda_program *programs; /* [program_count] */
+    uint32_t program_count;
+    uint64_t *document_starts; /* of all programs, on the device */
+    uint64_t document_count;
+    double *frequencies; /* of RoPE, [head_dim / 2], on the device */
+    double rope_factor;
+    uint64_t table_bytes;
+
+    struct tdm_fault *fault; /* of a token; pinned, kernels write it */
+
+    struct tdm_cuda_arena arenas[TDM_PLACES];
+    uint32_t arena_count;
+};
+
+static inline cudaStream_t tdm_cuda_compute(const struct tdm_executor *executor)
+{
+    return executor->lanes[TDM_LANE_COMPUTE].stream;
+}
+
+/* Documents of the sequence that a launch works on. */
+struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
+                                        const struct tdm_launch *launch);
+
+/* An operand from element `first` on, as kernels take it. */
+static inline struct tdm_array tdm_array_at(const struct tdm_operand *operand, uint64_t first)
+{
+    struct tdm_array array = {0};
+    if (operand->data != NULL)
+        array = (struct tdm_array){tdm_operand_at(operand, first), operand->dtype};
+    return array;
+}
+
+/* Takes `bytes` from scratch, aligned to 256, and moves *scratch behind them. With *scratch counted up
+ * from NULL the same code tells how much is needed. */
+static inline void *tdm_cuda_take(unsigned char **scratch, uint64_t bytes)
+{
+    void *taken = *scratch;
+    *scratch = (unsigned char *)((uintptr_t)*scratch + (bytes + 255) / 256 * 256);
+    return taken;
+}
+
+/* Scratch of the ops for a model and chunks of `tokens` tokens. */
+uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_optimizer_scratch(const struct tdm_model *model, uint64_t tokens);
+
+/* The ops, operands as in enum tdm_op_kind. */
+typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+
+enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cuda_run_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err);
+enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_product(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                     struct tdm_error *err);
+enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
+                                                 const struct tdm_launch *launch,
+                                                 struct tdm_error *err);
+enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
+                                      const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
+                                          const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
+                                            const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err);
+enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err);
+enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err);
+
+/* Arenas and ordinary memory: arena.c. */
+enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_place place,
+                                    uint64_t bytes, void **base, struct tdm_error *err);
+void tdm_cuda_release_arenas(struct tdm_executor *executor);
+enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes,
+                                const void *source, uint64_t bytes, struct tdm_error *err);
+enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destination,
+                                  const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
+enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
+                              struct tdm_error *err);
+enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, uint64_t bytes,
+                              uint64_t *touched_bytes, uint64_t *highest_byte,
+                              struct tdm_error *err);
+
+#endif

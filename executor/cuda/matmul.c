@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums, bias and addend added before the result is
+ * rounded.
+ *
+ * cuBLASLt counts in columns: what is row-major here is transposed there, so C = A B becomes
+ * C^T = B^T A^T. The library has half a gigabyte, so it is loaded when the backend is opened; runs
+ * on other backends start without it. Algorithms come from its heuristics, the first one each time,
+ * and without reductions in the dtype of the result; they are kept by shape.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "executor/cuda/matmul.h"
+
+#include "executor/cuda/cuda_error.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shapes that are remembered; a model needs about 20. */
+#define SHAPES 256u
+#define WORKSPACE_BYTES (UINT64_C(32) << 20)
+/* Alignment beyond this makes no difference to any algorithm. */
+#define ALIGN_MOST 256u
+
+/* What of cuBLASLt is called. */
+struct library {
+    void *handle;
+    __typeof__(&cublasLtCreate) create;
+    __typeof__(&cublasLtDestroy) destroy;
+    __typeof__(&cublasLtGetStatusString) status_string;
+    __typeof__(&cublasLtMatmulDescCreate) desc_create;
+    __typeof__(&cublasLtMatmulDescDestroy) desc_destroy;
+    __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
+    __typeof__(&cublasLtMatrixLayoutCreate) layout_create;
+    __typeof__(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    __typeof__(&cublasLtMatmulPreferenceCreate) preference_create;
+    __typeof__(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+    __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+    __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    __typeof__(&cublasLtMatmul) matmul;
+};
+
+/* What an algorithm is chosen for. */
+struct key {
+    uint64_t m, n, k, a_stride, b_stride, c_stride, start_stride;
+    uint32_t a_align, b_align, c_align, start_align; /* bytes */
+    enum tdm_dtype factors, result;
+    bool a_transposed, b_transposed, biased, added;
+};
+
+struct shape {
+    struct key key;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, start, c; /* as cuBLASLt names them: a is our b */
+    cublasLtMatmulAlgo_t algorithm;
+    bool by_library; /* false: it has no algorithm for this shape */
+};
+
+struct tdm_matmul {
+    struct library library;
+    cublasLtHandle_t handle;
+    void *workspace;
+    struct shape *shapes; /* [SHAPES] */
+    uint32_t shape_count, next_victim;
+};
+
+static enum tdm_status lt_status(const struct tdm_matmul *matmul, cublasStatus_t code,
+                                 const char *call, struct tdm_error *err)
+{
+    if (code == CUBLAS_STATUS_SUCCESS)
+        return TDM_OK;
+    return tdm_fail(err, code == CUBLAS_STATUS_ALLOC_FAILED ? TDM_NO_MEMORY : TDM_INTERNAL,
+                    "cuBLASLt: %s: %s", call, matmul->library.status_string(code));
+}
+
+/* ---- the library ---- */
+
+static bool find_all(struct library *l)
+{
+    const struct {
+        const char *name;
+        void **function;
+    } functions[] = {
+        {"cublasLtCreate", (void **)&l->create},
+        {"cublasLtDestroy", (void **)&l->destroy},
+        {"cublasLtGetStatusString", (void **)&l->status_string},
+        {"cublasLtMatmulDescCreate", (void **)&l->desc_create},
+        {"cublasLtMatmulDescDestroy", (void **)&l->desc_destroy},
+        {"cublasLtMatmulDescSetAttribute", (void **)&l->desc_set},
+        {"cublasLtMatrixLayoutCreate", (void **)&l->layout_create},
+        {"cublasLtMatrixLayoutDestroy", (void **)&l->layout_destroy},
+        {"cublasLtMatmulPreferenceCreate", (void **)&l->preference_create},
+        {"cublasLtMatmulPreferenceDestroy", (void **)&l->preference_destroy},
+        {"cublasLtMatmulPreferenceSetAttribute", (void **)&l->preference_set},
+        {"cublasLtMatmulAlgoGetHeuristic", (void **)&l->heuristic},
+        {"cublasLtMatmul", (void **)&l->matmul},
+    };
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        *functions[i].function = dlsym(l->handle, functions[i].name);
+        if (*functions[i].function == NULL)
+            return false;
+    }
+    return true;
+}
+
+static enum tdm_status load(struct library *library, struct tdm_error *err)
+{
+    const int version = CUDART_VERSION / 1000;
+    const char *const folders[] = {"", TDM_CUDA_LIBRARY_FOLDER "/"};
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && library->handle == NULL; i++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%slibcublasLt.so.%d", folders[i], version);
+        library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (library->handle != NULL && find_all(library))
+        return TDM_OK;
+    tdm_fail(err, TDM_NO_DEVICE, "libcublasLt.so.%d is missing, which the cuda backend needs",
+             version);
+    return tdm_hint(err, "install cuBLAS of CUDA %d, or name its folder in LD_LIBRARY_PATH",
+                    version);
+}
+
+enum tdm_status tdm_matmul_open(struct tdm_matmul **opened, struct tdm_error *err)
+{
+    struct tdm_matmul *matmul = calloc(1, sizeof(*matmul));
+    if (matmul == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for products");
+    matmul->shapes = calloc(SHAPES, sizeof(*matmul->shapes));
+    enum tdm_status status = matmul->shapes == NULL
+                                 ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for products")
+                                 : load(&matmul->library, err);
+    if (status == TDM_OK)
+        status = lt_status(matmul, matmul->library.create(&matmul->handle), "cublasLtCreate", err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaMalloc(&matmul->workspace, WORKSPACE_BYTES), err);
+    if (status != TDM_OK) {
+        tdm_matmul_close(matmul);
+        return status;
+    }
+    *opened = matmul;
+    return TDM_OK;
+}
+
+static void forget(const struct library *library, struct shape *shape)
+{
+    if (shape->desc != NULL)
+        library->desc_destroy(shape->desc);
+    cublasLtMatrixLayout_t layouts[] = {shape->a, shape->b, shape->start, shape->c};
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
+        if (layouts[i] != NULL)
+            library->layout_destroy(layouts[i]);
+    memset(shape, 0, sizeof(*shape));
+}
+
+void tdm_matmul_close(struct tdm_matmul *matmul)
+{
+    if (matmul == NULL)
+        return;
+    for (uint32_t i = 0; i < matmul->shape_count; i++)
+        forget(&matmul->library, &matmul->shapes[i]);
+    free(matmul->shapes);
+    cudaFree(matmul->workspace);
+    if (matmul->handle != NULL)
+        matmul->library.destroy(matmul->handle);
+    if (matmul->library.handle != NULL)
+        dlclose(matmul->library.handle);
+    free(matmul);
+}
+
+uint64_t tdm_matmul_bytes(const struct tdm_matmul *matmul)
+{
+    return matmul == NULL ? 0 : WORKSPACE_BYTES;
+}
+
+/* ---- shapes ---- */
+
+static uint32_t alignment(const void *data)
+{
+    uint32_t align = ALIGN_MOST;
+    while ((uintptr_t)data % align != 0)
+        align /= 2;
+    return align;
+}
+
+/* What C starts from: itself, an addend, or nothing that is read. */
+static const struct tdm_matrix *start_of(const struct tdm_multiplication *x)
+{
+    return x->addend.data != NULL ? &x->addend : &x->c;
+}
+
+static bool is_value(enum tdm_dtype dtype)
+{
+    return dtype == TDM_DTYPE_FP32 || dtype == TDM_DTYPE_BF16;
+}
+
+/* Can cuBLASLt multiply these dtypes? */
+static bool suits_library(const struct tdm_multiplication *x)
+{
+    enum tdm_dtype factors = x->term[0].a.dtype, result = x->c.dtype;
+    if (x->terms != 1 || x->term[0].b.dtype != factors || !is_value(factors))
+        return false;
+    if (result != factors && !(factors == TDM_DTYPE_BF16 && result == TDM_DTYPE_FP32))
+        return false;
+    return (x->addend.data == NULL || x->addend.dtype == result) &&
+           (x->bias.data == NULL || x->bias.dtype == result);
+}
+
+static struct key key_of(const struct tdm_multiplication *x)
+{
+    struct key key;
+    memset(&key, 0, sizeof(key)); /* keys are compared byte by byte */
+    key.m = x->m;
+    key.n = x->n;
+    key.k = x->term[0].k;
+    key.a_stride = x->term[0].a.stride;
+    key.b_stride = x->term[0].b.stride;
+    key.c_stride = x->c.stride;
+    key.start_stride = start_of(x)->stride;
+    key.a_align = alignment(x->term[0].a.data);
+    key.b_align = alignment(x->term[0].b.data);
+    key.c_align = alignment(x->c.data);
+    key.start_align = alignment(start_of(x)->data);
+    key.factors = x->term[0].a.dtype;
+    key.result = x->c.dtype;
+    key.a_transposed = x->term[0].a.transposed;
+    key.b_transposed = x->term[0].b.transposed;
+    key.biased = x->bias.data != NULL;
+    key.added = x->add || x->addend.data != NULL;
+    return key;
+}
+
+static cudaDataType_t type_of(enum tdm_dtype dtype)
+{
+    return dtype == TDM_DTYPE_FP32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/* Layout of a matrix that has `rows` rows of `columns` in memory, as columns. */
+static cublasStatus_t make_layout(const struct library *library, cublasLtMatrixLayout_t *layout,
+                                  enum tdm_dtype dtype, uint64_t rows, uint64_t columns,
+                                  uint64_t stride)
+{
+    return library->layout_create(layout, type_of(dtype), columns, rows, (int64_t)stride);
+}
+
+static cublasStatus_t describe(const struct library *library, struct shape *shape)
+{
+    const struct key *key = &shape->key;
+    /* the first factor there is our second */
+    cublasOperation_t first = key->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = key->biased ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasStatus_t code = library->desc_create(&shape->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = library->desc_set(shape->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = library->desc_set(shape->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = library->desc_set(shape->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                 sizeof(epilogue));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = make_layout(library, &shape->a, key->factors, key->b_transposed ? key->n : key->k,
+                           key->b_transposed ? key->k : key->n, key->b_stride);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = make_layout(library, &shape->b, key->factors, key->a_transposed ? key->k : key->m,
+                           key->a_transposed ? key->m : key->k, key->a_stride);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = make_layout(library, &shape->start, key->result, key->m, key->n, key->start_stride);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = make_layout(library, &shape->c, key->result, key->m, key->n, key->c_stride);
+    return code;
+}
+
+static cublasStatus_t prefer(const struct library *library, const struct key *key,
+                             cublasLtMatmulPreference_t preference)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const uint32_t reductions =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } attributes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->b_align, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->a_align, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->start_align, sizeof(uint32_t)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->c_align, sizeof(uint32_t)},
+    };
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++)
+        if (code == CUBLAS_STATUS_SUCCESS)
+            code = library->preference_set(preference, attributes[i].name, attributes[i].value,
+                                           attributes[i].bytes);
+    return code;
+}
+
+/* Fills a shape whose key is set. */
+static enum tdm_status choose(const struct tdm_matmul *matmul, struct shape *shape,
+                              struct tdm_error *err)
+{
+    const struct library *library = &matmul->library;
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    enum tdm_status status =
+        lt_status(matmul, describe(library, shape), "describing a product", err);
+    if (status == TDM_OK)
+        status = lt_status(matmul, library->preference_create(&preference),
+                           "cublasLtMatmulPreferenceCreate", err);
+    if (status == TDM_OK)
+        status = lt_status(matmul, prefer(library, &shape->key, preference),
+                           "cublasLtMatmulPreferenceSetAttribute", err);
+    if (status == TDM_OK) {
+        cublasStatus_t code =
+            library->heuristic(matmul->handle, shape->desc, shape->a, shape->b, shape->start,
+                               shape->c, preference, 1, &found, &count);
+        shape->by_library =
+            code == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+        if (shape->by_library)
+            shape->algorithm = found.algo;
+        else if (code != CUBLAS_STATUS_SUCCESS && code != CUBLAS_STATUS_NOT_SUPPORTED &&
+                 code != CUBLAS_STATUS_INVALID_VALUE)
+            status = lt_status(matmul, code, "cublasLtMatmulAlgoGetHeuristic", err);
+    }
+    if (preference != NULL)
+        library->preference_destroy(preference);
+    return status;
+}
+
+static enum tdm_status find_shape(struct tdm_matmul *matmul, const struct key *key,
+                                  struct shape **found, struct tdm_error *err)
+{
+    for (uint32_t i = 0; i < matmul->shape_count; i++) {
+        if (memcmp(&matmul->shapes[i].key, key, sizeof(*key)) == 0) {
+            *found = &matmul->shapes[i];
+            return TDM_OK;
+        }
+    }
+    struct shape *shape;
+    if (matmul->shape_count < SHAPES) {
+        shape = &matmul->shapes[matmul->shape_count++];
+    } else {
+        shape = &matmul->shapes[matmul->next_victim++ % SHAPES];
+        forget(&matmul->library, shape);
+    }
+    shape->key = *key;
+    *found = shape;
+    return choose(matmul, shape, err);
+}
+
+/* ---- multiplying ---- */
+
+/* The matrix that begins `columns` columns (or rows, as they lie in memory) behind `first`. */
+static bool is_behind(const struct tdm_matrix *first, const struct tdm_matrix *second,
+                      uint64_t elements)
+{
+    return first->data != NULL && first->dtype == second->dtype &&
+           first->stride == second->stride && first->transposed == second->transposed &&
+           (unsigned char *)first->data + elements * tdm_dtype_bytes(first->dtype) ==
+               (unsigned char *)second->data;
+}
+
+static bool is_same(const struct tdm_matrix *a, const struct tdm_matrix *b)
+{
+    return a->data == b->data && a->dtype == b->dtype && a->stride == b->stride &&
+           a->transposed == b->transposed;
+}
+
+/* Elements in memory from row or column 0 to `number`. */
+static uint64_t rows_to(const struct tdm_matrix *x, uint64_t number)
+{
+    return x->transposed ? number : number * x->stride;
+}
+
+static uint64_t columns_to(const struct tdm_matrix *x, uint64_t number)
+{
+    return x->transposed ? number * x->stride : number;
+}
+
+/* Two terms whose factors lie side by side are one deeper term. */
+static void join_terms(struct tdm_multiplication *x)
+{
+    if (x->terms != 2)
+        return;
+    uint64_t k = x->term[0].k;
+    if (is_behind(&x->term[0].a, &x->term[1].a, columns_to(&x->term[0].a, k)) &&
+        is_behind(&x->term[0].b, &x->term[1].b, rows_to(&x->term[0].b, k))) {
+        x->term[0].k += x->term[1].k;
+        x->terms = 1;
+    }
+}
+
+/* Do both start from nothing, or from matrices of which the second's part lies behind the first's? */
+static bool join_starts(const struct tdm_matrix *first, const struct tdm_matrix *second,
+                        uint64_t elements)
+{
+    return first->data == NULL ? second->data == NULL : is_behind(first, second, elements);
+}
+
+uint32_t tdm_multiplications_join(uint32_t count, struct tdm_multiplication *x)
+{
+    for (uint32_t i = 0; i < count; i++)
+        join_terms(&x[i]);
+    if (count != 2 || x[0].terms != 1 || x[1].terms != 1 || x[0].term[0].k != x[1].term[0].k ||
+        x[0].add != x[1].add)
+        return count;
+    uint64_t m = x[0].m, n = x[0].n;
+    bool beside = m == x[1].m && is_same(&x[0].term[0].a, &x[1].term[0].a) &&
+                  is_behind(&x[0].term[0].b, &x[1].term[0].b, columns_to(&x[0].term[0].b, n)) &&
+                  is_behind(&x[0].c, &x[1].c, n) && join_starts(&x[0].addend, &x[1].addend, n) &&
+                  join_starts(&x[0].bias, &x[1].bias, n);
+    bool below = n == x[1].n && is_same(&x[0].term[0].b, &x[1].term[0].b) &&
+                 is_behind(&x[0].term[0].a, &x[1].term[0].a, rows_to(&x[0].term[0].a, m)) &&
+                 is_behind(&x[0].c, &x[1].c, rows_to(&x[0].c, m)) && x[0].addend.data == NULL &&
+                 x[1].addend.data == NULL && x[0].bias.data == NULL && x[1].bias.data == NULL;
+    if (beside)
+        x[0].n += x[1].n;
+    else if (below)
+        x[0].m += x[1].m;
+    return beside || below ? 1 : count;
+}
+
+static enum tdm_status multiply_one(struct tdm_matmul *matmul, const struct tdm_multiplication *x,
+                                    cudaStream_t stream, struct tdm_error *err)
+{
+    struct shape *shape;
+    if (!suits_library(x))
+        return tdm_cuda_gemm(x, stream, err);
+    struct key key = key_of(x);
+    enum tdm_status status = find_shape(matmul, &key, &shape, err);
+    if (status != TDM_OK)
+        return status;
+    if (!shape->by_library)
+        return tdm_cuda_gemm(x, stream, err);
+    const struct library *library = &matmul->library;
+    const float one = 1.0f, start = key.added ? 1.0f : 0.0f;
+    if (key.biased)
+        status = lt_status(matmul,
+                           library->desc_set(shape->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                             &x->bias.data, sizeof(x->bias.data)),
+                           "cublasLtMatmulDescSetAttribute", err);
+    if (status != TDM_OK)
+        return status;
+    return lt_status(matmul,
+                     library->matmul(matmul->handle, shape->desc, &one, x->term[0].b.data, shape->a,
+                                     x->term[0].a.data, shape->b, &start, start_of(x)->data,
+                                     shape->start, x->c.data, shape->c, &shape->algorithm,
+                                     matmul->workspace, WORKSPACE_BYTES, stream),
+                     "cublasLtMatmul", err);
+}
+
+enum tdm_status tdm_cuda_multiply(struct tdm_matmul *matmul, uint32_t count,
+                                  const struct tdm_multiplication *multiplications,
+                                  cudaStream_t stream, struct tdm_error *err)
+{
+    struct tdm_multiplication joined[2];
+    memcpy(joined, multiplications, count * sizeof(joined[0]));
+    count = tdm_multiplications_join(count, joined);
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++)
+        status = multiply_one(matmul, &joined[i], stream, err);
+    return status;
+}

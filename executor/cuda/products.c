@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products with weights, and the gradients of their factors and biases. */
+#include "executor/products.h"
+
+#include "executor/cuda/cuda.h"
+
+uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens)
+{
+    uint64_t heads = (uint64_t)model->query_heads + 2 * (uint64_t)model->kv_heads;
+    (void)tokens;
+    return tdm_cuda_column_sums_scratch(heads * model->head_dim);
+}
+
+enum tdm_status tdm_cuda_run_product(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                     struct tdm_error *err)
+{
+    struct tdm_product_part part;
+    struct tdm_multiplication multiplications[2];
+    uint32_t count;
+    enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);
+    if (status != TDM_OK)
+        return status;
+    return tdm_cuda_multiply(executor->matmul, count, multiplications, tdm_cuda_compute(executor),
+                             err);
+}
+
+enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
+                                                 const struct tdm_launch *launch,
+                                                 struct tdm_error *err)
+{
+    const struct tdm_operand *dy = &launch->operand[1], *dw = &launch->operand[2];
+    struct tdm_product_part part;
+    struct tdm_multiplication multiplications[2];
+    uint32_t count;
+    enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);
+    if (status == TDM_OK)
+        status = tdm_cuda_multiply(executor->matmul, count, multiplications,
+                                   tdm_cuda_compute(executor), err);
+    uint64_t column = 0;
+    for (uint32_t i = 0; i < part.count && status == TDM_OK; i++) {
+        uint64_t columns = part.matrix[i]->rows;
+        if (part.bias[i] != NULL)
+            status = tdm_cuda_column_sums(tdm_array_at(dy, column), launch->op->tokens,
+                                          part.outputs, columns, dw->mode == TDM_ACCUMULATE,
+                                          tdm_array_at(dw, part.bias[i]->offset), executor->scratch,
+                                          tdm_cuda_compute(executor), err);
+        column += columns;
+    }
+    return status;
+}

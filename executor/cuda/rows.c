@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ops that work row by row: embedding, norms, RoPE, SwiGLU; and the optimizer. */
+#include "executor/cuda/cuda.h"
+#include "executor/cuda/norm.h"
+#include "executor/random.h"
+
+#include <math.h>
+
+static struct tdm_array whole(const struct tdm_operand *operand)
+{
+    return tdm_array_at(operand, 0);
+}
+
+static bool adds(const struct tdm_operand *operand)
+{
+    return operand->mode == TDM_ACCUMULATE;
+}
+
+/* ---- embedding ---- */
+
+static const struct tdm_tensor *embedding_of(const struct tdm_launch *launch)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    return tdm_model_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING);
+}
+
+enum tdm_status tdm_cuda_run_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_operand *operand = launch->operand;
+    return tdm_cuda_embed(operand[0].data, tdm_array_at(&operand[1], embedding_of(launch)->offset),
+                          launch->op->tokens, model->vocabulary, model->hidden, whole(&operand[2]),
+                          executor->fault, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err)
+{
+    return tdm_cuda_sort_tokens(launch->operand[0].data, launch->op->tokens,
+                                launch->operand[1].data, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_operand *operand = launch->operand;
+    return tdm_cuda_embed_grad(operand[0].data, operand[1].data, whole(&operand[2]),
+                               launch->op->tokens, model->vocabulary, model->hidden,
+                               tdm_array_at(&operand[3], embedding_of(launch)->offset),
+                               tdm_cuda_compute(executor), err);
+}
+
+/* ---- norms ---- */
+
+static enum tdm_status norm_tensor(const struct tdm_launch *launch, uint64_t *offset,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    enum tdm_role role = op->part == TDM_PART_ATTENTION_NORM ? TDM_ROLE_ATTENTION_NORM
+                         : op->part == TDM_PART_MLP_NORM     ? TDM_ROLE_MLP_NORM
+                                                             : TDM_ROLE_FINAL_NORM;
+    uint32_t unit = op->part == TDM_PART_FINAL_NORM ? tdm_model_head_unit(model) : op->layer;
+    const struct tdm_tensor *tensor = tdm_model_tensor(model, unit, role);
+    if (tensor == NULL)
+        return tdm_fail(err, TDM_INTERNAL, "op %llu: no norm in part %d of unit %u",
+                        (unsigned long long)op->number, (int)op->part, op->layer);
+    *offset = tensor->offset;
+    return TDM_OK;
+}
+
+uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens)
+{
+    (void)tokens;
+    return tdm_cuda_rms_norm_grad_scratch(model->hidden);
+}
+
+enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_operand *x = &launch->operand[0], *w = &launch->operand[1];
+    uint64_t offset;
+    enum tdm_status status = norm_tensor(launch, &offset, err);
+    if (status != TDM_OK)
+        return status;
+    return (x->dtype == TDM_DTYPE_FP32 ? tdm_cuda_rms_norm_fp32 : tdm_cuda_rms_norm)(
+        x->data, tdm_operand_at(w, offset), w->dtype, launch->op->tokens, model->hidden,
+        (float)model->norm_epsilon, launch->operand[2].data, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_operand *operand = launch->operand;
+    uint64_t offset;
+    enum tdm_status status = norm_tensor(launch, &offset, err);
+    if (status != TDM_OK)
+        return status;
+    return tdm_cuda_rms_norm_grad(whole(&operand[0]), tdm_array_at(&operand[1], offset),
+                                  whole(&operand[2]), launch->op->tokens, model->hidden,
+                                  (float)model->norm_epsilon, adds(&operand[3]), whole(&operand[3]),
+                                  adds(&operand[4]), tdm_array_at(&operand[4], offset),
+                                  executor->scratch, tdm_cuda_compute(executor), err);
+}
+
+/* ---- RoPE ---- */
+
+uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens)
+{
+    (void)tokens;
+    return tdm_cuda_turn_scratch(model->head_dim);
+}
+
+/* What all turns of an op's chunk have; `weights`: the operand with QK-norm's, if there is one. */
+static struct tdm_turn turn_of(const struct tdm_executor *executor, const struct tdm_launch *launch,
+                               uint32_t heads, uint32_t weights, bool back)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    struct tdm_turn turn = {.tokens = op->tokens,
+                            .first_token = launch->program->chunks[op->chunk].first_token,
+                            .documents = tdm_cuda_documents(executor, launch),
+                            .heads = heads,
+                            .head_dim = model->head_dim,
+                            .back = back,
+                            .frequencies = executor->frequencies,
+                            .factor = executor->rope_factor,
+                            .epsilon = (float)model->norm_epsilon};
+    if (op->part == TDM_PART_Q_NORM || op->part == TDM_PART_K_NORM) {
+        const struct tdm_tensor *tensor = tdm_model_tensor(
+            model, op->layer, op->part == TDM_PART_Q_NORM ? TDM_ROLE_Q_NORM : TDM_ROLE_K_NORM);
+        turn.weight = tdm_array_at(&launch->operand[weights], tensor->offset);
+        if (back) {
+            turn.dw = tdm_array_at(&launch->operand[weights + 1], tensor->offset);
+            turn.add_weight = adds(&launch->operand[weights + 1]);
+        }
+    }
+    return turn;
+}
+
+/* Rows of `heads` heads. */
+static struct tdm_heads rows_of(const struct tdm_launch *launch, uint32_t operand, uint64_t heads)
+{
+    return (struct tdm_heads){.array = whole(&launch->operand[operand]),
+                              .stride = heads * launch->program->schedule->model->head_dim};
+}
+
+static struct tdm_heads pages_of(const struct tdm_launch *launch, uint32_t operand)
+{
+    return (struct tdm_heads){.array = whole(&launch->operand[operand]),
+                              .page_tokens = launch->program->schedule->page_tokens};
+}
+
+enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                  struct tdm_error *err)
+{
+    uint32_t heads = launch->program->schedule->model->query_heads;
+    struct tdm_turn turn = turn_of(executor, launch, heads, 1, false);
+    turn.from = rows_of(launch, 0, heads);
+    turn.to = rows_of(launch, turn.weight.data != NULL ? 2 : 0, heads);
+    return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err)
+{
+    uint32_t heads = launch->program->schedule->model->query_heads;
+    struct tdm_turn turn = turn_of(executor, launch, heads, 2, true);
+    turn.from = turn.to = rows_of(launch, 0, heads);
+    turn.raw = rows_of(launch, 1, heads);
+    return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
+                                      const struct tdm_launch *launch, struct tdm_error *err)
+{
+    uint32_t heads = launch->program->schedule->model->kv_heads;
+    struct tdm_turn turn = turn_of(executor, launch, heads, 2, false);
+    turn.straight = heads;
+    turn.from = rows_of(launch, 0, 2 * (uint64_t)heads);
+    turn.to = pages_of(launch, 1);
+    return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
+                                          const struct tdm_launch *launch, struct tdm_error *err)
+{
+    uint32_t heads = launch->program->schedule->model->kv_heads;
+    struct tdm_turn turn = turn_of(executor, launch, heads, 3, true);
+    turn.straight = heads;
+    turn.from = pages_of(launch, 0);
+    turn.to = rows_of(launch, 1, 2 * (uint64_t)heads);
+    turn.raw = rows_of(launch, 2, 2 * (uint64_t)heads);
+    return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
+}
+
+/* ---- SwiGLU ---- */
+
+enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err)
+{
+    return tdm_cuda_swiglu(whole(&launch->operand[0]), launch->op->tokens,
+                           launch->program->schedule->model->intermediate,
+                           whole(&launch->operand[1]), tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err)
+{
+    return tdm_cuda_swiglu_grad(whole(&launch->operand[0]), whole(&launch->operand[1]),
+                                launch->op->tokens, launch->program->schedule->model->intermediate,
+                                tdm_cuda_compute(executor), err);
+}
+
+/* ---- the optimizer ---- */
+
+/* Operands, as enum tdm_op_kind numbers them. */
+enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORM, SECOND_GRADIENT };
+
+uint64_t tdm_cuda_optimizer_scratch(const struct tdm_model *model, uint64_t tokens)
+{
+    uint64_t most = 0;
+    (void)tokens;
+    for (uint32_t u = 0; u < model->unit_count; u++) {
+        uint64_t blocks = 0;
+        for (uint32_t i = 0; i < model->units[u].tensor_count; i++)
+            blocks +=
+                tdm_cuda_update_blocks(model->tensors[model->units[u].first_tensor + i].elements);
+        most = blocks > most ? blocks : most;
+    }
+    return most * sizeof(double);
+}
+
+enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_optimizer_settings *settings = &schedule->optimizer;
+    const struct tdm_unit *unit = &schedule->model->units[launch->op->layer];
+    const struct tdm_operand *operand = launch->operand;
+    const struct tdm_step *step = launch->step;
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    double number = (double)step->number;
+    double *squares = (double *)executor->scratch;
+    uint64_t blocks = 0;
+    struct tdm_update update = {
+        .adamw = settings->kind != TDM_OPTIMIZER_SGD,
+        .beta1 = (float)settings->beta1,
+        .beta2 = (float)settings->beta2,
+        .rest1 = (float)(1.0 - settings->beta1),
+        .rest2 = (float)(1.0 - settings->beta2),
+        .step_rate = (float)(step->learning_rate / (1.0 - pow(settings->beta1, number))),
+        .root_scale = (float)(1.0 / sqrt(1.0 - pow(settings->beta2, number))),
+        .epsilon = (float)settings->epsilon,
+        .rate = (float)step->learning_rate,
+    };
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
+        uint32_t number_of_tensor = unit->first_tensor + i;
+        const struct tdm_tensor *tensor = &schedule->model->tensors[number_of_tensor];
+        update.elements = tensor->elements;
+        update.weights = tdm_array_at(&operand[WEIGHTS], tensor->offset);
+        update.gradient = tdm_array_at(&operand[GRADIENT], tensor->offset);
+        update.second_gradient = tdm_array_at(&operand[SECOND_GRADIENT], tensor->offset);
+        update.master = tdm_array_at(&operand[MASTER], tensor->offset);
+        update.moment1 = tdm_array_at(&operand[MOMENT1], tensor->offset);
+        update.moment2 = tdm_array_at(&operand[MOMENT2], tensor->offset);
+        update.decay = tensor->rows > 1 ? (float)settings->weight_decay : 0.0f;
+        update.random_stream = tdm_random_stream(step->seed, step->number, number_of_tensor);
+        status = tdm_cuda_update(&update, squares + blocks, stream, err);
+        blocks += tdm_cuda_update_blocks(tensor->elements);
+    }
+    if (status != TDM_OK || operand[NORM].data == NULL)
+        return status;
+    return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[NORM].data, stream, err);
+}
