@@ -56,7 +56,10 @@ enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
     struct tdm_attend attend = attend_of(executor, launch);
     cudaStream_t stream = tdm_cuda_compute(executor);
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
-    return status == TDM_OK ? tdm_cuda_attention_plain(&attend, stream, err) : status;
+    if (status != TDM_OK)
+        return status;
+    return (tdm_cuda_attention_suits(&attend) ? tdm_cuda_attention
+                                              : tdm_cuda_attention_plain)(&attend, stream, err);
 }
 
 enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
@@ -73,5 +76,9 @@ enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
     attend.written_slots = written->data != NULL ? written->slots : 0;
     attend.gradient_slot_elements = gradients->slot_bytes / tdm_dtype_bytes(gradients->dtype);
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
-    return status == TDM_OK ? tdm_cuda_attention_grad_plain(&attend, stream, err) : status;
+    if (status != TDM_OK)
+        return status;
+    return (tdm_cuda_attention_suits(&attend)
+                ? tdm_cuda_attention_grad
+                : tdm_cuda_attention_grad_plain)(&attend, stream, err);
 }

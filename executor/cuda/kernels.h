@@ -205,6 +205,15 @@ struct tdm_attend {
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 
+/* Do the tensor cores serve it? bf16, head dim 64 or 128. */
+bool tdm_cuda_attention_suits(const struct tdm_attend *attend);
+
+/* Attention on tensor cores, where they serve it. `from` must be filled. */
+enum tdm_status tdm_cuda_attention(const struct tdm_attend *attend, cudaStream_t stream,
+                                   struct tdm_error *err);
+enum tdm_status tdm_cuda_attention_grad(const struct tdm_attend *attend, cudaStream_t stream,
+                                        struct tdm_error *err);
+
 /* Attention on CUDA cores, in fp32: any head dim up to 512, any dtypes. `from` must be filled. */
 enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *attend, cudaStream_t stream,
                                          struct tdm_error *err);

@@ -3,6 +3,8 @@
 cuda_sources = \
 	executor/cuda/arena.c \
 	executor/cuda/attend.c \
+	executor/cuda/attention.cu \
+	executor/cuda/attention_grad.cu \
 	executor/cuda/attention_plain.cu \
 	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
@@ -12,6 +14,7 @@ cuda_sources = \
 	executor/cuda/head.c \
 	executor/cuda/kernels.h \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
+	executor/cuda/mma.cuh \
 	executor/cuda/norm.cu executor/cuda/norm.h \
 	executor/cuda/norm_grad.cu \
 	executor/cuda/optimizer.cu \
@@ -22,7 +25,8 @@ cuda_sources = \
 	executor/cuda/rows.c \
 	executor/cuda/softmax.cu \
 	executor/cuda/sums.cu \
-	executor/cuda/swiglu.cu
+	executor/cuda/swiglu.cu \
+	executor/cuda/tiles.cuh
 
 if HAVE_CUDA
 libexecutor_a_SOURCES += $(cuda_sources)

@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(THREADS)
     rms_norm_grad(const X *x, tdm_array weight, const X *dy, uint64_t rows, uint32_t hidden,
                   float epsilon, bool add_input, X *dx, float *partial)
 {
-    extern __shared__ float dw[]; /* [hidden] */
+    extern __shared__ __align__(16) float dw[]; /* [hidden] */
     const uint64_t begin = rows * blockIdx.x / SLICES, end = rows * (blockIdx.x + 1) / SLICES;
     for (uint32_t i = threadIdx.x * W; i < hidden; i += THREADS * W) {
         const float zeros[W] = {};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and tiles of rows of bf16 in
+ * shared memory that feed them.
+ *
+ * tdm_mma computes C [16, 8] += A [16, 16] B [16, 8]. With g = lane / 4 and j = lane % 4 * 2 a lane holds
+ *
+ *     C: c[0], c[1] at (g, j), (g, j + 1);  c[2], c[3] at (g + 8, j), (g + 8, j + 1)
+ *     A: a[0] at (g, j);  a[1] at (g + 8, j);  a[2] at (g, j + 8);  a[3] at (g + 8, j + 8); pairs
+ *     B: b0 at (j, g), (j + 1, g);  b1 at (j + 8, g), (j + 9, g)
+ *
+ * so that two blocks of C, rounded and packed, are an A. PTX ISA, 9.7.14.5.8.
+ *
+ * A tile has rows of D elements; 16-byte pieces of row r lie in the order piece ^ (r % 8), so that the
+ * eight rows that a part of ldmatrix reads lie in different banks.
+ */
+#ifndef TDM_EXECUTOR_CUDA_MMA_CUH
+#define TDM_EXECUTOR_CUDA_MMA_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+/* ---- instructions ---- */
+
+/* Four 8 x 8 matrices; a lane gives the address of one row: lane i of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void tdm_ldmatrix(uint32_t (&to)[4], const __nv_bfloat16 *row)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* The same, each matrix transposed. */
+static __device__ __forceinline__ void tdm_ldmatrix_turned(uint32_t (&to)[4],
+                                                           const __nv_bfloat16 *row)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void tdm_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Copies 16 bytes to shared memory without waiting; zeros if there is nothing to copy. */
+static __device__ __forceinline__ void tdm_copy_async(__nv_bfloat16 *to, const __nv_bfloat16 *from,
+                                                      bool is_there)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    const uint32_t bytes = is_there ? 16u : 0u;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(address), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+/* Ends a group of copies. */
+static __device__ __forceinline__ void tdm_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most N of the thread's groups are under way. */
+template <int N> static __device__ __forceinline__ void tdm_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* 2^x; 0 for -infinity. */
+static __device__ __forceinline__ float tdm_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif
