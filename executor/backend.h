@@ -101,10 +101,10 @@ struct tdm_backend {
     uint64_t (*outside_bytes)(const struct tdm_executor *executor);
 };
 
-/* "cpu", "null". NULL-terminated table of what this build has. */
+/* "cpu", "cuda" (with CUDA), "null". NULL-terminated table of what this build has. */
 extern const struct tdm_backend *const tdm_backends[];
 
-/* Finds a backend by name; TDM_USAGE names those that this build has. */
+/* Finds a backend by name; TDM_USAGE says which there are, or that this build has no cuda. */
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err);
 

@@ -6,7 +6,6 @@
 
 #include "executor/backends.h"
 
-#include <stdio.h>
 #include <string.h>
 
 const struct tdm_backend *const tdm_backends[] = {
@@ -21,16 +20,14 @@ const struct tdm_backend *const tdm_backends[] = {
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err)
 {
-    char names[128] = "";
-    size_t length = 0;
     for (int i = 0; tdm_backends[i] != NULL; i++) {
         if (strcmp(name, tdm_backends[i]->name) == 0) {
             *backend = tdm_backends[i];
             return TDM_OK;
         }
-        if (length < sizeof(names))
-            length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
-                                       i > 0 ? ", " : "", tdm_backends[i]->name);
     }
-    return tdm_fail(err, TDM_USAGE, "no backend \"%s\" in this build, which has %s", name, names);
+    if (strcmp(name, "cuda") != 0)
+        return tdm_fail(err, TDM_USAGE, "no backend \"%s\"; there are cpu, cuda, null", name);
+    tdm_fail(err, TDM_USAGE, "this build has no backend \"cuda\"");
+    return tdm_hint(err, "install CUDA and run configure again, which says what it found");
 }

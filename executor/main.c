@@ -21,6 +21,7 @@ static const char help[] =
     "at the planned size; several schedules run one after the other in it, each from fresh weights.\n"
     "\n"
     "  --backend NAME     cpu: computes on this machine's cores (default)\n"
+    "                     cuda: on an NVIDIA GPU, where the build has CUDA\n"
     "                     null: walks the program and counts, computes nothing\n"
     "  --weights WEIGHTS  random:SEED (default random:0); SEED also chooses where sequences begin\n"
     "                     and rounds stochastically\n"
