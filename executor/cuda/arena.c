@@ -169,8 +169,15 @@ enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct td
                                   struct tdm_error *err)
 {
     const struct tdm_op *op = launch->op;
-    return TDM_CUDA(cudaMemcpyAsync(launch->operand[1].data, launch->operand[0].data,
-                                    op->access[0].bytes, cudaMemcpyDefault,
+    const struct tdm_operand *from = &launch->operand[0];
+    uint64_t bytes = op->access[0].bytes;
+    if (from->slots > 1) { /* slots are equal; the gaps between them go along */
+        struct tdm_tag what = op->access[0].before;
+        uint32_t last = what.chunk + from->slots - 1;
+        bytes = (from->slots - 1) * from->slot_bytes +
+                tdm_chunks_bytes(launch->program, what.content, last, last + 1);
+    }
+    return TDM_CUDA(cudaMemcpyAsync(launch->operand[1].data, from->data, bytes, cudaMemcpyDefault,
                                     executor->lanes[op->lane].stream),
                     err);
 }

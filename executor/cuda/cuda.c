@@ -41,12 +41,14 @@ static const tdm_cuda_op ops[TDM_OP_KINDS] = {
     [TDM_OP_SWIGLU_GRAD] = tdm_cuda_run_swiglu_grad,
     [TDM_OP_HEAD] = tdm_cuda_run_head,
     [TDM_OP_LOSS] = tdm_cuda_run_head,
+    [TDM_OP_HEAD_GRAD] = tdm_cuda_run_head,
+    [TDM_OP_GRADIENT_NORM] = tdm_cuda_run_gradient_norm,
     [TDM_OP_OPTIMIZER] = tdm_cuda_run_optimizer,
 };
 
 static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
     tdm_cuda_norm_scratch,      tdm_cuda_rope_scratch, tdm_cuda_products_scratch,
-    tdm_cuda_attention_scratch, tdm_cuda_head_scratch, tdm_cuda_optimizer_scratch,
+    tdm_cuda_attention_scratch, tdm_cuda_head_scratch, tdm_cuda_gradient_norm_scratch,
 };
 
 static int64_t now_cuda(struct tdm_executor *executor)

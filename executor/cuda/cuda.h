@@ -105,7 +105,7 @@ uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_optimizer_scratch(const struct tdm_model *model, uint64_t tokens);
+uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens);
 
 /* The ops, operands as in enum tdm_op_kind. */
 typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,
@@ -148,6 +148,8 @@ enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err);
+enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
+                                           const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 

@@ -2,7 +2,8 @@
 /*
  * LM head and loss of a tile of tokens, forward and backward at once: logits, cross entropy, and the
  * gradients of the weights and of the normed rows, which these replace. TDM_OP_LOSS is the same
- * without gradients.
+ * without gradients. Where a tile has a part of the vocabulary only, TDM_OP_LOSS adds up the sums of
+ * its rows, and TDM_OP_HEAD_GRAD takes these and adds up the gradients of the rows in fp32.
  */
 #include "executor/cuda/cuda.h"
 
@@ -14,61 +15,105 @@ uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens)
     return tokens * sizeof(double);
 }
 
+/* Products of a tile: rows [tokens, hidden], entries of the weight [entries, hidden], logits. */
+struct products {
+    struct tdm_matrix rows, weight, logits;
+};
+
+static struct tdm_matrix transposed(struct tdm_matrix matrix)
+{
+    matrix.transposed = true;
+    return matrix;
+}
+
+static enum tdm_status multiply(struct tdm_executor *executor, uint64_t m, uint64_t n, uint64_t k,
+                                struct tdm_matrix a, struct tdm_matrix b, bool add,
+                                struct tdm_matrix c, struct tdm_error *err)
+{
+    struct tdm_multiplication product = {.m = m, .n = n, .c = c, .add = add, .terms = 1};
+    product.term[0].k = k;
+    product.term[0].a = a;
+    product.term[0].b = b;
+    return tdm_cuda_multiply(executor->matmul, 1, &product, tdm_cuda_compute(executor), err);
+}
+
+/* Gradient of the rows: at once, or summed over the tiles of the vocabulary and then stored. */
+static enum tdm_status rows_gradient(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                     const struct products *p, struct tdm_error *err)
+{
+    const struct tdm_op *op = launch->op;
+    uint64_t hidden = launch->program->schedule->model->hidden;
+    if (op->kind == TDM_OP_HEAD)
+        return multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false,
+                        p->rows, err);
+    const struct tdm_operand *sum = &launch->operand[6];
+    struct tdm_matrix to = {sum->data, sum->dtype, hidden, false};
+    enum tdm_status status = multiply(executor, op->tokens, hidden, op->entries, p->logits,
+                                      p->weight, sum->mode == TDM_ACCUMULATE, to, err);
+    if (status != TDM_OK || launch->operand[0].mode != TDM_ACCUMULATE)
+        return status;
+    return tdm_cuda_store(sum->data, op->tokens * hidden,
+                          (struct tdm_array){p->rows.data, p->rows.dtype},
+                          tdm_cuda_compute(executor), err);
+}
+
+static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *executor,
+                                                 const struct tdm_launch *launch)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_op *op = launch->op;
+    const struct tdm_operand *sums = &launch->operand[op->kind == TDM_OP_LOSS ? 4 : 5];
+    return (struct tdm_cross_entropy){
+        .logits = tdm_array_at(&launch->operand[3], 0),
+        .targets = (const int32_t *)launch->operand[1].data +
+                   launch->program->chunks[op->chunk].tokens + op->first_row,
+        .rows = op->tokens,
+        .first_entry = op->first_entry,
+        .entries = op->entries,
+        .vocabulary = schedule->model->vocabulary,
+        .per_token = 1.0 / (double)tdm_schedule_trained_tokens(schedule),
+        .sums = op->kind == TDM_OP_HEAD ? NULL : sums->data,
+        .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,
+        .adds = op->kind == TDM_OP_LOSS && sums->data != NULL && sums->mode == TDM_ACCUMULATE,
+        .backward = op->kind != TDM_OP_LOSS,
+        .losses = (double *)executor->scratch,
+        .fault = executor->fault,
+    };
+}
+
 enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    const struct tdm_model *model = schedule->model;
+    const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *normed = &launch->operand[0], *tokens = &launch->operand[1];
-    const struct tdm_operand *w = &launch->operand[2], *logits = &launch->operand[3];
-    bool backward = op->kind == TDM_OP_HEAD;
-    const struct tdm_operand *dw = &launch->operand[4], *loss = &launch->operand[backward ? 5 : 4];
+    const struct tdm_operand *normed = &launch->operand[0], *w = &launch->operand[2];
+    const struct tdm_operand *logits = &launch->operand[3], *dw = &launch->operand[4];
+    const struct tdm_operand *loss = &launch->operand[5];
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
-    uint64_t hidden = model->hidden, vocabulary = model->vocabulary;
-    const int32_t *targets =
-        (const int32_t *)tokens->data + launch->program->chunks[op->chunk].tokens + op->first_row;
-    double *losses = (double *)executor->scratch;
-    double per_token = 1.0 / (double)tdm_schedule_trained_tokens(schedule);
-    cudaStream_t stream = tdm_cuda_compute(executor);
+    uint64_t hidden = model->hidden, at = tensor->offset + op->first_entry * hidden;
+    struct tdm_cross_entropy x = cross_entropy_of(executor, launch);
+    struct products p = {
+        {tdm_operand_at(normed, op->first_row * hidden), normed->dtype, hidden, false},
+        {tdm_operand_at(w, at), w->dtype, hidden, false},
+        {logits->data, logits->dtype, op->entries, false}};
 
-    struct tdm_matrix rows = {tdm_operand_at(normed, op->first_row * hidden), normed->dtype, hidden,
-                              false};
-    struct tdm_matrix weight = {tdm_operand_at(w, tensor->offset), w->dtype, hidden, false};
-    struct tdm_matrix tile = {logits->data, logits->dtype, vocabulary, false};
-    struct tdm_matrix weight_transposed = weight, tile_transposed = tile;
-    weight_transposed.transposed = tile_transposed.transposed = true;
-
-    struct tdm_multiplication forward = {.m = op->tokens, .n = vocabulary, .c = tile, .terms = 1};
-    forward.term[0].k = hidden;
-    forward.term[0].a = rows;
-    forward.term[0].b = weight_transposed;
-    enum tdm_status status = tdm_cuda_multiply(executor->matmul, 1, &forward, stream, err);
+    enum tdm_status status = multiply(executor, op->tokens, op->entries, hidden, p.rows,
+                                      transposed(p.weight), false, p.logits, err);
     if (status == TDM_OK)
+        status = tdm_cuda_cross_entropy(&x, tdm_cuda_compute(executor), err);
+    if (status == TDM_OK && op->kind != TDM_OP_HEAD_GRAD && loss->data != NULL)
         status =
-            tdm_cuda_cross_entropy(tdm_array_at(logits, 0), targets, op->tokens, model->vocabulary,
-                                   per_token, backward, losses, executor->fault, stream, err);
-    if (status == TDM_OK)
-        status = tdm_cuda_sum_values(losses, op->tokens, per_token, loss->mode == TDM_ACCUMULATE,
-                                     loss->data, stream, err);
-    if (status != TDM_OK || !backward)
+            tdm_cuda_sum_values(x.losses, op->tokens, x.per_token, loss->mode == TDM_ACCUMULATE,
+                                loss->data, tdm_cuda_compute(executor), err);
+    if (status != TDM_OK || !x.backward)
         return status;
 
-    struct tdm_multiplication to_weight = {.m = vocabulary, .n = hidden, .terms = 1};
-    to_weight.c = (struct tdm_matrix){tdm_operand_at(dw, tensor->offset), dw->dtype, hidden, false};
-    to_weight.add = dw->mode == TDM_ACCUMULATE;
-    to_weight.term[0].k = op->tokens;
-    to_weight.term[0].a = tile_transposed;
-    to_weight.term[0].b = rows;
-    status = tdm_cuda_multiply(executor->matmul, 1, &to_weight, stream, err);
-    if (status != TDM_OK)
-        return status;
-
-    struct tdm_multiplication to_rows = {.m = op->tokens, .n = hidden, .c = rows, .terms = 1};
-    to_rows.term[0].k = vocabulary;
-    to_rows.term[0].a = tile;
-    to_rows.term[0].b = weight;
-    return tdm_cuda_multiply(executor->matmul, 1, &to_rows, stream, err);
+    struct tdm_matrix to_weight = {tdm_operand_at(dw, at), dw->dtype, hidden, false};
+    bool add =
+        op->kind == TDM_OP_HEAD ? dw->mode == TDM_ACCUMULATE : !tdm_head_opens(launch->program, op);
+    status = multiply(executor, op->entries, hidden, op->tokens, transposed(p.logits), p.rows, add,
+                      to_weight, err);
+    return status == TDM_OK ? rows_gradient(executor, launch, &p, err) : status;
 }

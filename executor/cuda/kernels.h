@@ -150,12 +150,35 @@ enum tdm_status tdm_cuda_embed_grad(const int32_t *tokens, const int32_t *order,
 
 /* ---- softmax.cu ---- */
 
-/* losses[row] = log sum exp(logits) - logits[target], 0 without a target (negative). With `backward`
- * logits become (softmax - one at the target) * per_token, 0 without a target. */
-enum tdm_status tdm_cuda_cross_entropy(struct tdm_array logits, const int32_t *targets,
-                                       uint64_t rows, uint32_t vocabulary, double per_token,
-                                       bool backward, double *losses, struct tdm_fault *fault,
-                                       cudaStream_t stream, struct tdm_error *err);
+/* What makes a row's loss and gradient, of the vocabulary so far (TDM_HEAD_LSE). */
+struct tdm_row_sums {
+    double most, sum; /* the largest logit, sum of exp(logit - most) */
+    double target;    /* logit of the target; 0 while that is to come */
+};
+
+/* Rows of logits [rows, entries] of the entries of the vocabulary from `first_entry` on. */
+struct tdm_cross_entropy {
+    struct tdm_array logits;
+    const int32_t *targets; /* [rows]; negative: none */
+    uint64_t rows;
+    uint32_t first_entry, entries, vocabulary;
+    double per_token;          /* what gradients are multiplied by */
+    struct tdm_row_sums *sums; /* [rows]; NULL: nobody needs them */
+    bool sums_are_there;       /* of the whole vocabulary */
+    bool adds;                 /* to the sums that are there */
+    bool backward;             /* logits become (softmax - one at the target) * per_token */
+    double *losses;            /* [rows]: log sum exp(logits) - logit of the target */
+    struct tdm_fault *fault;
+};
+
+enum tdm_status tdm_cuda_cross_entropy(const struct tdm_cross_entropy *x, cudaStream_t stream,
+                                       struct tdm_error *err);
+
+/* ---- sums.cu, too ---- */
+
+/* to[i] = from[i], from fp32. */
+enum tdm_status tdm_cuda_store(const float *from, uint64_t count, struct tdm_array to,
+                               cudaStream_t stream, struct tdm_error *err);
 
 /* ---- optimizer.cu ---- */
 
@@ -166,14 +189,22 @@ struct tdm_update {
     bool adamw; /* else SGD */
     float beta1, beta2, rest1, rest2, step_rate, root_scale, epsilon, rate, decay;
     uint64_t random_stream; /* random.h: of (seed, step, tensor) */
+    /* the gradient is clipped by clip_norm / norm; norm is the root of the sum of `norm_count` sums of
+     * squares, `norm_stride` apart; 0: it is not */
+    const double *norms;
+    uint32_t norm_count;
+    uint64_t norm_stride;
+    double clip_norm;
 };
 
-/* Blocks of an update, each of which leaves a sum of squares. */
-uint32_t tdm_cuda_update_blocks(uint64_t elements);
+enum tdm_status tdm_cuda_update(const struct tdm_update *update, cudaStream_t stream,
+                                struct tdm_error *err);
 
-/* Updates; squares [tdm_cuda_update_blocks()] receives the sums of squares of the gradient. */
-enum tdm_status tdm_cuda_update(const struct tdm_update *update, double *squares,
-                                cudaStream_t stream, struct tdm_error *err);
+/* Sums of squares of a gradient, of which tdm_cuda_square_blocks() come out. */
+uint32_t tdm_cuda_square_blocks(uint64_t elements);
+enum tdm_status tdm_cuda_squares(struct tdm_array gradient, struct tdm_array second_gradient,
+                                 uint64_t elements, double *squares, cudaStream_t stream,
+                                 struct tdm_error *err);
 
 /* ---- attention ---- */
 

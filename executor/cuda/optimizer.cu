@@ -102,12 +102,61 @@ static __device__ __forceinline__ void store_weights(const tdm_update &x, uint64
         store_halves<W>(x.master, i, low);
 }
 
+/* What the gradient is scaled by. A norm that is no number clips nothing: it is to be seen. */
+static __device__ float clip_scale(const tdm_update &x)
+{
+    __shared__ float scale;
+    if (x.norm_count == 0)
+        return 1.0f;
+    if (threadIdx.x == 0) {
+        double squares = 0.0;
+        for (uint32_t i = 0; i < x.norm_count; i++)
+            squares += x.norms[i * x.norm_stride];
+        const double norm = sqrt(squares);
+        scale = norm > x.clip_norm ? (float)(x.clip_norm / norm) : 1.0f;
+    }
+    __syncthreads();
+    return scale;
+}
+
+/* Elements [i, i + W) of the gradient, the sum of both parts of a tied tensor. */
+template <int W>
+static __device__ __forceinline__ void
+load_gradient(const tdm_array &gradient, const tdm_array &second, uint64_t i, float (&sum)[W])
+{
+    tdm_load<W>(gradient, i, sum);
+    if (second.data != NULL) {
+        float other[W];
+        tdm_load<W>(second, i, other);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum[j] += other[j];
+    }
+}
+
 template <int W>
 static __global__ void __launch_bounds__(THREADS)
-    update(const tdm_update x, bool random_due, double *squares)
+    sum_squares(tdm_array gradient, tdm_array second, uint64_t elements, double *squares)
 {
     const uint64_t step = (uint64_t)gridDim.x * THREADS * W;
     double sum = 0.0;
+    for (uint64_t i = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * W; i < elements; i += step) {
+        float value[W];
+        load_gradient<W>(gradient, second, i, value);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum += (double)value[j] * (double)value[j];
+    }
+    sum = tdm_block_sum(sum);
+    if (threadIdx.x == 0)
+        squares[blockIdx.x] = sum;
+}
+
+template <int W>
+static __global__ void __launch_bounds__(THREADS) update(const tdm_update x, bool random_due)
+{
+    const uint64_t step = (uint64_t)gridDim.x * THREADS * W;
+    const float scale = clip_scale(x);
     for (uint64_t i = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * W; i < x.elements;
          i += step) {
         float weight[W], gradient[W], first[W], second[W];
@@ -118,16 +167,10 @@ static __global__ void __launch_bounds__(THREADS)
                 random[j] = tdm_random_draw(x.random_stream, i + j);
         }
         load_weights<W>(x, i, weight);
-        tdm_load<W>(x.gradient, i, gradient);
-        if (x.second_gradient.data != NULL) {
-            tdm_load<W>(x.second_gradient, i, first);
-#pragma unroll
-            for (int j = 0; j < W; j++)
-                gradient[j] += first[j];
-        }
+        load_gradient<W>(x.gradient, x.second_gradient, i, gradient);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            sum += (double)gradient[j] * (double)gradient[j];
+            gradient[j] *= scale;
         if (x.adamw) {
             tdm_load<W>(x.moment1, i, first);
             tdm_load<W>(x.moment2, i, second);
@@ -148,29 +191,49 @@ static __global__ void __launch_bounds__(THREADS)
         }
         store_weights<W>(x, i, weight, random);
     }
-    sum = tdm_block_sum(sum);
-    if (threadIdx.x == 0)
-        squares[blockIdx.x] = sum;
 }
 
-extern "C" uint32_t tdm_cuda_update_blocks(uint64_t elements)
+static uint32_t blocks_for(uint64_t elements)
 {
     return tdm_blocks(elements, (uint64_t)THREADS * VECTOR, MOST_BLOCKS);
 }
 
-extern "C" enum tdm_status tdm_cuda_update(const struct tdm_update *x, double *squares,
-                                           cudaStream_t stream, struct tdm_error *err)
+extern "C" enum tdm_status tdm_cuda_update(const struct tdm_update *x, cudaStream_t stream,
+                                           struct tdm_error *err)
 {
     const void *const pointers[] = {x->weights.data, x->gradient.data, x->second_gradient.data,
                                     x->master.data,  x->moment1.data,  x->moment2.data};
-    const uint32_t blocks = tdm_cuda_update_blocks(x->elements);
+    const uint32_t blocks = blocks_for(x->elements);
     const bool random_due = (x->weights.dtype == TDM_DTYPE_BF16 && x->master.data == NULL) ||
                             (x->moment1.data != NULL && x->moment1.dtype == TDM_DTYPE_BF16);
     if (blocks == 0)
         return TDM_OK;
     if (tdm_in_eights(x->elements, pointers, 6))
-        update<VECTOR><<<blocks, THREADS, 0, stream>>>(*x, random_due, squares);
+        update<VECTOR><<<blocks, THREADS, 0, stream>>>(*x, random_due);
     else
-        update<1><<<blocks, THREADS, 0, stream>>>(*x, random_due, squares);
+        update<1><<<blocks, THREADS, 0, stream>>>(*x, random_due);
     return tdm_cuda_status(cudaGetLastError(), "optimizer launch", err);
+}
+
+extern "C" uint32_t tdm_cuda_square_blocks(uint64_t elements)
+{
+    return blocks_for(elements);
+}
+
+extern "C" enum tdm_status tdm_cuda_squares(struct tdm_array gradient,
+                                            struct tdm_array second_gradient, uint64_t elements,
+                                            double *squares, cudaStream_t stream,
+                                            struct tdm_error *err)
+{
+    const void *const pointers[] = {gradient.data, second_gradient.data};
+    const uint32_t blocks = blocks_for(elements);
+    if (blocks == 0)
+        return TDM_OK;
+    if (tdm_in_eights(elements, pointers, 2))
+        sum_squares<VECTOR>
+            <<<blocks, THREADS, 0, stream>>>(gradient, second_gradient, elements, squares);
+    else
+        sum_squares<1>
+            <<<blocks, THREADS, 0, stream>>>(gradient, second_gradient, elements, squares);
+    return tdm_cuda_status(cudaGetLastError(), "gradient norm launch", err);
 }

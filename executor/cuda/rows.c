@@ -216,12 +216,9 @@ enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
                                 tdm_cuda_compute(executor), err);
 }
 
-/* ---- the optimizer ---- */
+/* ---- gradient norms and the optimizer ---- */
 
-/* Operands, as enum tdm_op_kind numbers them. */
-enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORM, SECOND_GRADIENT };
-
-uint64_t tdm_cuda_optimizer_scratch(const struct tdm_model *model, uint64_t tokens)
+uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens)
 {
     uint64_t most = 0;
     (void)tokens;
@@ -229,11 +226,36 @@ uint64_t tdm_cuda_optimizer_scratch(const struct tdm_model *model, uint64_t toke
         uint64_t blocks = 0;
         for (uint32_t i = 0; i < model->units[u].tensor_count; i++)
             blocks +=
-                tdm_cuda_update_blocks(model->tensors[model->units[u].first_tensor + i].elements);
+                tdm_cuda_square_blocks(model->tensors[model->units[u].first_tensor + i].elements);
         most = blocks > most ? blocks : most;
     }
     return most * sizeof(double);
 }
+
+enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
+                                           const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_unit *unit = &model->units[launch->op->layer];
+    const struct tdm_operand *operand = launch->operand;
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    double *squares = (double *)executor->scratch;
+    uint64_t blocks = 0;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        status = tdm_cuda_squares(tdm_array_at(&operand[0], tensor->offset),
+                                  tdm_array_at(&operand[2], tensor->offset), tensor->elements,
+                                  squares + blocks, stream, err);
+        blocks += tdm_cuda_square_blocks(tensor->elements);
+    }
+    if (status != TDM_OK)
+        return status;
+    return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[1].data, stream, err);
+}
+
+/* Operands of the optimizer, as enum tdm_op_kind numbers them. */
+enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORMS, SECOND_GRADIENT };
 
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
@@ -243,10 +265,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
     const struct tdm_unit *unit = &schedule->model->units[launch->op->layer];
     const struct tdm_operand *operand = launch->operand;
     const struct tdm_step *step = launch->step;
-    cudaStream_t stream = tdm_cuda_compute(executor);
     double number = (double)step->number;
-    double *squares = (double *)executor->scratch;
-    uint64_t blocks = 0;
     struct tdm_update update = {
         .adamw = settings->kind != TDM_OPTIMIZER_SGD,
         .beta1 = (float)settings->beta1,
@@ -257,6 +276,10 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
         .root_scale = (float)(1.0 / sqrt(1.0 - pow(settings->beta2, number))),
         .epsilon = (float)settings->epsilon,
         .rate = (float)step->learning_rate,
+        .norms = operand[NORMS].data,
+        .norm_count = operand[NORMS].data != NULL ? operand[NORMS].slots : 0,
+        .norm_stride = operand[NORMS].slot_bytes / sizeof(double),
+        .clip_norm = settings->clip_norm,
     };
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
@@ -271,10 +294,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
         update.moment2 = tdm_array_at(&operand[MOMENT2], tensor->offset);
         update.decay = tensor->rows > 1 ? (float)settings->weight_decay : 0.0f;
         update.random_stream = tdm_random_stream(step->seed, step->number, number_of_tensor);
-        status = tdm_cuda_update(&update, squares + blocks, stream, err);
-        blocks += tdm_cuda_update_blocks(tensor->elements);
+        status = tdm_cuda_update(&update, tdm_cuda_compute(executor), err);
     }
-    if (status != TDM_OK || operand[NORM].data == NULL)
-        return status;
-    return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[NORM].data, stream, err);
+    return status;
 }

@@ -3,9 +3,10 @@
  * Cross entropy of rows of logits, and their gradients in their place:
  * (softmax - one at the target) * per_token.
  *
- * A block has a row [vocabulary]: it reads it once for the maximum and the sum of exponentials, which
+ * A block has a row [entries]: it reads it once for the maximum and the sum of exponentials, which
  * every thread keeps for its own columns and rescales when its maximum rises, and once more, mostly
- * from the L2, to write the gradient. Without `backward` it reads the row once.
+ * from the L2, to write the gradient. Where a row has a part of the vocabulary only, its sums join those
+ * of the parts before, and gradients come in a pass of their own, when the sums are complete.
  */
 #include "executor/cuda/device.cuh"
 
@@ -47,31 +48,21 @@ static __device__ softmax block_softmax(softmax mine)
     return all;
 }
 
-template <typename T, int W>
-static __global__ void __launch_bounds__(THREADS)
-    cross_entropy(T *logits, const int32_t *targets, uint32_t vocabulary, double per_token,
-                  bool backward, double *losses, tdm_fault *fault)
+static __device__ __forceinline__ tdm_row_sums join(tdm_row_sums a, tdm_row_sums b)
 {
-    const uint64_t row = blockIdx.x;
-    const int32_t target = targets[row];
-    T *line = logits + row * vocabulary;
-    if (target < 0 || (uint32_t)target >= vocabulary) {
-        if (threadIdx.x == 0) {
-            losses[row] = 0.0;
-            if (target >= 0) {
-                fault->token = target;
-                fault->row = row + 1;
-            }
-        }
-        const float zeros[W] = {};
-        for (uint32_t column = threadIdx.x * W; column < vocabulary && backward;
-             column += THREADS * W)
-            tdm_store<W>(line, column, zeros);
-        return;
-    }
+    tdm_row_sums both;
+    both.most = fmax(a.most, b.most);
+    both.sum = a.sum * exp(a.most - both.most) + b.sum * exp(b.most - both.most);
+    both.target = a.target + b.target;
+    return both;
+}
 
+/* Of the block's row, the same in every thread; `target` is the target's column, or beyond the row. */
+template <typename T, int W>
+static __device__ tdm_row_sums sum_row(const T *line, uint32_t entries, uint32_t target)
+{
     softmax mine = {-INFINITY, 0.0f};
-    for (uint32_t column = threadIdx.x * W; column < vocabulary; column += THREADS * W) {
+    for (uint32_t column = threadIdx.x * W; column < entries; column += THREADS * W) {
         float value[W];
         tdm_load<W>(line, column, value);
         float most = mine.most;
@@ -87,46 +78,83 @@ static __global__ void __launch_bounds__(THREADS)
             mine.sum += __expf(value[j] - mine.most);
     }
     const softmax all = block_softmax(mine);
-    const float at_target = tdm_get(line, (uint32_t)target);
-    const double lse = (double)all.most + log((double)all.sum);
-    if (threadIdx.x == 0)
-        losses[row] = lse - (double)at_target;
-    if (!backward)
+    tdm_row_sums row;
+    row.most = (double)all.most;
+    row.sum = (double)all.sum;
+    row.target = target < entries ? (double)tdm_get(line, target) : 0.0;
+    return row;
+}
+
+template <typename T, int W>
+static __global__ void __launch_bounds__(THREADS) cross_entropy(const tdm_cross_entropy x)
+{
+    const uint64_t row = blockIdx.x;
+    const int32_t target = x.targets[row];
+    T *line = (T *)x.logits.data + row * x.entries;
+    if (target < 0 || (uint32_t)target >= x.vocabulary) {
+        if (threadIdx.x == 0) {
+            const tdm_row_sums none = {};
+            x.losses[row] = 0.0;
+            if (x.sums != NULL)
+                x.sums[row] = none;
+            if (target >= 0) {
+                x.fault->token = target;
+                x.fault->row = row + 1;
+            }
+        }
+        const float zeros[W] = {};
+        for (uint32_t column = threadIdx.x * W; column < x.entries && x.backward;
+             column += THREADS * W)
+            tdm_store<W>(line, column, zeros);
+        return;
+    }
+
+    /* beyond the row where it is of other entries, on either side */
+    const uint32_t at = (uint32_t)target - x.first_entry;
+    tdm_row_sums sums;
+    if (x.sums_are_there) {
+        sums = x.sums[row];
+    } else {
+        sums = sum_row<T, W>(line, x.entries, at);
+        if (x.adds)
+            sums = join(x.sums[row], sums);
+    }
+    const double loss = sums.most + log(sums.sum) - sums.target;
+    __syncthreads(); /* everybody has read the target's logit, and the sums so far */
+    if (threadIdx.x == 0) {
+        x.losses[row] = loss;
+        if (x.sums != NULL)
+            x.sums[row] = sums;
+    }
+    if (!x.backward)
         return;
 
-    const float scale = (float)(per_token / (double)all.sum);
-    __syncthreads(); /* everybody has read the target's logit */
-    for (uint32_t column = threadIdx.x * W; column < vocabulary; column += THREADS * W) {
+    const float most = (float)sums.most, scale = (float)(x.per_token / sums.sum);
+    for (uint32_t column = threadIdx.x * W; column < x.entries; column += THREADS * W) {
         float value[W];
         tdm_load<W>(line, column, value);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            value[j] = __expf(value[j] - all.most) * scale;
-            if (column + j == (uint32_t)target) /* p - 1 without cancellation near p = 1 */
-                value[j] = (float)(expm1((double)at_target - lse) * per_token);
+            value[j] = __expf(value[j] - most) * scale;
+            if (column + j == at) /* p - 1 without cancellation near p = 1 */
+                value[j] = (float)(expm1(-loss) * x.per_token);
         }
         tdm_store<W>(line, column, value);
     }
 }
 
-extern "C" enum tdm_status tdm_cuda_cross_entropy(struct tdm_array logits, const int32_t *targets,
-                                                  uint64_t rows, uint32_t vocabulary,
-                                                  double per_token, bool backward, double *losses,
-                                                  struct tdm_fault *fault, cudaStream_t stream,
-                                                  struct tdm_error *err)
+extern "C" enum tdm_status tdm_cuda_cross_entropy(const struct tdm_cross_entropy *x,
+                                                  cudaStream_t stream, struct tdm_error *err)
 {
-    const void *const pointers[] = {logits.data};
-    const bool eights = tdm_in_eights(vocabulary, pointers, 1);
-    const unsigned blocks = (unsigned)rows;
-    enum tdm_status status = tdm_with_type(logits.dtype, err, [&](auto *type) {
+    const void *const pointers[] = {x->logits.data};
+    const bool eights = tdm_in_eights(x->entries, pointers, 1);
+    const unsigned blocks = (unsigned)x->rows;
+    enum tdm_status status = tdm_with_type(x->logits.dtype, err, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        T *x = (T *)logits.data;
         if (eights)
-            cross_entropy<T, 8><<<blocks, THREADS, 0, stream>>>(x, targets, vocabulary, per_token,
-                                                                backward, losses, fault);
+            cross_entropy<T, 8><<<blocks, THREADS, 0, stream>>>(*x);
         else
-            cross_entropy<T, 1><<<blocks, THREADS, 0, stream>>>(x, targets, vocabulary, per_token,
-                                                                backward, losses, fault);
+            cross_entropy<T, 1><<<blocks, THREADS, 0, stream>>>(*x);
     });
     return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "cross_entropy launch", err)
                             : status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sums with a fixed order: of columns (gradients of biases), of slices that blocks left behind, of the
- * losses and squares of an op.
+ * losses and squares of an op; and sums in fp32 to where they are stored.
  *
  * Column sums read x [rows, columns] once: rows are cut into SLICES slices, whatever the GPU, a thread
  * adds up a column of a slice in fp32, and a second kernel the slices in double.
@@ -48,6 +48,32 @@ static __global__ void __launch_bounds__(1024)
     mine = tdm_block_sum(mine);
     if (threadIdx.x == 0)
         *sum = (add ? *sum : 0.0) + mine * factor;
+}
+
+template <int W>
+static __global__ void __launch_bounds__(THREADS)
+    store(const float *from, uint64_t count, tdm_array to)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    float value[W];
+    if (i >= count)
+        return;
+    tdm_load<W>(from, i, value);
+    tdm_store<W>(to, i, value);
+}
+
+extern "C" enum tdm_status tdm_cuda_store(const float *from, uint64_t count, struct tdm_array to,
+                                          cudaStream_t stream, struct tdm_error *err)
+{
+    const void *const pointers[] = {from, to.data};
+    if (count == 0)
+        return TDM_OK;
+    if (tdm_in_eights(count, pointers, 2))
+        store<8>
+            <<<tdm_blocks(count / 8, THREADS, INT32_MAX), THREADS, 0, stream>>>(from, count, to);
+    else
+        store<1><<<tdm_blocks(count, THREADS, INT32_MAX), THREADS, 0, stream>>>(from, count, to);
+    return tdm_cuda_status(cudaGetLastError(), "store launch", err);
 }
 
 extern "C" uint64_t tdm_cuda_column_sums_scratch(uint64_t columns)
