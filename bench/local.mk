@@ -2,10 +2,13 @@
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
 bench_programs = bench/nests bench/packing bench/packing_programs bench/scale
-gpu_bench_programs = bench/norm_bench
+gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
+bench_attention_bench_SOURCES = bench/attention_bench.c
+bench_attention_bench_CPPFLAGS = $(gpu_test_cppflags)
+bench_attention_bench_LDADD = $(gpu_test_libs)
 bench_norm_bench_SOURCES = bench/norm_bench.c
 bench_norm_bench_CPPFLAGS = $(gpu_test_cppflags)
 bench_norm_bench_LDADD = $(gpu_test_libs)

@@ -78,9 +78,13 @@ tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random
 tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
 
 gpu_tests = \
+	tests/gpu/attention_test \
 	tests/gpu/backend_test \
 	tests/gpu/copy_test \
 	tests/gpu/norm_test
+tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
+tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_attention_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_backend_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention on tensor cores against attention on CUDA cores in fp32, of the same bf16 inputs: shapes with
+ * whole and with ragged tiles, pages and chunks, documents, windows, dK and dV written and added.
+ *
+ * Error: norm of the difference over the norm of what is due. Bound: probabilities and their gradients are
+ * rounded to bf16 for the second product, outputs too: 2^-8 each at worst, less on average. What no key
+ * of the chunk has must stay as it was.
+ */
+#include "base/dtype.h"
+#include "executor/cuda/cuda_error.h"
+#include "executor/cuda/kernels.h"
+#include "tests/gpu/gpu_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BOUND 8e-3
+
+struct shape {
+    uint32_t head_dim, kv_heads, ratio;
+    uint64_t chunk_tokens, page_tokens;
+    uint64_t slots, tokens; /* slots of keys; queries: tokens of the last one */
+    uint64_t window;
+    uint32_t documents;
+};
+
+static const struct shape shapes[] = {
+    {128, 1, 1, 128, 128, 1, 128, 0, 1}, {128, 2, 2, 256, 128, 3, 256, 0, 1},
+    {64, 2, 3, 256, 64, 2, 256, 0, 1},   {128, 4, 7, 512, 128, 4, 512, 0, 1},
+    {128, 1, 2, 256, 128, 3, 100, 0, 1}, {64, 1, 1, 100, 30, 4, 77, 0, 1},
+    {128, 2, 1, 192, 64, 3, 192, 70, 1}, {128, 2, 4, 256, 128, 4, 256, 0, 5},
+    {64, 2, 2, 90, 16, 5, 90, 33, 9},    {128, 1, 5, 1000, 128, 2, 999, 0, 3},
+};
+
+static void die(const struct tdm_error *err)
+{
+    printf("Bail out! %s\n", err->message);
+    exit(1);
+}
+
+static void *host(uint64_t bytes)
+{
+    void *memory = calloc(bytes + 1, 1);
+    if (memory == NULL) {
+        printf("Bail out! out of memory\n");
+        exit(1);
+    }
+    return memory;
+}
+
+/* Device memory with a copy of `from`, or with not-a-numbers. */
+static void *device(const void *from, uint64_t bytes)
+{
+    struct tdm_error err = {0};
+    void *memory = NULL;
+    if (TDM_CUDA(cudaMalloc(&memory, bytes), &err) != TDM_OK ||
+        (from == NULL
+             ? TDM_CUDA(cudaMemset(memory, 0xff, bytes), &err)
+             : TDM_CUDA(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice), &err)) != TDM_OK)
+        die(&err);
+    return memory;
+}
+
+static uint16_t *random_bf16(struct gpu_test *test, uint64_t count, float scale)
+{
+    uint16_t *values = host(count * sizeof(*values));
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = tdm_float_to_bf16(gpu_test_float(test) * scale);
+    return values;
+}
+
+/* Relative difference of two arrays on the device, bf16 or fp32. */
+static double difference(const void *a, const void *b, enum tdm_dtype dtype, uint64_t count)
+{
+    struct tdm_error err = {0};
+    uint64_t size = tdm_dtype_bytes(dtype);
+    unsigned char *x = host(count * size), *y = host(count * size);
+    double squares = 0, error = 0;
+    if (TDM_CUDA(cudaMemcpy(x, a, count * size, cudaMemcpyDeviceToHost), &err) != TDM_OK ||
+        TDM_CUDA(cudaMemcpy(y, b, count * size, cudaMemcpyDeviceToHost), &err) != TDM_OK)
+        die(&err);
+    for (uint64_t i = 0; i < count; i++) {
+        double due = dtype == TDM_DTYPE_FP32 ? ((float *)(void *)x)[i]
+                                             : tdm_bf16_to_float(((uint16_t *)(void *)x)[i]);
+        double got = dtype == TDM_DTYPE_FP32 ? ((float *)(void *)y)[i]
+                                             : tdm_bf16_to_float(((uint16_t *)(void *)y)[i]);
+        squares += due * due;
+        error += (got - due) * (got - due);
+    }
+    free(x);
+    free(y);
+    return sqrt(error / (squares + 1e-30));
+}
+
+/* What a run of either kind leaves. */
+struct result {
+    void *out, *lse, *dq, *gradients;
+};
+
+static struct result new_result(uint64_t elements, uint64_t rows, const float *gradients,
+                                uint64_t gradient_count)
+{
+    return (struct result){device(NULL, elements * 2), device(NULL, rows * sizeof(float)),
+                           device(NULL, elements * 2),
+                           device(gradients, gradient_count * sizeof(float))};
+}
+
+static void free_result(struct result *result)
+{
+    cudaFree(result->out);
+    cudaFree(result->lse);
+    cudaFree(result->dq);
+    cudaFree(result->gradients);
+}
+
+/* Forward into `result`; backward from what the forward of `from` left. */
+static void run(struct tdm_attend a, bool tensor_cores, const struct result *from,
+                struct result *result, cudaStream_t stream)
+{
+    struct tdm_error err = {0};
+    uint64_t slots = (a.first_token + a.tokens - a.key_token + a.chunk_tokens - 1) / a.chunk_tokens;
+    float *gradients = result->gradients;
+    a.out = (struct tdm_array){result->out, TDM_DTYPE_BF16};
+    a.lse = result->lse;
+    if ((tensor_cores ? tdm_cuda_attention : tdm_cuda_attention_plain)(&a, stream, &err) != TDM_OK)
+        die(&err);
+    a.out.data = from->out;
+    a.lse = from->lse;
+    a.dq = (struct tdm_array){result->dq, TDM_DTYPE_BF16};
+    a.gradient_slot_elements = a.slot_elements;
+    a.written = a.added = (struct tdm_array){0};
+    if (a.written_slots > 0)
+        a.written = (struct tdm_array){gradients, TDM_DTYPE_FP32};
+    if (a.written_slots < slots)
+        a.added = (struct tdm_array){gradients + a.written_slots * a.slot_elements, TDM_DTYPE_FP32};
+    if ((tensor_cores ? tdm_cuda_attention_grad : tdm_cuda_attention_grad_plain)(&a, stream,
+                                                                                 &err) != TDM_OK ||
+        TDM_CUDA(cudaStreamSynchronize(stream), &err) != TDM_OK)
+        die(&err);
+}
+
+static void run_shape(struct gpu_test *test, const struct shape *s)
+{
+    struct tdm_error err = {0};
+    cudaStream_t stream;
+    const uint64_t heads = s->kv_heads * s->ratio, rows = s->tokens * heads;
+    const uint64_t elements = rows * s->head_dim;
+    const uint64_t pages = (s->chunk_tokens + s->page_tokens - 1) / s->page_tokens;
+    const uint64_t slot = pages * 2 * s->page_tokens * s->kv_heads * s->head_dim;
+    const uint64_t key_token = 3 * s->chunk_tokens;
+    const uint64_t keys = (s->slots - 1) * s->chunk_tokens + s->tokens;
+    uint64_t starts[16] = {0};
+    if (TDM_CUDA(cudaStreamCreate(&stream), &err) != TDM_OK)
+        die(&err);
+    for (uint32_t i = 1; i < s->documents + 1; i++) /* the first of the chunks begins one */
+        starts[i] = key_token + (i - 1) * (keys / s->documents);
+    uint16_t *q = random_bf16(test, elements, 2.0f), *d_out = random_bf16(test, elements, 1.0f);
+    uint16_t *kv = random_bf16(test, s->slots * slot, 1.0f);
+    float *gradients = host(s->slots * slot * sizeof(float));
+    for (uint64_t i = 0; i < s->slots * slot; i++)
+        gradients[i] = 0.1f * gpu_test_float(test);
+
+    struct tdm_attend a = {
+        .tokens = s->tokens,
+        .first_token = key_token + (s->slots - 1) * s->chunk_tokens,
+        .key_token = key_token,
+        .chunk_tokens = s->chunk_tokens,
+        .page_tokens = s->page_tokens,
+        .window = s->window,
+        .documents = {device(starts, sizeof(starts)), s->documents + 1},
+        .query_heads = (uint32_t)heads,
+        .kv_heads = s->kv_heads,
+        .head_dim = s->head_dim,
+        .q = {device(q, elements * 2), TDM_DTYPE_BF16},
+        .pages = {device(kv, s->slots * slot * 2), TDM_DTYPE_BF16},
+        .slot_elements = slot,
+        .d_out = {device(d_out, elements * 2), TDM_DTYPE_BF16},
+        .from = device(NULL, s->tokens * sizeof(uint32_t)),
+        .d = device(NULL, rows * sizeof(float)),
+    };
+    a.written_slots = s->slots > 1 ? 1 : 0;
+    if (tdm_cuda_attend_from(&a, stream, &err) != TDM_OK)
+        die(&err);
+    struct result due = new_result(elements, rows, gradients, s->slots * slot);
+    struct result got = new_result(elements, rows, gradients, s->slots * slot);
+    struct result again = new_result(elements, rows, gradients, s->slots * slot);
+    run(a, false, &due, &due, stream);
+    run(a, true, &due, &got, stream);
+    run(a, true, &due, &again, stream);
+    const double errors[] = {
+        difference(due.out, got.out, TDM_DTYPE_BF16, elements),
+        difference(due.lse, got.lse, TDM_DTYPE_FP32, rows),
+        difference(due.dq, got.dq, TDM_DTYPE_BF16, elements),
+        difference(due.gradients, got.gradients, TDM_DTYPE_FP32, s->slots * slot),
+    };
+    bool passed = tdm_cuda_attention_suits(&a);
+    for (int i = 0; i < 4; i++)
+        passed = passed && errors[i] <= BOUND;
+    bool same = difference(got.out, again.out, TDM_DTYPE_BF16, elements) == 0 &&
+                difference(got.dq, again.dq, TDM_DTYPE_BF16, elements) == 0 &&
+                difference(got.gradients, again.gradients, TDM_DTYPE_FP32, s->slots * slot) == 0;
+    gpu_test_case(test, passed && same,
+                  "heads %llu/%u x %u, %llu of %llu tokens, chunks of %llu, pages of %llu, window "
+                  "%llu, %u documents: out %.1e lse %.1e dq %.1e dkv %.1e, %s",
+                  (unsigned long long)heads, s->kv_heads, s->head_dim,
+                  (unsigned long long)s->tokens, (unsigned long long)keys,
+                  (unsigned long long)s->chunk_tokens, (unsigned long long)s->page_tokens,
+                  (unsigned long long)s->window, s->documents, errors[0], errors[1], errors[2],
+                  errors[3], same ? "repeats" : "does not repeat");
+    free_result(&due);
+    free_result(&got);
+    free_result(&again);
+    cudaFree((void *)(uintptr_t)a.documents.starts);
+    cudaFree(a.q.data);
+    cudaFree(a.pages.data);
+    cudaFree(a.d_out.data);
+    cudaFree(a.from);
+    cudaFree(a.d);
+    free(q);
+    free(d_out);
+    free(kv);
+    free(gradients);
+    cudaStreamDestroy(stream);
+}
+
+int main(void)
+{
+    struct gpu_test test = gpu_test_begin();
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        run_shape(&test, &shapes[i]);
+    for (int i = 0; i < 10; i++) {
+        struct shape s = {.head_dim = gpu_test_between(&test, 0, 1) ? 128 : 64,
+                          .kv_heads = (uint32_t)gpu_test_between(&test, 1, 3),
+                          .ratio = (uint32_t)gpu_test_between(&test, 1, 5),
+                          .chunk_tokens = gpu_test_between(&test, 20, 400),
+                          .page_tokens = gpu_test_between(&test, 5, 150),
+                          .slots = gpu_test_between(&test, 1, 4),
+                          .documents = (uint32_t)gpu_test_between(&test, 1, 6)};
+        s.tokens = gpu_test_between(&test, 1, s.chunk_tokens);
+        s.window = gpu_test_between(&test, 0, 1) ? gpu_test_between(&test, 1, 300) : 0;
+        if ((s.slots - 1) * s.chunk_tokens + s.tokens >= s.documents)
+            run_shape(&test, &s);
+    }
+    return gpu_test_end(&test);
+}
