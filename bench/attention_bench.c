@@ -55,7 +55,7 @@ static float measure(function call, const struct tdm_attend *a)
 {
     struct tdm_error err = {0};
     cudaEvent_t start, end;
-    float times[5];
+    float times[5] = {0};
     stop_on(TDM_CUDA(cudaEventCreate(&start), &err), &err);
     stop_on(TDM_CUDA(cudaEventCreate(&end), &err), &err);
     for (int i = -1; i < 5; i++) {

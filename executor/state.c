@@ -100,6 +100,16 @@ free_arrays:
     return status;
 }
 
+/* By all threads: every element has a random number of its own. */
+static void draw_normal(uint64_t seed, uint32_t tensor, uint64_t count, double range, float *values)
+{
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = (float)(range * tdm_random_normal(seed, 0, tensor, i));
+}
+
 enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
                                uint64_t seed, struct tdm_error *err)
 {
@@ -113,12 +123,11 @@ enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm
         for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
             const struct tdm_tensor *tensor = &model->tensors[t];
             float *at = values + tensor->offset;
-            bool norm = tdm_role_is_norm(tensor->role);
-            for (uint64_t i = 0; i < tensor->elements; i++)
-                if (norm)
+            if (tdm_role_is_norm(tensor->role))
+                for (uint64_t i = 0; i < tensor->elements; i++)
                     at[i] = 1;
-                else if (tensor->rows > 1)
-                    at[i] = (float)(model->initializer_range * tdm_random_normal(seed, 0, t, i));
+            else if (tensor->rows > 1)
+                draw_normal(seed, t, tensor->elements, model->initializer_range, at);
         }
         status = tdm_state_write(arenas, program, unit, values, err);
         free(values);

@@ -45,7 +45,9 @@ static enum tdm_status take_host(uint64_t bytes, struct tdm_cuda_arena *arena,
     arena->base = memory;
     madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
     volatile unsigned char *touched = memory;
+#ifdef _OPENMP
 #pragma omp parallel for schedule(static)
+#endif
     for (uint64_t i = 0; i < bytes; i += TOUCH_BYTES)
         touched[i] = 0;
     enum tdm_status status =
@@ -128,7 +130,9 @@ enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_
         return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(tdm_cuda_compute(executor)), err)
                                 : status;
     }
+#ifdef _OPENMP
 #pragma omp parallel for schedule(static)
+#endif
     for (uint64_t i = 0; i < count; i++)
         words[i] = tdm_pattern_word(i);
     return TDM_OK;
@@ -142,7 +146,7 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
     uint64_t count = bytes / sizeof(*words), touched = 0, end = 0;
     if (is_on_device(executor, base)) {
         uint64_t found[2];
-        uint64_t *found_device = (uint64_t *)executor->scratch;
+        uint64_t *found_device = executor->scratch;
         enum tdm_status status =
             tdm_cuda_pattern_scan(words, count, found_device, tdm_cuda_compute(executor), err);
         if (status == TDM_OK)
@@ -152,7 +156,9 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
         touched = found[0];
         end = found[1];
     } else {
+#ifdef _OPENMP
 #pragma omp parallel for schedule(static) reduction(+ : touched) reduction(max : end)
+#endif
         for (uint64_t i = 0; i < count; i++) {
             if (words[i] != tdm_pattern_word(i)) {
                 touched++;

@@ -55,7 +55,7 @@ struct tdm_executor {
     struct tdm_timings timings;
 
     struct tdm_matmul *matmul;
-    unsigned char *scratch;
+    void *scratch;
     uint64_t scratch_bytes;
 
     struct tdm_cuda_program *programs; /* [program_count] */

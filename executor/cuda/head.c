@@ -76,7 +76,7 @@ static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *exec
         .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,
         .adds = op->kind == TDM_OP_LOSS && sums->data != NULL && sums->mode == TDM_ACCUMULATE,
         .backward = op->kind != TDM_OP_LOSS,
-        .losses = (double *)executor->scratch,
+        .losses = executor->scratch,
         .fault = executor->fault,
     };
 }

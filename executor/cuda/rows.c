@@ -239,7 +239,7 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
     const struct tdm_unit *unit = &model->units[launch->op->layer];
     const struct tdm_operand *operand = launch->operand;
     cudaStream_t stream = tdm_cuda_compute(executor);
-    double *squares = (double *)executor->scratch;
+    double *squares = executor->scratch;
     uint64_t blocks = 0;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
