@@ -294,8 +294,7 @@ static enum tdm_status open_scratch(struct tdm_executor *executor, uint32_t coun
                 executor->scratch_bytes = bytes;
         }
     }
-    enum tdm_status status =
-        TDM_CUDA(cudaMalloc(&executor->scratch, executor->scratch_bytes), err);
+    enum tdm_status status = TDM_CUDA(cudaMalloc(&executor->scratch, executor->scratch_bytes), err);
     if (status == TDM_OK)
         status = TDM_CUDA(
             cudaHostAlloc((void **)&executor->fault, sizeof(*executor->fault), cudaHostAllocMapped),
