@@ -19,7 +19,7 @@
 #include <cuda_runtime_api.h>
 
 /* Ops of a lane that the host may be ahead of the device. */
-#define TDM_CUDA_RING 4096u
+#define TDM_CUDA_RING 1024u
 
 /* An op under way. */
 struct tdm_cuda_mark {

@@ -116,7 +116,8 @@ static enum tdm_status load(struct library *library, struct tdm_error *err)
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && library->handle == NULL; i++) {
         char path[4096];
         snprintf(path, sizeof(path), "%slibcublasLt.so.%d", folders[i], version);
-        library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        /* its kernels are registered with the driver: it stays loaded when nobody uses it */
+        library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     }
     if (library->handle != NULL && find_all(library))
         return TDM_OK;

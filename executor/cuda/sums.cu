@@ -10,6 +10,7 @@
 
 #define SLICES 64u
 #define THREADS 256u
+#define GROUPS 32u
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
@@ -26,15 +27,22 @@ static __global__ void __launch_bounds__(THREADS)
     partial[blockIdx.y * columns + column] = sum;
 }
 
-static __global__ void __launch_bounds__(THREADS)
+/* A block has 32 columns, a warp every 32nd slice of them. */
+static __global__ void __launch_bounds__(GROUPS *TDM_WARP)
     sum_slices(const float *partial, uint32_t slices, uint64_t columns, bool add, tdm_array sums)
 {
-    const uint64_t column = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    __shared__ double of_group[GROUPS][TDM_WARP + 1];
+    const uint32_t lane = threadIdx.x % TDM_WARP, group = threadIdx.x / TDM_WARP;
+    const uint64_t column = (uint64_t)blockIdx.x * TDM_WARP + lane;
     double sum = 0.0;
-    if (column >= columns)
-        return;
-    for (uint32_t slice = 0; slice < slices; slice++)
+    for (uint32_t slice = group; slice < slices && column < columns; slice += GROUPS)
         sum += (double)partial[slice * columns + column];
+    of_group[group][lane] = sum;
+    __syncthreads();
+    if (group > 0 || column >= columns)
+        return;
+    for (uint32_t i = 1; i < GROUPS; i++)
+        sum += of_group[i][lane];
     tdm_put(sums, column, (add ? tdm_get(sums, column) : 0.0f) + (float)sum);
 }
 
@@ -106,8 +114,8 @@ extern "C" enum tdm_status tdm_cuda_sum_slices(const float *partial, uint32_t sl
                                                uint64_t columns, bool add, struct tdm_array sums,
                                                cudaStream_t stream, struct tdm_error *err)
 {
-    const unsigned blocks = tdm_blocks(columns, THREADS, UINT32_MAX);
-    sum_slices<<<blocks, THREADS, 0, stream>>>(partial, slices, columns, add, sums);
+    const unsigned blocks = tdm_blocks(columns, TDM_WARP, INT32_MAX);
+    sum_slices<<<blocks, GROUPS * TDM_WARP, 0, stream>>>(partial, slices, columns, add, sums);
     return tdm_cuda_status(cudaGetLastError(), "sum of slices launch", err);
 }
 
