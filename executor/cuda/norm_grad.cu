@@ -5,76 +5,158 @@
  *     dx = s w dy - x s^3 / hidden * sum(w dy x),   dw = sum over rows of dy x s
  *
  * Memory-bound: x and dy read, dx written (and read, where it is added to). A block takes a slice of the
- * rows, one after the other: it reads a row for the two sums and finds it in the L1 when it reads it
- * again for the results. Its share of dw stays in shared memory, where every column has one thread,
- * and goes out once; a second kernel adds up the slices. There are SLICES of them whatever the GPU, so
- * that results do not depend on it. dx may overwrite x or dy: nobody else reads their row.
+ * rows, ROWS at a time. A thread has V times W neighbouring columns of them, in registers from the one
+ * reading to the writing, and the sum of their dw, which goes out once; a second kernel adds up the
+ * slices. There are SLICES of them whatever the GPU, so that results do not depend on it. dx may
+ * overwrite x or dy: nobody else reads their row.
  */
 #include "executor/cuda/device.cuh"
 
 #define SLICES 264u /* two for each multiprocessor of an H100 or H200 */
-#define THREADS 256u
-#define MOST_SHARED_BYTES (200u * 1024u)
+#define THREADS 512u
+#define WARPS (THREADS / TDM_WARP)
+#define ROWS 2
+#define MOST_HIDDEN 16384u
 
-template <typename X, int W>
-static __global__ void __launch_bounds__(THREADS)
+/* W elements as they are stored: few registers between the reading and the writing of a row. */
+template <typename X, int W> struct packed {
+    static constexpr int WORDS = W == 1 ? 1 : W * (int)sizeof(X) / 4;
+    uint32_t word[WORDS];
+
+    __device__ __forceinline__ void load(const X *from)
+    {
+        if constexpr (W == 1) {
+            word[0] = __float_as_uint(tdm_get(from, 0));
+        } else {
+#pragma unroll
+            for (int i = 0; i < WORDS; i += 4) {
+                const uint4 four = *(const uint4 *)((const uint32_t *)from + i);
+                word[i] = four.x;
+                word[i + 1] = four.y;
+                word[i + 2] = four.z;
+                word[i + 3] = four.w;
+            }
+        }
+    }
+
+    __device__ __forceinline__ float get(int i) const
+    {
+        if constexpr (WORDS == W) /* fp32, or one element, which is kept as that */
+            return __uint_as_float(word[i]);
+        else
+            return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xffff0000u);
+    }
+
+    /* Makes the compiler forget the floats that it made of them. */
+    __device__ __forceinline__ void forget()
+    {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            asm volatile("" : "+r"(word[i]));
+    }
+};
+
+template <typename X, int W, int V>
+static __global__ void __launch_bounds__(THREADS, W *V <= 8 ? 2 : 1)
     rms_norm_grad(const X *x, tdm_array weight, const X *dy, uint64_t rows, uint32_t hidden,
                   float epsilon, bool add_input, X *dx, float *partial)
 {
-    extern __shared__ __align__(16) float dw[]; /* [hidden] */
+    using some = packed<X, W>;
+    __shared__ float4 of_warp[2][WARPS];
     const uint64_t begin = rows * blockIdx.x / SLICES, end = rows * (blockIdx.x + 1) / SLICES;
-    for (uint32_t i = threadIdx.x * W; i < hidden; i += THREADS * W) {
-        const float zeros[W] = {};
-        tdm_store<W>(dw, i, zeros);
-    }
-    for (uint64_t row = begin; row < end; row++) {
-        const uint64_t at = row * hidden;
-        float squares = 0.0f, dot = 0.0f;
-        for (uint32_t i = threadIdx.x * W; i < hidden; i += THREADS * W) {
-            float xs[W], dys[W], ws[W];
-            tdm_load<W>(x, at + i, xs);
-            tdm_load<W>(dy, at + i, dys);
-            tdm_load<W>(weight, i, ws);
+    const uint32_t lane = threadIdx.x % TDM_WARP;
+    float weights[V][W] = {}, dw[V][W] = {};
 #pragma unroll
-            for (int j = 0; j < W; j++) {
-                squares += xs[j] * xs[j];
-                dot += ws[j] * dys[j] * xs[j];
+    for (int v = 0; v < V; v++) {
+        const uint32_t i = (v * THREADS + threadIdx.x) * W;
+        if (i < hidden)
+            tdm_load<W>(weight, i, weights[v]);
+    }
+    uint32_t turn = 0;
+    for (uint64_t row = begin; row < end; row += ROWS, turn ^= 1) {
+        some xs[ROWS][V], dys[ROWS][V], olds[ROWS][V];
+        float squares[ROWS] = {}, dot[ROWS] = {};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const uint32_t i = (v * THREADS + threadIdx.x) * W;
+                const uint64_t at = (row + r) * hidden + i;
+                const bool is_there = row + r < end && i < hidden;
+                xs[r][v] = dys[r][v] = olds[r][v] = some{};
+                if (is_there) {
+                    xs[r][v].load(x + at);
+                    dys[r][v].load(dy + at);
+                }
+                if (is_there && add_input)
+                    olds[r][v].load(dx + at);
             }
         }
-        squares = tdm_block_sum(squares);
-        dot = tdm_block_sum(dot);
-        const float scale = 1.0f / sqrtf(squares / (float)hidden + epsilon);
-        const float slope = scale * scale * scale / (float)hidden * dot;
-        for (uint32_t i = threadIdx.x * W; i < hidden; i += THREADS * W) {
-            float xs[W], dys[W], ws[W], sum[W];
-            tdm_load<W>(x, at + i, xs);
-            tdm_load<W>(dy, at + i, dys);
-            tdm_load<W>(weight, i, ws);
-            tdm_load<W>(dw, i, sum);
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                sum[j] += dys[j] * xs[j] * scale;
-            tdm_store<W>(dw, i, sum);
-            if (add_input)
-                tdm_load<W>(dx, at + i, sum);
+        for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-            for (int j = 0; j < W; j++) {
-                const float d = scale * (ws[j] * dys[j]) - slope * xs[j];
-                sum[j] = add_input ? sum[j] + d : d;
+            for (int v = 0; v < V; v++) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    const float each = xs[r][v].get(w);
+                    squares[r] += each * each;
+                    dot[r] += weights[v][w] * dys[r][v].get(w) * each;
+                }
             }
-            tdm_store<W>(dx, at + i, sum);
+            squares[r] = tdm_warp_sum(squares[r]);
+            dot[r] = tdm_warp_sum(dot[r]);
+        }
+        static_assert(ROWS == 2, "two sums of two rows are a float4");
+        if (lane == 0)
+            of_warp[turn][threadIdx.x / TDM_WARP] =
+                make_float4(squares[0], dot[0], squares[1], dot[1]);
+        __syncthreads(); /* before the next one but one every warp has read these */
+        const float4 sums = lane < WARPS ? of_warp[turn][lane] : make_float4(0, 0, 0, 0);
+        squares[0] = tdm_warp_sum(sums.x);
+        dot[0] = tdm_warp_sum(sums.y);
+        squares[1] = tdm_warp_sum(sums.z);
+        dot[1] = tdm_warp_sum(sums.w);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float scale = 1.0f / sqrtf(squares[r] / (float)hidden + epsilon);
+            const float slope = scale * scale * scale / (float)hidden * dot[r];
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const uint32_t i = (v * THREADS + threadIdx.x) * W;
+                float out[W];
+                xs[r][v].forget();
+                dys[r][v].forget();
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    const float each = xs[r][v].get(w), d = dys[r][v].get(w);
+                    dw[v][w] += d * each * scale;
+                    out[w] = olds[r][v].get(w) + scale * (weights[v][w] * d) - slope * each;
+                }
+                if (row + r < end && i < hidden)
+                    tdm_store<W>(dx, (row + r) * hidden + i, out);
+            }
         }
     }
-    for (uint32_t i = threadIdx.x * W; i < hidden; i += THREADS * W) {
-        float sum[W];
-        tdm_load<W>(dw, i, sum);
-        tdm_store<W>(partial, (uint64_t)blockIdx.x * hidden + i, sum);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const uint32_t i = (v * THREADS + threadIdx.x) * W;
+        if (i < hidden)
+            tdm_store<W>(partial, (uint64_t)blockIdx.x * hidden + i, dw[v]);
     }
 }
 
 extern "C" uint64_t tdm_cuda_rms_norm_grad_scratch(uint32_t hidden)
 {
     return (uint64_t)SLICES * hidden * sizeof(float);
+}
+
+/* The kernel whose threads have all columns between them. */
+template <typename X, int W, int V> static auto kernel_of(uint32_t hidden)
+{
+    if constexpr (W * V * THREADS < MOST_HIDDEN)
+        return hidden <= W * V * THREADS ? rms_norm_grad<X, W, V> : kernel_of<X, W, 2 * V>(hidden);
+    else
+        return rms_norm_grad<X, W, V>;
 }
 
 extern "C" enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weight,
@@ -86,25 +168,16 @@ extern "C" enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm
 {
     const void *const pointers[] = {x.data, weight.data, dy.data, dx.data, scratch};
     const bool eights = tdm_in_eights(hidden, pointers, 5);
-    const size_t shared_bytes = hidden * sizeof(float);
     float *partial = (float *)scratch;
-    cudaError_t code = cudaSuccess;
-    if (dy.dtype != x.dtype || dx.dtype != x.dtype || shared_bytes > MOST_SHARED_BYTES)
+    if (dy.dtype != x.dtype || dx.dtype != x.dtype || hidden > MOST_HIDDEN)
         return tdm_fail(err, TDM_INTERNAL, "no gradient of RMSNorm for hidden size %u in %s, %s",
                         hidden, tdm_dtype_name(x.dtype), tdm_dtype_name(dy.dtype));
     enum tdm_status status = tdm_with_type(x.dtype, err, [&](auto *type) {
         using X = std::remove_pointer_t<decltype(type)>;
-        auto *kernel = eights ? rms_norm_grad<X, 8> : rms_norm_grad<X, 1>;
-        code =
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)MOST_SHARED_BYTES);
-        if (code == cudaSuccess)
-            kernel<<<SLICES, THREADS, shared_bytes, stream>>>(
-                (const X *)x.data, weight, (const X *)dy.data, rows, hidden, epsilon, add_input,
-                (X *)dx.data, partial);
+        auto *kernel = eights ? kernel_of<X, 8, 1>(hidden) : kernel_of<X, 1, 4>(hidden);
+        kernel<<<SLICES, THREADS, 0, stream>>>((const X *)x.data, weight, (const X *)dy.data, rows,
+                                               hidden, epsilon, add_input, (X *)dx.data, partial);
     });
-    if (status == TDM_OK)
-        status = tdm_cuda_status(code, "cudaFuncSetAttribute of rms_norm_grad", err);
     if (status == TDM_OK)
         status = tdm_cuda_status(cudaGetLastError(), "rms_norm_grad launch", err);
     if (status != TDM_OK)

@@ -5,19 +5,20 @@
  * before it turns, and on the way back after it. K and V go into pages and their gradients out of
  * them on the way.
  *
- * Memory-bound: every element read once and written once. A block takes tokens one after the other; its
- * threads compute the angles of a token in double and keep them in shared memory for all heads; a
- * warp has a head, a lane pairs (i, i + head_dim / 2). The weights' gradient of QK-norm is summed by lane
- * over the heads of its warp and the tokens of its block, and a second kernel adds these up. There
- * are SLICES blocks whatever the GPU.
+ * Memory-bound: every element read once and written once. A block has a slice of the tokens, TOKENS at a
+ * time: its threads compute their angles in double and keep them in shared memory for all heads; then
+ * a group of lanes has a head, a lane W neighbours of its first half and the W that turn with them,
+ * P times. The weights' gradient of QK-norm is summed by lane over the heads of its group, over the
+ * groups of the block, and a second kernel adds the slices up. There are SLICES of them whatever the
+ * GPU, so that results do not depend on it.
  */
 #include "executor/cuda/device.cuh"
 
-#define SLICES 528u
-#define THREADS 128u
-#define WARPS (THREADS / TDM_WARP)
+#define SLICES 528u /* four for each multiprocessor of an H100 or H200 */
+#define THREADS 256u
+#define TOKENS 8u
 #define MOST_HEAD_DIM 512u
-#define MOST_PAIRS (MOST_HEAD_DIM / 2 / TDM_WARP) /* of a lane */
+#define SHARED_FLOATS (TOKENS * MOST_HEAD_DIM)
 
 /* First element of a head of a token. */
 static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64_t token,
@@ -32,133 +33,246 @@ static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64
                         : page + plane + in_plane + (uint64_t)(head - heads) * dim;
 }
 
-/* cos and sin of a token's position, times the attention factor; sin negative on the way back. */
-static __device__ void find_angles(const tdm_turn &turn, uint64_t token, float *cosines,
-                                   float *sines)
+/* cos and sin of the positions of `tokens` tokens from `first` on, times the attention factor; sin negative
+ * on the way back. angles: [tokens][cos, sin][head_dim / 2]. */
+static __device__ void find_angles(const tdm_turn &turn, uint64_t first, uint32_t tokens,
+                                   float *angles)
 {
-    const uint64_t absolute = turn.first_token + token;
-    const double position = (double)(absolute - tdm_start_of(turn.documents, absolute));
-    for (uint32_t i = threadIdx.x; i < turn.head_dim / 2; i += THREADS) {
+    const uint32_t half = turn.head_dim / 2;
+    for (uint32_t i = threadIdx.x; i < tokens * half; i += THREADS) {
+        const uint32_t token = i / half, pair = i % half;
+        const uint64_t absolute = turn.first_token + first + token;
+        const double position = (double)(absolute - tdm_start_of(turn.documents, absolute));
         double s, c;
-        sincos(position * turn.frequencies[i], &s, &c);
-        cosines[i] = (float)(turn.factor * c);
-        sines[i] = (float)((turn.back ? -turn.factor : turn.factor) * s);
+        sincos(position * turn.frequencies[pair], &s, &c);
+        angles[2 * token * half + pair] = (float)(turn.factor * c);
+        angles[(2 * token + 1) * half + pair] =
+            (float)((turn.back ? -turn.factor : turn.factor) * s);
     }
 }
 
-template <typename From, typename To>
-static __global__ void __launch_bounds__(THREADS) turn_heads(const tdm_turn turn, float *partial)
+/* What a lane has of a head: P times W neighbours of the first half, and of the second. */
+template <int W, int P> struct pairs {
+    float low[P][W], high[P][W];
+};
+
+/* The first of the p-th W of a lane, in its half. */
+template <int W> static __device__ __forceinline__ uint32_t pair_at(int p, uint32_t lanes)
 {
-    __shared__ float cosines[MOST_HEAD_DIM / 2], sines[MOST_HEAD_DIM / 2];
+    return (p * lanes + threadIdx.x % lanes) * W;
+}
+
+template <int W, int P, typename Source>
+static __device__ __forceinline__ void load_pairs(pairs<W, P> &to, const Source &from, uint64_t at,
+                                                  uint32_t half, uint32_t lanes, bool is_there)
+{
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const uint32_t i = pair_at<W>(p, lanes);
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            to.low[p][w] = to.high[p][w] = 0.0f;
+        if (is_there && i < half) {
+            tdm_load<W>(from, at + i, to.low[p]);
+            tdm_load<W>(from, at + half + i, to.high[p]);
+        }
+    }
+}
+
+/* The sum over the lanes of a group, in all of them. */
+static __device__ __forceinline__ float group_sum(float value, uint32_t lanes)
+{
+    for (uint32_t offset = lanes / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(TDM_FULL_WARP, value, offset);
+    return value;
+}
+
+/* sum of a * b over a head */
+template <int W, int P>
+static __device__ __forceinline__ float dot(const pairs<W, P> &a, const pairs<W, P> &b,
+                                            uint32_t lanes)
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < P; p++)
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            sum += a.low[p][w] * b.low[p][w] + a.high[p][w] * b.high[p][w];
+    return group_sum(sum, lanes);
+}
+
+template <int W, int P>
+static __device__ __forceinline__ void multiply(pairs<W, P> &a, const pairs<W, P> &b, float scale)
+{
+#pragma unroll
+    for (int p = 0; p < P; p++)
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            a.low[p][w] = a.low[p][w] * scale * b.low[p][w];
+            a.high[p][w] = a.high[p][w] * scale * b.high[p][w];
+        }
+}
+
+template <int W, int P>
+static __device__ __forceinline__ void turn_pairs(pairs<W, P> &head, const float *angles,
+                                                  uint32_t half, uint32_t lanes)
+{
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const uint32_t i = pair_at<W>(p, lanes);
+        if (i >= half)
+            continue;
+        float c[W], s[W];
+        tdm_load<W>(angles, i, c);
+        tdm_load<W>(angles, half + i, s);
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            const float a = head.low[p][w], b = head.high[p][w];
+            head.low[p][w] = a * c[w] - b * s[w];
+            head.high[p][w] = b * c[w] + a * s[w];
+        }
+    }
+}
+
+/* Gradient through a head's norm: `d` becomes that of `raw`, and `sums` collects the weights'. */
+template <int W, int P>
+static __device__ __forceinline__ void norm_back(pairs<W, P> &d, const pairs<W, P> &raw,
+                                                 const pairs<W, P> &weight, pairs<W, P> &sums,
+                                                 const tdm_turn &turn, uint32_t lanes)
+{
+    const float dim = (float)turn.head_dim;
+    const float scale = 1.0f / sqrtf(dot(raw, raw, lanes) / dim + turn.epsilon);
+#pragma unroll
+    for (int p = 0; p < P; p++)
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            sums.low[p][w] += d.low[p][w] * raw.low[p][w] * scale;
+            sums.high[p][w] += d.high[p][w] * raw.high[p][w] * scale;
+            d.low[p][w] *= weight.low[p][w];
+            d.high[p][w] *= weight.high[p][w];
+        }
+    const float slope = scale * scale * scale / dim * dot(d, raw, lanes);
+#pragma unroll
+    for (int p = 0; p < P; p++)
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            d.low[p][w] = scale * d.low[p][w] - slope * raw.low[p][w];
+            d.high[p][w] = scale * d.high[p][w] - slope * raw.high[p][w];
+        }
+}
+
+/* partial[dimension] = the sum over the block's groups of what their lanes have, in their order. */
+template <int W, int P>
+static __device__ void store_sums(const pairs<W, P> &sums, float *shared, uint32_t dim,
+                                  uint32_t lanes, float *partial)
+{
+    const uint32_t half = dim / 2, groups = THREADS / lanes;
+    float *mine = shared + threadIdx.x / lanes * dim;
+    __syncthreads(); /* nobody still reads angles */
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const uint32_t i = pair_at<W>(p, lanes);
+        if (i < half) {
+            tdm_store<W>(mine, i, sums.low[p]);
+            tdm_store<W>(mine, half + i, sums.high[p]);
+        }
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < dim; i += THREADS) {
+        float sum = 0.0f;
+        for (uint32_t group = 0; group < groups; group++)
+            sum += shared[group * dim + i];
+        partial[i] = sum;
+    }
+}
+
+/* `lanes`, a power of two, times W * P cover half a head. */
+template <typename From, typename To, int W, int P, bool NORMED>
+static __global__ void __launch_bounds__(THREADS, NORMED ? 2 : 4)
+    turn_heads(const tdm_turn turn, uint32_t lanes, float *partial)
+{
+    __shared__ __align__(16) float shared[SHARED_FLOATS];
     const From *from = (const From *)turn.from.array.data;
-    const To *raw = (const To *)turn.raw.array.data;
+    const To *raw_rows = (const To *)turn.raw.array.data;
     To *to = (To *)turn.to.array.data;
-    const uint32_t dim = turn.head_dim, half = dim / 2;
-    const uint32_t warp = threadIdx.x / TDM_WARP, lane = threadIdx.x % TDM_WARP;
-    const bool normed = turn.weight.data != NULL;
-    float low_sum[MOST_PAIRS] = {}, high_sum[MOST_PAIRS] = {};
+    const uint32_t dim = turn.head_dim, half = dim / 2, heads = turn.heads + turn.straight;
+    const uint32_t group = threadIdx.x / lanes, groups = THREADS / lanes;
+    pairs<W, P> weight, sums = {};
+    if (NORMED)
+        load_pairs(weight, turn.weight, 0, half, lanes, true);
 
     const uint64_t begin = turn.tokens * blockIdx.x / SLICES;
     const uint64_t end = turn.tokens * (blockIdx.x + 1) / SLICES;
-    for (uint64_t token = begin; token < end; token++) {
-        __syncthreads(); /* nobody still reads the last token's */
-        find_angles(turn, token, cosines, sines);
+    for (uint64_t first = begin; first < end; first += TOKENS) {
+        const uint32_t tokens = (uint32_t)(end - first < TOKENS ? end - first : TOKENS);
+        __syncthreads(); /* nobody still reads the last ones */
+        find_angles(turn, first, tokens, shared);
         __syncthreads();
-        for (uint32_t head = warp; head < turn.heads + turn.straight; head += WARPS) {
-            const uint64_t in = head_at(turn.from, token, head, turn.heads, dim);
-            const uint64_t out = head_at(turn.to, token, head, turn.heads, dim);
-            if (head >= turn.heads) {
-                for (uint32_t i = lane; i < dim; i += TDM_WARP)
-                    tdm_put(to, out + i, tdm_get(from, in + i));
-                continue;
+        for (uint32_t of_first = 0; of_first < tokens * heads; of_first += groups) {
+            /* lanes without a head go along, for the sums */
+            const uint32_t item = of_first + group;
+            const bool is_there = item < tokens * heads;
+            const uint32_t in_batch = is_there ? item / heads : 0;
+            const uint32_t head = is_there ? item % heads : 0;
+            const bool turns = head < turn.heads;
+            const uint64_t token = first + in_batch;
+            const uint64_t at = head_at(turn.to, token, head, turn.heads, dim);
+            const float *angles = shared + 2 * in_batch * half;
+            pairs<W, P> own;
+            load_pairs(own, from, head_at(turn.from, token, head, turn.heads, dim), half, lanes,
+                       is_there);
+            if (NORMED && !turn.back) {
+                const float scale = 1.0f / sqrtf(dot(own, own, lanes) / (float)dim + turn.epsilon);
+                if (turns)
+                    multiply(own, weight, scale);
             }
-            float low[MOST_PAIRS], high[MOST_PAIRS]; /* of the head: dimensions i and i + half */
-            float squares = 0.0f, dot = 0.0f, scale = 1.0f;
-#pragma unroll
-            for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                const uint32_t i = lane + p * TDM_WARP;
-                low[p] = i < half ? tdm_get(from, in + i) : 0.0f;
-                high[p] = i < half ? tdm_get(from, in + i + half) : 0.0f;
-            }
-            if (normed && !turn.back) {
-#pragma unroll
-                for (uint32_t p = 0; p < MOST_PAIRS; p++)
-                    squares += low[p] * low[p] + high[p] * high[p];
-                squares = tdm_warp_sum(squares);
-                scale = 1.0f / sqrtf(squares / (float)dim + turn.epsilon);
-#pragma unroll
-                for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                    const uint32_t i = lane + p * TDM_WARP;
-                    if (i < half) {
-                        low[p] = low[p] * scale * tdm_get(turn.weight, i);
-                        high[p] = high[p] * scale * tdm_get(turn.weight, i + half);
-                    }
-                }
+            if (turns)
+                turn_pairs(own, angles, half, lanes);
+            if (NORMED && turn.back) {
+                pairs<W, P> raw, straight = own;
+                load_pairs(raw, raw_rows, head_at(turn.raw, token, head, turn.heads, dim), half,
+                           lanes, is_there && turns);
+                norm_back(own, raw, weight, sums, turn, lanes);
+                if (!turns)
+                    own = straight;
             }
 #pragma unroll
-            for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                const uint32_t i = lane + p * TDM_WARP;
-                if (i < half) {
-                    const float a = low[p], b = high[p];
-                    low[p] = a * cosines[i] - b * sines[i];
-                    high[p] = b * cosines[i] + a * sines[i];
-                }
-            }
-            if (normed && turn.back) {
-                const uint64_t at = head_at(turn.raw, token, head, turn.heads, dim);
-                float low_raw[MOST_PAIRS], high_raw[MOST_PAIRS];
-#pragma unroll
-                for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                    const uint32_t i = lane + p * TDM_WARP;
-                    low_raw[p] = i < half ? tdm_get(raw, at + i) : 0.0f;
-                    high_raw[p] = i < half ? tdm_get(raw, at + i + half) : 0.0f;
-                    squares += low_raw[p] * low_raw[p] + high_raw[p] * high_raw[p];
-                    if (i < half)
-                        dot += tdm_get(turn.weight, i) * low[p] * low_raw[p] +
-                               tdm_get(turn.weight, i + half) * high[p] * high_raw[p];
-                }
-                squares = tdm_warp_sum(squares);
-                dot = tdm_warp_sum(dot);
-                scale = 1.0f / sqrtf(squares / (float)dim + turn.epsilon);
-                const float slope = scale * scale * scale / (float)dim * dot;
-#pragma unroll
-                for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                    const uint32_t i = lane + p * TDM_WARP;
-                    if (i < half) {
-                        low_sum[p] += low[p] * low_raw[p] * scale;
-                        high_sum[p] += high[p] * high_raw[p] * scale;
-                        low[p] = scale * (tdm_get(turn.weight, i) * low[p]) - slope * low_raw[p];
-                        high[p] = scale * (tdm_get(turn.weight, i + half) * high[p]) -
-                                  slope * high_raw[p];
-                    }
-                }
-            }
-#pragma unroll
-            for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-                const uint32_t i = lane + p * TDM_WARP;
-                if (i < half) {
-                    tdm_put(to, out + i, low[p]);
-                    tdm_put(to, out + i + half, high[p]);
+            for (int p = 0; p < P; p++) {
+                const uint32_t i = pair_at<W>(p, lanes);
+                if (is_there && i < half) {
+                    tdm_store<W>(to, at + i, own.low[p]);
+                    tdm_store<W>(to, at + half + i, own.high[p]);
                 }
             }
         }
     }
-    if (partial == NULL)
-        return;
-    partial += ((uint64_t)blockIdx.x * WARPS + warp) * dim;
-#pragma unroll
-    for (uint32_t p = 0; p < MOST_PAIRS; p++) {
-        const uint32_t i = lane + p * TDM_WARP;
-        if (i < half) {
-            partial[i] = low_sum[p];
-            partial[i + half] = high_sum[p];
-        }
-    }
+    if (NORMED && turn.back)
+        store_sums(sums, shared, dim, lanes, partial + (uint64_t)blockIdx.x * dim);
 }
 
 extern "C" uint64_t tdm_cuda_turn_scratch(uint32_t head_dim)
 {
-    return (uint64_t)SLICES * WARPS * head_dim * sizeof(float);
+    return (uint64_t)SLICES * head_dim * sizeof(float);
+}
+
+template <typename From, typename To>
+static void launch(const struct tdm_turn *turn, float *partial, cudaStream_t stream)
+{
+    const void *const pointers[] = {turn->from.array.data, turn->to.array.data,
+                                    turn->raw.array.data, turn->weight.data};
+    const uint32_t half = turn->head_dim / 2;
+    const bool normed = turn->weight.data != NULL;
+    if (!tdm_in_eights(half, pointers, 4)) {
+        auto *kernel = normed ? turn_heads<From, To, 1, MOST_HEAD_DIM / 2 / TDM_WARP, true>
+                              : turn_heads<From, To, 1, MOST_HEAD_DIM / 2 / TDM_WARP, false>;
+        kernel<<<SLICES, THREADS, 0, stream>>>(*turn, TDM_WARP, partial);
+        return;
+    }
+    uint32_t lanes = 1;
+    while (lanes * 8 < half)
+        lanes *= 2;
+    auto *kernel = normed ? turn_heads<From, To, 8, 1, true> : turn_heads<From, To, 8, 1, false>;
+    kernel<<<SLICES, THREADS, 0, stream>>>(*turn, lanes, partial);
 }
 
 extern "C" enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scratch,
@@ -174,7 +288,7 @@ extern "C" enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scra
         using From = std::remove_pointer_t<decltype(type)>;
         inner = tdm_with_type(turn->to.array.dtype, err, [&](auto *other) {
             using To = std::remove_pointer_t<decltype(other)>;
-            turn_heads<From, To><<<SLICES, THREADS, 0, stream>>>(*turn, partial);
+            launch<From, To>(turn, partial, stream);
         });
     });
     if (status == TDM_OK)
@@ -183,6 +297,6 @@ extern "C" enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scra
         status = tdm_cuda_status(cudaGetLastError(), "rope launch", err);
     if (status != TDM_OK || partial == NULL)
         return status;
-    return tdm_cuda_sum_slices(partial, SLICES * WARPS, turn->head_dim, turn->add_weight, turn->dw,
-                               stream, err);
+    return tdm_cuda_sum_slices(partial, SLICES, turn->head_dim, turn->add_weight, turn->dw, stream,
+                               err);
 }

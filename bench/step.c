@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/step: steps of Qwen2.5-7B on a GPU, predicted and measured, through the commands of tidemark:
+ * for every row of the table it plans, runs some steps, and reads the report of the last one.
+ *
+ *     bench/step [--machine M] [--backend B] [--model M] [--steps N] [--dir DIR] [ROW...]
+ *
+ * ROW: numbers from the table that --list prints; all by default. A row that cannot be planned or run is
+ * said and left out. tidemark is looked for on PATH.
+ *
+ * The floor is what the schedule's products and attention would take at the rates of the machine's
+ * description (h200: 720 TFLOP/s, 650 forward and 600 backward), with all that the schedule computes
+ * again: share is floor over measured.
+ */
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define MIB 1048576.0
+#define GRADIENTS "--optimizer none --memory 40G --host-memory 100G --set dtypes.gradients=bf16"
+#define ADAMW "--optimizer adamw --memory 130G --host-memory 100G"
+
+struct row {
+    const char *context, *what, *plan;
+};
+
+static const struct row rows[] = {
+    {"8K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
+    {"32K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
+    {"32K", "gradients, layer-major, groups 10,8,5,3,2", GRADIENTS " --set groups=10,8,5,3,2"},
+    {"32K", "gradients, chunk-major", GRADIENTS " --set order=chunk-major"},
+    {"32K", "gradients, parallel", GRADIENTS " --set order=layer-major --set chunk=32K"},
+    {"64K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
+    {"128K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
+    {"8K", "adamw, layer-major", ADAMW " --set order=layer-major"},
+    {"32K", "adamw, layer-major", ADAMW " --set order=layer-major"},
+    {"64K", "adamw, layer-major", ADAMW " --set order=layer-major"},
+    {"128K", "adamw, layer-major", ADAMW " --set order=layer-major"},
+};
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+/* Steps of other systems, on the same kind of card (H200). */
+static const char *const others[] = {
+    "32K   gradients, PyTorch, FlashAttention, layer checkpoints    64867 MiB    6.96 s",
+    "64K   gradients, PyTorch, FlashAttention, layer checkpoints   100548 MiB   21.0 s",
+    "32K   gradients, OOMB                                          37223 MiB   43 s",
+    "64K   adamw, als244/ml_dataflow, 96 to 109 GiB of host                     10.47 s",
+    "128K  adamw, als244/ml_dataflow, 96 to 109 GiB of host                     30.8 s",
+};
+
+struct options {
+    const char *machine, *backend, *model, *folder;
+    unsigned steps;
+};
+
+/* Runs a command and returns its standard output as JSON, or NULL; *status is its exit status. */
+static json_t *command(const char *line, int *status)
+{
+    FILE *pipe = popen(line, "r");
+    if (pipe == NULL)
+        return NULL;
+    json_t *root = json_loadf(pipe, 0, NULL);
+    int ended = pclose(pipe);
+    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
+    return root;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+/* Is it arithmetic that the floor counts? */
+static bool is_in_floor(const char *kind)
+{
+    return strncmp(kind, "product", 7) == 0 || strncmp(kind, "attention", 9) == 0 ||
+           strcmp(kind, "head") == 0;
+}
+
+static void print_kinds(const json_t *times, double step_seconds)
+{
+    size_t i;
+    json_t *time;
+    printf("    %-10s%-22s%10s%12s%12s%8s\n", "phase", "kind", "ops", "predicted", "measured",
+           "share");
+    json_array_foreach(times, i, time)
+    {
+        double measured = number(time, "measured_seconds");
+        if (measured < 0.002 * step_seconds)
+            continue;
+        printf("    %-10s%-22s%10.0f%10.1fms%10.1fms%7.1f%%\n",
+               json_string_value(json_object_get(time, "phase")),
+               json_string_value(json_object_get(time, "kind")), number(time, "ops"),
+               1e3 * number(time, "predicted_seconds"), 1e3 * measured,
+               100.0 * measured / step_seconds);
+    }
+}
+
+static void print_row(const struct row *row, const json_t *report)
+{
+    const json_t *program = json_array_get(json_object_get(report, "programs"), 0);
+    const json_t *predicted = json_object_get(program, "predicted");
+    const json_t *measured = json_object_get(program, "measured");
+    const json_t *times = json_object_get(program, "times");
+    double floor_seconds = 0.0, seconds = number(measured, "step_seconds");
+    size_t i;
+    json_t *time;
+    json_array_foreach(times, i, time)
+    {
+        if (is_in_floor(json_string_value(json_object_get(time, "kind"))))
+            floor_seconds += number(time, "predicted_seconds");
+    }
+    printf("%-6s%-44s%10.0f%10.0f%10.0f%10.2f%10.2f%10.2f%7.1f%%\n", row->context, row->what,
+           number(predicted, "peak_bytes") / MIB, number(measured, "peak_bytes") / MIB,
+           number(predicted, "host_peak_bytes") / MIB, number(predicted, "step_seconds"), seconds,
+           floor_seconds, 100.0 * floor_seconds / seconds);
+    print_kinds(times, seconds);
+    fflush(stdout);
+}
+
+/* Plans, runs, reports. */
+static bool measure(const struct options *options, size_t i)
+{
+    const struct row *row = &rows[i];
+    char line[2048];
+    int status = 1;
+    snprintf(line, sizeof(line),
+             "tidemark plan %s --context %s --machine %s %s -o %s/%zu.json --force --json",
+             options->model, row->context, options->machine, row->plan, options->folder, i);
+    json_decref(command(line, &status));
+    if (status == 0) {
+        snprintf(
+            line, sizeof(line),
+            "tidemark run %s/%zu.json --backend %s --steps %u --trace %s/%zu.db --force --json",
+            options->folder, i, options->backend, options->steps, options->folder, i);
+        json_decref(command(line, &status));
+    }
+    if (status != 0) {
+        printf("%-6s%-44s failed: exit status %d\n", row->context, row->what, status);
+        return false;
+    }
+    snprintf(line, sizeof(line), "tidemark report %s/%zu.db --step %u --json", options->folder, i,
+             options->steps);
+    json_t *report = command(line, &status);
+    if (report != NULL)
+        print_row(row, report);
+    json_decref(report);
+    return report != NULL;
+}
+
+static bool read_options(int argc, char **argv, struct options *options, bool *list, int *first)
+{
+    int i = 1;
+    for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
+        const char *value = argv[i + 1];
+        if (strcmp(argv[i], "--machine") == 0)
+            options->machine = value;
+        else if (strcmp(argv[i], "--backend") == 0)
+            options->backend = value;
+        else if (strcmp(argv[i], "--model") == 0)
+            options->model = value;
+        else if (strcmp(argv[i], "--dir") == 0)
+            options->folder = value;
+        else if (strcmp(argv[i], "--steps") == 0 && atoi(value) > 0)
+            options->steps = (unsigned)atoi(value);
+        else
+            return false;
+    }
+    *list = i + 1 == argc && strcmp(argv[i], "--list") == 0;
+    *first = i;
+    return *list || i == argc || strncmp(argv[i], "--", 2) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {"h200", "cuda", "qwen2.5-7b", ".", 2};
+    bool list = false;
+    int first = 1, failed = 0;
+    if (!read_options(argc, argv, &options, &list, &first)) {
+        fprintf(stderr, "usage: bench/step [--machine M] [--backend B] [--model M] [--steps N] "
+                        "[--dir DIR] [--list | ROW...]\n");
+        return 2;
+    }
+    if (list) {
+        for (size_t i = 0; i < ROWS; i++)
+            printf("%2zu  %-6s%-44s%s\n", i, rows[i].context, rows[i].what, rows[i].plan);
+        return 0;
+    }
+    printf("%s on %s, step %u\n", options.model, options.machine, options.steps);
+    printf("%-6s%-44s%10s%10s%10s%10s%10s%10s%8s\n", "tokens", "step", "MiB plan", "MiB used",
+           "MiB host", "s plan", "s taken", "s floor", "share");
+    for (size_t i = 0; i < ROWS; i++) {
+        bool chosen = first == argc;
+        for (int k = first; k < argc; k++)
+            chosen = chosen || (size_t)strtoul(argv[k], NULL, 10) == i;
+        if (chosen && !measure(&options, i))
+            failed = 1;
+    }
+    puts("Others, on an H200:");
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        puts(others[i]);
+    return failed;
+}
