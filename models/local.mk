@@ -7,6 +7,7 @@ libtidemark_a_SOURCES += \
 	models/tensors.c
 
 nobase_dist_pkgdata_DATA += \
+	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
