@@ -27,7 +27,7 @@ static int write_all(int fd, const char *data, size_t bytes)
     return 0;
 }
 
-static enum tdm_status write_failed(const char *path, int reason, struct tdm_error *err)
+enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *err)
 {
     tdm_fail(err, TDM_IO, "%s: cannot be written: %s", path, strerror(reason));
     if (reason == ENOSPC || reason == EDQUOT)
@@ -39,12 +39,19 @@ static enum tdm_status write_failed(const char *path, int reason, struct tdm_err
     return TDM_IO;
 }
 
+enum tdm_status tdm_file_put(int fd, const char *path, const void *data, size_t bytes,
+                             struct tdm_error *err)
+{
+    int reason = write_all(fd, data, bytes);
+    return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
+}
+
 static enum tdm_status write_stdout(const void *data, size_t bytes, struct tdm_error *err)
 {
     if (fwrite(data, 1, bytes, stdout) != bytes || fflush(stdout) != 0) {
         int reason = errno;
         clearerr(stdout);
-        return write_failed("standard output", reason, err);
+        return tdm_file_failed("standard output", reason, err);
     }
     return TDM_OK;
 }
@@ -55,11 +62,11 @@ static enum tdm_status write_in_place(const char *path, const void *data, size_t
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
-        return write_failed(path, errno, err);
+        return tdm_file_failed(path, errno, err);
     int reason = write_all(fd, data, bytes);
     if (close(fd) != 0 && reason == 0)
         reason = errno;
-    return reason == 0 ? TDM_OK : write_failed(path, reason, err);
+    return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
 /* The name is on disk only when its directory is; some file systems cannot do that, and the file
@@ -111,7 +118,7 @@ static enum tdm_status write_renamed(const char *path, const void *data, size_t 
             (void)unlink(temporary);
     }
     free(temporary);
-    return reason == 0 ? TDM_OK : write_failed(path, reason, err);
+    return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
@@ -138,7 +145,7 @@ enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes,
     /* Through a symbolic link the file that it names is replaced, not the link. */
     char *target = realpath(path, NULL);
     if (target == NULL)
-        return write_failed(path, errno, err);
+        return tdm_file_failed(path, errno, err);
     enum tdm_status status = write_renamed(target, data, bytes, info.st_mode & 07777, err);
     free(target);
     return status;

@@ -15,6 +15,14 @@
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err);
 
+/* For a file written piece by piece: writes all `bytes` to `fd`. TDM_IO names `path`, the reason and
+ * the remedy. */
+enum tdm_status tdm_file_put(int fd, const char *path, const void *data, size_t bytes,
+                             struct tdm_error *err);
+
+/* The same message for another call that failed, with `reason` of errno. */
+enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *err);
+
 /* Are both the same existing file, by whatever names? */
 bool tdm_file_same(const char *a, const char *b);
 

@@ -35,63 +35,67 @@ static float load(const void *data, enum tdm_dtype dtype, uint64_t i)
     return tdm_bf16_to_float(((const uint16_t *)data)[i]);
 }
 
-/* Writes the elements of each tensor of a unit (never the padding between) from `source`, laid out
- * like the unit at `dtype`. */
-static enum tdm_status upload_tensors(const struct tdm_arenas *arenas,
-                                      const struct tdm_model *model, uint32_t unit, void *data,
-                                      const void *source, enum tdm_dtype dtype,
-                                      struct tdm_error *err)
+/* Where an element of a tensor lies in an array that is laid out like its unit. */
+static void *element_of(void *data, enum tdm_dtype dtype, const struct tdm_tensor *tensor,
+                        uint64_t element)
 {
-    enum tdm_status status = TDM_OK;
-    uint64_t size = tdm_dtype_bytes(dtype);
-    const struct tdm_unit *u = &model->units[unit];
-    for (uint32_t i = 0; i < u->tensor_count && status == TDM_OK; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[u->first_tensor + i];
-        status = arenas->backend->upload(arenas->executor, (char *)data + tensor->offset * size,
-                                         (const char *)source + tensor->offset * size,
-                                         tensor->elements * size, err);
-    }
-    return status;
+    return (char *)data + (tensor->offset + element) * tdm_dtype_bytes(dtype);
+}
+
+/* Writes `count` elements of a content of a tensor's unit, if this schedule has it. */
+static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                              enum tdm_content content, enum tdm_dtype dtype,
+                              const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                              const void *source, struct tdm_error *err)
+{
+    void *data = unit_data(arenas, program, content, tensor->unit);
+    if (data == NULL)
+        return TDM_OK;
+    return arenas->backend->upload(arenas->executor, element_of(data, dtype, tensor, first), source,
+                                   count * tdm_dtype_bytes(dtype), err);
 }
 
 /* bf16 weights and what the masters add to them, from fp32. */
 static void split_values(const float *values, uint64_t count, uint16_t *weights,
                          uint16_t *remainders)
 {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
     for (uint64_t i = 0; i < count; i++)
         tdm_master_split(values[i], &weights[i], &remainders[i]);
 }
 
-enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                                uint32_t unit, const float *values, struct tdm_error *err)
+enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                              const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                              const float *values, struct tdm_error *err)
 {
-    const struct tdm_model *model = program->schedule->model;
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
-    uint64_t elements = model->units[unit].elements;
-    uint16_t *weights = calloc(elements, sizeof(*weights));
-    uint16_t *remainders = calloc(elements, sizeof(*remainders));
-    float *zeros = calloc(elements, sizeof(*zeros));
+    uint16_t *weights = malloc(count * sizeof(*weights) + 1);
+    uint16_t *remainders = malloc(count * sizeof(*remainders) + 1);
+    float *zeros = calloc(count + 1, sizeof(*zeros));
     enum tdm_status status = TDM_OK;
     if (weights == NULL || remainders == NULL || zeros == NULL) {
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the weights of unit %u", unit);
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu weights",
+                          (unsigned long long)count);
         goto free_arrays;
     }
-    split_values(values, elements, weights, remainders);
-    status = upload_tensors(arenas, model, unit, unit_data(arenas, program, TDM_UNIT_WEIGHTS, unit),
-                            dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights,
-                            dtypes->weights, err);
-    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, unit);
-    if (master != NULL && status == TDM_OK)
-        status =
-            upload_tensors(arenas, model, unit, master,
-                           dtypes->master == TDM_DTYPE_FP32 ? (const void *)values : remainders,
-                           dtypes->master, err);
-    const enum tdm_content moments[] = {TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2};
-    for (int m = 0; m < 2 && status == TDM_OK; m++) {
-        void *moment = unit_data(arenas, program, moments[m], unit);
-        if (moment != NULL)
-            status = upload_tensors(arenas, model, unit, moment, zeros, dtypes->moments, err);
-    }
+    split_values(values, count, weights, remainders);
+    const struct {
+        enum tdm_content content;
+        enum tdm_dtype dtype;
+        const void *source;
+    } parts[] = {
+        {TDM_UNIT_WEIGHTS, dtypes->weights,
+         dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights},
+        {TDM_UNIT_MASTER, dtypes->master,
+         dtypes->master == TDM_DTYPE_FP32 ? (const void *)values : remainders},
+        {TDM_UNIT_MOMENT1, dtypes->moments, zeros},
+        {TDM_UNIT_MOMENT2, dtypes->moments, zeros},
+    };
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == TDM_OK; i++)
+        status = upload(arenas, program, parts[i].content, parts[i].dtype, tensor, first, count,
+                        parts[i].source, err);
 
 free_arrays:
     free(weights);
@@ -100,14 +104,28 @@ free_arrays:
     return status;
 }
 
+enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                uint32_t unit, const float *values, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_unit *u = &model->units[unit];
+    enum tdm_status status = TDM_OK;
+    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
+         t++)
+        status = tdm_state_put(arenas, program, &model->tensors[t], 0, model->tensors[t].elements,
+                               values + model->tensors[t].offset, err);
+    return status;
+}
+
 /* By all threads: every element has a random number of its own. */
-static void draw_normal(uint64_t seed, uint32_t tensor, uint64_t count, double range, float *values)
+static void draw_normal(uint64_t seed, uint32_t tensor, uint64_t first, uint64_t count,
+                        double range, float *values)
 {
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
     for (uint64_t i = 0; i < count; i++)
-        values[i] = (float)(range * tdm_random_normal(seed, 0, tensor, i));
+        values[i] = (float)(range * tdm_random_normal(seed, 0, tensor, first + i));
 }
 
 enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
@@ -115,84 +133,77 @@ enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm
 {
     const struct tdm_model *model = program->schedule->model;
     enum tdm_status status = TDM_OK;
-    for (uint32_t unit = 0; unit < model->unit_count && status == TDM_OK; unit++) {
-        const struct tdm_unit *u = &model->units[unit];
-        float *values = calloc(u->elements, sizeof(*values));
-        if (values == NULL)
-            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the weights of unit %u", unit);
-        for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count; t++) {
-            const struct tdm_tensor *tensor = &model->tensors[t];
-            float *at = values + tensor->offset;
-            if (tdm_role_is_norm(tensor->role))
-                for (uint64_t i = 0; i < tensor->elements; i++)
-                    at[i] = 1;
-            else if (tensor->rows > 1)
-                draw_normal(seed, t, tensor->elements, model->initializer_range, at);
+    float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
+    if (values == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random weights");
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const struct tdm_tensor *tensor = &model->tensors[t];
+        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
+            uint64_t count = tdm_state_block(tensor, at);
+            if (!tdm_role_is_norm(tensor->role) && tensor->rows > 1)
+                draw_normal(seed, t, at, count, model->initializer_range, values);
+            else
+                for (uint64_t i = 0; i < count; i++)
+                    values[i] = tdm_role_is_norm(tensor->role) ? 1 : 0;
+            status = tdm_state_put(arenas, program, tensor, at, count, values, err);
         }
-        status = tdm_state_write(arenas, program, unit, values, err);
-        free(values);
     }
+    free(values);
     return status;
 }
 
-/* Adds the tensors of one array of the arena, laid out like `unit`, to `values`. */
-static enum tdm_status add_tensors(const struct tdm_arenas *arenas, const struct tdm_model *model,
-                                   uint32_t unit, const void *data, enum tdm_dtype dtype,
-                                   float *values, struct tdm_error *err)
+/* Reads `count` elements of a tensor in an array that is laid out like its unit; does nothing where
+ * there is no array. */
+static enum tdm_status read_elements(const struct tdm_arenas *arenas, void *data,
+                                     enum tdm_dtype dtype, const struct tdm_tensor *tensor,
+                                     uint64_t first, uint64_t count, float *values,
+                                     struct tdm_error *err)
 {
-    const struct tdm_unit *u = &model->units[unit];
-    enum tdm_status status = TDM_OK;
-    uint64_t size = tdm_dtype_bytes(dtype);
-    char *copy = malloc(u->elements * size);
+    if (data == NULL)
+        return TDM_OK;
+    uint64_t bytes = count * tdm_dtype_bytes(dtype);
+    char *copy = malloc(bytes + 1);
     if (copy == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading unit %u", unit);
-    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
-         t++) {
-        const struct tdm_tensor *tensor = &model->tensors[t];
-        status = arenas->backend->download(arenas->executor, copy,
-                                           (const char *)data + tensor->offset * size,
-                                           tensor->elements * size, err);
-        for (uint64_t i = 0; i < tensor->elements && status == TDM_OK; i++)
-            values[tensor->offset + i] += load(copy, dtype, i);
-    }
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
+                        (unsigned long long)count);
+    enum tdm_status status = arenas->backend->download(
+        arenas->executor, copy, element_of(data, dtype, tensor, first), bytes, err);
+    for (uint64_t i = 0; i < count && status == TDM_OK; i++)
+        values[i] = load(copy, dtype, i);
     free(copy);
     return status;
 }
 
-enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
-                                       const struct tdm_program *program, uint32_t unit,
-                                       float *values, struct tdm_error *err)
+/* Weights with the precision of their masters. */
+static enum tdm_status read_masters(const struct tdm_arenas *arenas,
+                                    const struct tdm_program *program,
+                                    const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                    float *values, struct tdm_error *err)
 {
-    const struct tdm_model *model = program->schedule->model;
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
-    const struct tdm_unit *u = &model->units[unit];
-    void *weights = unit_data(arenas, program, TDM_UNIT_WEIGHTS, unit);
-    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, unit);
-    memset(values, 0, u->elements * sizeof(*values));
+    void *weights = unit_data(arenas, program, TDM_UNIT_WEIGHTS, tensor->unit);
+    void *master = unit_data(arenas, program, TDM_UNIT_MASTER, tensor->unit);
     if (master == NULL)
-        return add_tensors(arenas, model, unit, weights, dtypes->weights, values, err);
+        return read_elements(arenas, weights, dtypes->weights, tensor, first, count, values, err);
     if (dtypes->master == TDM_DTYPE_FP32)
-        return add_tensors(arenas, model, unit, master, TDM_DTYPE_FP32, values, err);
+        return read_elements(arenas, master, TDM_DTYPE_FP32, tensor, first, count, values, err);
 
-    uint16_t *high = calloc(u->elements, sizeof(*high));
-    uint16_t *low = calloc(u->elements, sizeof(*low));
+    uint64_t bytes = count * sizeof(uint16_t);
+    uint16_t *high = malloc(bytes + 1), *low = malloc(bytes + 1);
     enum tdm_status status = TDM_OK;
     if (high == NULL || low == NULL) {
-        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading unit %u", unit);
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu weights",
+                          (unsigned long long)count);
         goto free_halves;
     }
-    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
-         t++) {
-        const struct tdm_tensor *tensor = &model->tensors[t];
-        uint64_t at = tensor->offset, bytes = tensor->elements * sizeof(*high);
-        status = arenas->backend->download(arenas->executor, high + at, (uint16_t *)weights + at,
+    status = arenas->backend->download(
+        arenas->executor, high, element_of(weights, TDM_DTYPE_BF16, tensor, first), bytes, err);
+    if (status == TDM_OK)
+        status = arenas->backend->download(arenas->executor, low,
+                                           element_of(master, TDM_DTYPE_REMAINDER16, tensor, first),
                                            bytes, err);
-        if (status == TDM_OK)
-            status = arenas->backend->download(arenas->executor, low + at, (uint16_t *)master + at,
-                                               bytes, err);
-        for (uint64_t i = at; i < at + tensor->elements && status == TDM_OK; i++)
-            values[i] = tdm_master_join(high[i], low[i]);
-    }
+    for (uint64_t i = 0; i < count && status == TDM_OK; i++)
+        values[i] = tdm_master_join(high[i], low[i]);
 
 free_halves:
     free(high);
@@ -200,41 +211,94 @@ free_halves:
     return status;
 }
 
+/* The head's part of a tied gradient is summed by itself: adds it. */
+static enum tdm_status add_tied(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                                float *values, struct tdm_error *err)
+{
+    const struct tdm_layout *layout = program->layout;
+    uint32_t tied = layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient;
+    float *part = malloc(count * sizeof(*part) + 1);
+    if (part == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for reading %llu elements",
+                        (unsigned long long)count);
+    enum tdm_status status =
+        read_elements(arenas, tdm_arenas_slot(arenas, &program->buffers[tied], 0),
+                      program->schedule->dtypes.gradients, tensor, first, count, part, err);
+    for (uint64_t i = 0; i < count && status == TDM_OK; i++)
+        values[i] += part[i];
+    free(part);
+    return status;
+}
+
+static enum tdm_status read_gradients(const struct tdm_arenas *arenas,
+                                      const struct tdm_program *program,
+                                      const struct tdm_tensor *tensor, uint64_t first,
+                                      uint64_t count, float *values, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE || schedule->pass == TDM_EVALUATE)
+        return tdm_fail(err, TDM_INPUT,
+                        "only a step that trains without an optimizer leaves its gradients");
+    enum tdm_status status =
+        read_elements(arenas, unit_data(arenas, program, TDM_UNIT_GRADIENT, tensor->unit),
+                      schedule->dtypes.gradients, tensor, first, count, values, err);
+    if (status == TDM_OK && schedule->model->tied && tensor->role == TDM_ROLE_EMBEDDING)
+        status = add_tied(arenas, program, tensor, first, count, values, err);
+    return status;
+}
+
+enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                              enum tdm_content content, const struct tdm_tensor *tensor,
+                              uint64_t first, uint64_t count, float *values, struct tdm_error *err)
+{
+    const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
+    memset(values, 0, count * sizeof(*values));
+    if (content == TDM_UNIT_MASTER)
+        return read_masters(arenas, program, tensor, first, count, values, err);
+    if (content == TDM_UNIT_GRADIENT)
+        return read_gradients(arenas, program, tensor, first, count, values, err);
+    return read_elements(arenas, unit_data(arenas, program, content, tensor->unit),
+                         content == TDM_UNIT_WEIGHTS ? dtypes->weights : dtypes->moments, tensor,
+                         first, count, values, err);
+}
+
+/* All tensors of a unit, in its layout. */
+static enum tdm_status read_unit(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                 enum tdm_content content, uint32_t unit, float *values,
+                                 struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_unit *u = &model->units[unit];
+    enum tdm_status status = TDM_OK;
+    memset(values, 0, u->elements * sizeof(*values));
+    for (uint32_t t = u->first_tensor; t < u->first_tensor + u->tensor_count && status == TDM_OK;
+         t++)
+        status = tdm_state_get(arenas, program, content, &model->tensors[t], 0,
+                               model->tensors[t].elements, values + model->tensors[t].offset, err);
+    return status;
+}
+
+enum tdm_status tdm_state_read_weights(const struct tdm_arenas *arenas,
+                                       const struct tdm_program *program, uint32_t unit,
+                                       float *values, struct tdm_error *err)
+{
+    return read_unit(arenas, program, TDM_UNIT_MASTER, unit, values, err);
+}
+
 enum tdm_status tdm_state_read_gradient(const struct tdm_arenas *arenas,
                                         const struct tdm_program *program, uint32_t unit,
                                         float *values, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = program->schedule;
-    const struct tdm_model *model = schedule->model;
-    const struct tdm_layout *layout = program->layout;
-    uint32_t embedding = tdm_model_embedding_unit(model);
-    uint32_t tied = layout->tied_home != TDM_NONE ? layout->tied_home : layout->tied_gradient;
-    if (schedule->optimizer.kind != TDM_OPTIMIZER_NONE || schedule->pass == TDM_EVALUATE)
-        return tdm_fail(err, TDM_INPUT,
-                        "only a step that trains without an optimizer leaves its gradients");
-    memset(values, 0, model->units[unit].elements * sizeof(*values));
-
-    enum tdm_dtype dtype = schedule->dtypes.gradients;
-    enum tdm_status status =
-        add_tensors(arenas, model, unit, unit_data(arenas, program, TDM_UNIT_GRADIENT, unit), dtype,
-                    values, err);
-    if (status == TDM_OK && unit == embedding && model->tied)
-        status =
-            add_tensors(arenas, model, unit, tdm_arenas_slot(arenas, &program->buffers[tied], 0),
-                        dtype, values, err);
-    return status;
+    return read_unit(arenas, program, TDM_UNIT_GRADIENT, unit, values, err);
 }
 
 enum tdm_status tdm_state_read_moment(const struct tdm_arenas *arenas,
                                       const struct tdm_program *program, uint32_t unit, bool second,
                                       float *values, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = program->schedule;
-    memset(values, 0, schedule->model->units[unit].elements * sizeof(*values));
-    void *moment = unit_data(arenas, program, second ? TDM_UNIT_MOMENT2 : TDM_UNIT_MOMENT1, unit);
-    return moment == NULL ? TDM_OK
-                          : add_tensors(arenas, schedule->model, unit, moment,
-                                        schedule->dtypes.moments, values, err);
+    return read_unit(arenas, program, second ? TDM_UNIT_MOMENT2 : TDM_UNIT_MOMENT1, unit, values,
+                     err);
 }
 
 enum tdm_status tdm_state_write_tokens(const struct tdm_arenas *arenas,

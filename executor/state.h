@@ -8,6 +8,27 @@
 
 #include "executor/arenas.h"
 
+/* Elements of a tensor that are worth moving at a time; and how many there are from `first` on. */
+#define TDM_STATE_BLOCK (UINT64_C(1) << 22)
+static inline uint64_t tdm_state_block(const struct tdm_tensor *tensor, uint64_t first)
+{
+    uint64_t left = tensor->elements - first;
+    return left < TDM_STATE_BLOCK ? left : TDM_STATE_BLOCK;
+}
+
+/* Writes elements [first, first + count) of a weight tensor, its master to match, and zero moments. The
+ * master is `values`, bit for bit; a bf16 weight is nearest to it. */
+enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                              const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
+                              const float *values, struct tdm_error *err);
+
+/* Reads elements of a tensor back. `content`: TDM_UNIT_WEIGHTS as they are stored; TDM_UNIT_MASTER
+ * exactly, by the master where there is one; a moment, 0 where there is none; TDM_UNIT_GRADIENT, both
+ * parts added if tied: TDM_INPUT where the schedule has an optimizer or evaluates. */
+enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                              enum tdm_content content, const struct tdm_tensor *tensor,
+                              uint64_t first, uint64_t count, float *values, struct tdm_error *err);
+
 /* Random weights: norms 1, biases 0, matrices normal with the config's initializer_range; masters to
  * match, moments 0. Repeatable by (seed, tensor, element). */
 enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,

@@ -4,6 +4,8 @@ libtidemark_a_SOURCES += \
 	models/model.c models/model.h \
 	models/parts.h \
 	models/rope.c \
+	models/safetensors.c models/safetensors.h \
+	models/safetensors_write.c \
 	models/tensors.c
 
 nobase_dist_pkgdata_DATA += \
@@ -34,4 +36,5 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json
 
-cmocka_tests += tests/unit_models
+cmocka_tests += tests/unit_models tests/unit_safetensors
+plain_tests += tests/fuzz_safetensors
