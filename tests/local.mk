@@ -77,10 +77,20 @@ tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
 tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random_schedule)
 tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
 
+# One backend against another, op by op.
+lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockstep_slack.h \
+	tests/backend_cases.c tests/backend_cases.h tests/step_data.c tests/step_data.h \
+	$(random_schedule)
+
+# And that this catches what it is for.
+cmocka_tests += tests/lockstep_faults
+tests_lockstep_faults_SOURCES = tests/lockstep_faults.c $(lockstep)
+
 gpu_tests = \
 	tests/gpu/attention_test \
 	tests/gpu/backend_test \
 	tests/gpu/copy_test \
+	tests/gpu/lockstep_test \
 	tests/gpu/norm_test
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
@@ -91,6 +101,9 @@ tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h $(lockstep)
+tests_gpu_lockstep_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_lockstep_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h
 tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_norm_test_LDADD = $(gpu_test_libs)
@@ -134,7 +147,7 @@ AM_TESTS_ENVIRONMENT = \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
 	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
 
-EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
+EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run tests/gpu/sanitize \
 	tests/golden tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.

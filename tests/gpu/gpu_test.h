@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 struct gpu_test {
@@ -17,9 +18,16 @@ struct gpu_test {
     uint64_t state; /* of the generator */
 };
 
-/* Exits with 77 and a reason if there is no GPU that this program can use; else prints the device
- * and the seed. */
-static inline struct gpu_test gpu_test_begin(void)
+/* The backend that tests of whole backends test: "cuda", or TDM_BACKEND, so that the tests themselves can
+ * be tested where there is no GPU. */
+static inline const char *gpu_test_backend(void)
+{
+    const char *name = getenv("TDM_BACKEND");
+    return name == NULL || *name == '\0' ? "cuda" : name;
+}
+
+/* Exits with 77 and a reason if there is no GPU that this program can use; else prints which. */
+static inline void gpu_test_find_device(void)
 {
     int devices = 0;
     cudaError_t code = cudaGetDeviceCount(&devices);
@@ -34,7 +42,14 @@ static inline struct gpu_test gpu_test_begin(void)
     if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
         printf("# %s, compute capability %d.%d\n", properties.name, properties.major,
                properties.minor);
+}
 
+/* Finds the device, if one is to be tested, and prints the seed. */
+static inline struct gpu_test gpu_test_begin(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was found is seen, however the test ends */
+    if (strcmp(gpu_test_backend(), "cuda") == 0)
+        gpu_test_find_device();
     struct gpu_test test = {.seed = (uint64_t)time(NULL)};
     const char *seed = getenv("TDM_SEED");
     if (seed != NULL)

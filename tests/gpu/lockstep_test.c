@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every op of the cuda backend against the cpu backend, one by one: tests/lockstep.h. Random models
+ * and schedules, small, wide and large in turn; a table of what was seen of every kind of op ends it,
+ * and a kind that no case had fails. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small
+ * (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
+ */
+#include "tests/backend_cases.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/lockstep.h"
+#include "tests/random_schedule.h"
+
+#include <string.h>
+
+#define BASE_SEED 20261121u
+
+static void run_case(struct gpu_test *test, const struct tdm_backend *backend, enum tdm_case kind,
+                     uint64_t seed, struct tdm_lockstep *all)
+{
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_error err = {0};
+    struct tdm_lockstep here = {0};
+    char text[600];
+    enum tdm_status status = tdm_backend_case(kind, seed, &schedule, &err);
+    if (status != TDM_OK) {
+        gpu_test_case(test, false, "seed %llu %s: %s", (unsigned long long)seed,
+                      tdm_case_name(kind), err.message);
+        return;
+    }
+    uint32_t steps = schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? 1 : 2;
+    status = tdm_lockstep_run(schedule, backend, seed, steps, &here, &err);
+    uint64_t ops = 0;
+    double worst = 0;
+    for (int i = 0; i < TDM_OP_KINDS; i++) {
+        ops += here.kinds[i].ops;
+        if (here.kinds[i].worst > worst)
+            worst = here.kinds[i].worst;
+    }
+    tdm_lockstep_add(all, &here);
+    gpu_test_case(test, status == TDM_OK && here.wrong == 0,
+                  "seed %llu %s: %llu ops, worst difference %.2f of its bound",
+                  (unsigned long long)seed, tdm_case_name(kind), (unsigned long long)ops, worst);
+    if (status != TDM_OK)
+        printf("# %s\n", err.message);
+    if (here.wrong > 0)
+        printf("# %llu wrong, first %s\n", (unsigned long long)here.wrong, here.first);
+    if (status != TDM_OK || here.wrong > 0)
+        printf("# %s\n", tdm_schedule_describe(schedule, text, sizeof(text)));
+    tdm_schedule_free(schedule);
+}
+
+/* What was seen of every kind of op; all must have been seen. */
+static void report(struct gpu_test *test, const struct tdm_lockstep *all)
+{
+    printf("# %-20s %8s %12s %9s %6s %6s\n", "op", "ops", "elements", "differ", "worst", "wrong");
+    for (int i = 0; i < TDM_OP_KINDS; i++) {
+        const struct tdm_lockstep_kind *kind = &all->kinds[i];
+        printf("# %-20s %8llu %12llu %8.3f%% %6.2f %6llu\n", tdm_op_kind_name((enum tdm_op_kind)i),
+               (unsigned long long)kind->ops, (unsigned long long)kind->elements,
+               100.0 * (double)kind->differ / (kind->bounded > 0 ? (double)kind->bounded : 1),
+               kind->worst, (unsigned long long)kind->wrong);
+        if (kind->ops == 0)
+            gpu_test_case(test, false, "no case has %s", tdm_op_kind_name((enum tdm_op_kind)i));
+    }
+}
+
+int main(void)
+{
+    const char *name = gpu_test_backend();
+    struct gpu_test test = gpu_test_begin();
+    struct tdm_lockstep all = {0};
+    struct tdm_error err = {0};
+    const struct tdm_backend *backend;
+    uint64_t cases = tdm_case_count(9, 60);
+    if (tdm_backend_find(name, &backend, &err) != TDM_OK) {
+        printf("Bail out! %s\n", err.message);
+        return 1;
+    }
+    for (uint64_t i = 0; i < cases; i++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, i);
+        run_case(&test, backend, tdm_case_of(seed), seed, &all);
+    }
+    if (cases >= 9)
+        report(&test, &all);
+    return gpu_test_end(&test);
+}
