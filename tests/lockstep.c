@@ -245,12 +245,15 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
     uint64_t size = tdm_dtype_bytes(dtype);
     bool right = true;
     kind->elements += elements;
+    bool wide = dtype != TDM_DTYPE_BF16;
     for (uint64_t i = 0; i < elements && right; i++, due += size, got += size) {
+        double a = as_double(due, dtype), b = as_double(got, dtype);
+        if (isfinite(a))
+            kind->size[wide] += a * a;
         if (memcmp(due, got, size) == 0) {
             kind->bounded++;
             continue;
         }
-        double a = as_double(due, dtype), b = as_double(got, dtype);
         const char *fault = NULL;
         double allowed = 0, off = fabs(a - b);
         if (is_poison(due, size)) {
@@ -272,6 +275,7 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
         } else if (!isinf(allowed)) {
             kind->bounded++;
             kind->differ++;
+            kind->off[wide] += off * off;
             kind->worst = fmax(kind->worst, off / allowed);
         }
         memcpy(got, due, size);
@@ -552,6 +556,10 @@ void tdm_lockstep_add(struct tdm_lockstep *all, const struct tdm_lockstep *one)
         all->kinds[i].bounded += one->kinds[i].bounded;
         all->kinds[i].differ += one->kinds[i].differ;
         all->kinds[i].worst = fmax(all->kinds[i].worst, one->kinds[i].worst);
+        for (int wide = 0; wide < 2; wide++) {
+            all->kinds[i].off[wide] += one->kinds[i].off[wide];
+            all->kinds[i].size[wide] += one->kinds[i].size[wide];
+        }
         all->kinds[i].wrong += one->kinds[i].wrong;
     }
     if (all->wrong == 0 && one->wrong > 0)

@@ -19,6 +19,7 @@ struct tdm_lockstep_kind {
     uint64_t bounded;       /* elements that may differ from the cpu's */
     uint64_t differ;        /* of these, that do */
     double worst;           /* largest difference in units of its bound */
+    double off[2], size[2]; /* sums of squares of differences and of values; bf16, others */
     uint64_t wrong;         /* ops with an element beyond its bound, or with a byte too many */
 };
 

@@ -10,6 +10,7 @@
 #include "tests/lockstep.h"
 #include "tests/random_schedule.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BASE_SEED 20261121u
@@ -49,16 +50,25 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, e
     tdm_schedule_free(schedule);
 }
 
+/* Relative to what is due, of all elements together. */
+static double error_of(const struct tdm_lockstep_kind *kind, bool wide)
+{
+    return kind->size[wide] > 0 ? sqrt(kind->off[wide] / kind->size[wide]) : 0;
+}
+
 /* What was seen of every kind of op; all must have been seen. */
 static void report(struct gpu_test *test, const struct tdm_lockstep *all)
 {
-    printf("# %-20s %8s %12s %9s %6s %6s\n", "op", "ops", "elements", "differ", "worst", "wrong");
+    printf("# %-20s %8s %12s %9s %6s %8s %8s %6s\n", "op", "ops", "elements", "differ", "worst",
+           "bf16", "others", "wrong");
     for (int i = 0; i < TDM_OP_KINDS; i++) {
         const struct tdm_lockstep_kind *kind = &all->kinds[i];
-        printf("# %-20s %8llu %12llu %8.3f%% %6.2f %6llu\n", tdm_op_kind_name((enum tdm_op_kind)i),
-               (unsigned long long)kind->ops, (unsigned long long)kind->elements,
+        printf("# %-20s %8llu %12llu %8.3f%% %6.2f %8.1e %8.1e %6llu\n",
+               tdm_op_kind_name((enum tdm_op_kind)i), (unsigned long long)kind->ops,
+               (unsigned long long)kind->elements,
                100.0 * (double)kind->differ / (kind->bounded > 0 ? (double)kind->bounded : 1),
-               kind->worst, (unsigned long long)kind->wrong);
+               kind->worst, error_of(kind, false), error_of(kind, true),
+               (unsigned long long)kind->wrong);
         if (kind->ops == 0)
             gpu_test_case(test, false, "no case has %s", tdm_op_kind_name((enum tdm_op_kind)i));
     }
