@@ -2,6 +2,7 @@
 libtidemark_a_SOURCES += \
 	base/data.c \
 	base/digest.c base/digest.h \
+	base/directory.c base/directory.h \
 	base/dtype.c base/dtype.h \
 	base/file.c base/file.h \
 	base/json.c base/json.h \

@@ -29,6 +29,8 @@ libexecutor_a_SOURCES += \
 	executor/tokens.h \
 	executor/walk.c \
 	executor/walk.h \
+	executor/weights.c \
+	executor/weights.h \
 	executor/cpu/arena.c \
 	executor/cpu/attention.c \
 	executor/cpu/attention.h \

@@ -4,6 +4,7 @@
 #include "executor/backend.h"
 #include "executor/progress.h"
 #include "executor/run.h"
+#include "models/weights.h"
 
 #include <getopt.h>
 #include <jansson.h>
@@ -23,8 +24,9 @@ static const char help[] =
     "  --backend NAME     cpu: computes on this machine's cores (default)\n"
     "                     cuda: on an NVIDIA GPU, where the build has CUDA\n"
     "                     null: walks the program and counts, computes nothing\n"
-    "  --weights WEIGHTS  random:SEED (default random:0); SEED also chooses where sequences begin\n"
-    "                     and rounds stochastically\n"
+    "  --weights WEIGHTS  random:SEED (default random:0), or a Hugging Face directory: config.json\n"
+    "                     and safetensors of bf16, fp16 or fp32. SEED (0 with a directory) also\n"
+    "                     chooses where sequences begin and rounds stochastically\n"
     "  --tokens FILE      any file, read as bytes: one token a byte; default random tokens\n"
     "  --steps N          steps to train (default 1)\n"
     "  --evaluate FILE    evaluate between steps by this schedule (plan --pass evaluate), on the\n"
@@ -36,10 +38,19 @@ static const char help[] =
     "                     no more than the validation text holds\n"
     "  --validation WHAT  text to evaluate on: a file, or a share of --tokens, its end, which is not\n"
     "                     trained on (default 0.05)\n"
+    "  --save DIR         after the last step write the model to a new directory that transformers\n"
+    "                     and --weights load\n"
+    "  --save-dtype TYPE  dtype of its files: bf16 or fp32; default that of the schedule's weights;\n"
+    "                     fp32 has the precision of the masters\n"
+    "  --save-shard SIZE  largest file of it (default 5G): a larger model has shards and an index\n"
+    "  --save-gradients DIR\n"
+    "                     write the gradients of the last step in fp32, under the names of their\n"
+    "                     weights, to gradients.safetensors in a new directory; for schedules\n"
+    "                     with --optimizer none\n"
     "  --trace FILE       record the run to this SQLite database\n"
     "  --trace-ops WHICH  op times of: all steps, first, or every:K; default all while they are\n"
     "                     fewer than 2,000,000, else first\n"
-    "  --force            replace an existing trace\n"
+    "  --force            replace an existing trace, or a directory that holds only saved files\n"
     "  --dry-run          read, lower and check the schedules, say what they would take, and stop\n"
     "  --json             print one JSON object about the run on stdout\n"
     "  --help             this text\n"
@@ -52,6 +63,7 @@ static const char help[] =
     "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
     "  tidemark run a.json b.json --steps 3 --json\n"
     "  tidemark run plan.json --tokens book.txt --steps 500 --evaluate evaluate.json\n"
+    "  tidemark run plan.json --weights llama/ --tokens book.txt --steps 50 --save trained/\n"
     "  tidemark run plan.json --backend null --dry-run\n";
 
 static volatile sig_atomic_t stop;
@@ -67,13 +79,31 @@ struct arguments {
     bool json, help;
 };
 
-static enum tdm_status read_weights(const char *text, uint64_t *seed, struct tdm_error *err)
+static enum tdm_status read_weights(const char *text, struct tdm_run_options *run,
+                                    struct tdm_error *err)
 {
-    if (strncmp(text, "random:", 7) != 0) {
-        tdm_fail(err, TDM_USAGE, "--weights \"%s\"; random:SEED is due", text);
-        return tdm_hint(err, "for example --weights random:1");
-    }
-    return tdm_parse_count(text + 7, "--weights random:SEED", 0, INT64_MAX, seed, err);
+    bool random = strncmp(text, "random:", 7) == 0;
+    run->weights_path = random ? NULL : text;
+    run->seed = 0;
+    if (!random)
+        return TDM_OK;
+    return tdm_parse_count(text + 7, "--weights random:SEED", 0, INT64_MAX, &run->seed, err);
+}
+
+static enum tdm_status read_save_dtype(const char *text, enum tdm_dtype *dtype,
+                                       struct tdm_error *err)
+{
+    if (tdm_dtype_parse(text, dtype) && (*dtype == TDM_DTYPE_BF16 || *dtype == TDM_DTYPE_FP32))
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--save-dtype \"%s\"; bf16 or fp32 is due", text);
+}
+
+static enum tdm_status read_shard(const char *text, uint64_t *bytes, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_parse_bytes(text, "--save-shard", bytes, err);
+    if (status == TDM_OK && *bytes == 0)
+        return tdm_fail(err, TDM_USAGE, "--save-shard: \"%s\"; at least 1 byte is due", text);
+    return status;
 }
 
 static enum tdm_status read_trace_ops(const char *text, uint64_t *every, struct tdm_error *err)
@@ -135,6 +165,19 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
     return TDM_OK;
 }
 
+/* The same of a directory to save to. */
+static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
+{
+    const char *option = run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
+                         : run->shard_bytes > 0            ? "--save-shard"
+                                                           : NULL;
+    if (run->save_path == NULL && option != NULL)
+        return tdm_fail(err, TDM_USAGE, "%s is given without --save", option);
+    if (run->shard_bytes == 0)
+        run->shard_bytes = TDM_SHARD_BYTES;
+    return TDM_OK;
+}
+
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
                                       struct tdm_error *err)
 {
@@ -147,6 +190,10 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         EVALUATE_EVERY,
         EVALUATE_STEPS,
         VALIDATION,
+        SAVE,
+        SAVE_DTYPE,
+        SAVE_SHARD,
+        SAVE_GRADIENTS,
         TRACE,
         TRACE_OPS,
         FORCE,
@@ -163,6 +210,10 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         {"evaluate-every", required_argument, NULL, EVALUATE_EVERY},
         {"evaluate-steps", required_argument, NULL, EVALUATE_STEPS},
         {"validation", required_argument, NULL, VALIDATION},
+        {"save", required_argument, NULL, SAVE},
+        {"save-dtype", required_argument, NULL, SAVE_DTYPE},
+        {"save-shard", required_argument, NULL, SAVE_SHARD},
+        {"save-gradients", required_argument, NULL, SAVE_GRADIENTS},
         {"trace", required_argument, NULL, TRACE},
         {"trace-ops", required_argument, NULL, TRACE_OPS},
         {"force", no_argument, NULL, FORCE},
@@ -183,7 +234,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
             backend = optarg;
             break;
         case WEIGHTS:
-            status = read_weights(optarg, &run->seed, err);
+            status = read_weights(optarg, run, err);
             break;
         case TOKENS:
             run->tokens_path = optarg;
@@ -204,6 +255,18 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
             break;
         case VALIDATION:
             status = read_validation(optarg, run, err);
+            break;
+        case SAVE:
+            run->save_path = optarg;
+            break;
+        case SAVE_DTYPE:
+            status = read_save_dtype(optarg, &run->save_dtype, err);
+            break;
+        case SAVE_SHARD:
+            status = read_shard(optarg, &run->shard_bytes, err);
+            break;
+        case SAVE_GRADIENTS:
+            run->gradients_path = optarg;
             break;
         case TRACE:
             run->trace_path = optarg;
@@ -239,7 +302,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     run->schedule_count = (uint32_t)(argc - optind);
     run->schedule_paths = (const char *const *)(argv + optind);
     run->stop = &stop;
-    status = complete_evaluation(run, err);
+    status = complete_saving(run, err);
+    if (status == TDM_OK)
+        status = complete_evaluation(run, err);
     if (status != TDM_OK)
         return status;
     return tdm_backend_find(backend, &run->backend, err);

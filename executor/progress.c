@@ -52,13 +52,34 @@ static double since(const struct timespec *then)
     return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
 }
 
-static void print_bar(const struct tdm_progress *progress, uint64_t step)
+static void print_bar(const struct tdm_progress *progress, uint64_t done, uint64_t all)
 {
-    uint64_t cells = step * BAR_CELLS / progress->steps;
+    uint64_t cells = (uint64_t)((double)done / (double)all * BAR_CELLS);
     fputs("\r\033[K[", progress->out);
     for (uint64_t i = 0; i < BAR_CELLS; i++)
         fputc(i < cells ? '#' : '.', progress->out);
     fputs("] ", progress->out);
+}
+
+static void moved(void *self, const char *what, uint64_t done, uint64_t elements)
+{
+    struct tdm_progress *progress = self;
+    if (progress->moving != what) { /* the first block */
+        progress->moving = what;
+        clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+    }
+    bool last = done == elements;
+    if (last)
+        progress->moving = NULL;
+    if (progress->terminal)
+        print_bar(progress, done, elements);
+    else if (since(&progress->printed) < PLAIN_SECONDS)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+    fprintf(progress->out, "%s%s: %.0f%%", progress->terminal ? "" : "  ", what,
+            100 * (double)done / (double)elements);
+    fputs(progress->terminal && !last ? "" : "\n", progress->out);
+    fflush(progress->out);
 }
 
 static void stepped(void *self, const struct tdm_program *program, uint64_t step, double loss,
@@ -82,7 +103,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     double left = progress->seconds / (double)step * (double)(progress->steps - step);
     char device[TDM_FORMAT_SIZE], remaining[TDM_FORMAT_SIZE];
     if (progress->terminal)
-        print_bar(progress, step);
+        print_bar(progress, step, progress->steps);
     fprintf(progress->out, "%sstep %llu/%llu", progress->terminal ? "" : "  ",
             (unsigned long long)step, (unsigned long long)progress->steps);
     if (!isnan(loss))
@@ -116,7 +137,7 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){progress, planned, tokens, stepped, evaluated};
+    return (struct tdm_run_listener){progress, planned, tokens, moved, stepped, evaluated};
 }
 
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
@@ -165,4 +186,8 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
     for (uint32_t i = 0; i < options->schedule_count; i++)
         if (results[i].steps > 0)
             print_result(progress->out, options->schedule_paths[i], &results[i]);
+    if (status == TDM_OK && !options->dry_run && options->save_path != NULL)
+        fprintf(progress->out, "  weights saved to %s\n", options->save_path);
+    if (status == TDM_OK && !options->dry_run && options->gradients_path != NULL)
+        fprintf(progress->out, "  gradients saved to %s\n", options->gradients_path);
 }

@@ -16,6 +16,7 @@ struct tdm_progress {
     bool terminal;
     uint64_t steps;                    /* to do with each schedule */
     struct timespec printed;           /* when a plain line was printed last */
+    const char *moving;                /* what is being done with weights; NULL: nothing */
     const struct tdm_program *program; /* whose steps are counted */
     double seconds, model_flops;
     double validation_loss; /* the last one; NAN: none */

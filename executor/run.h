@@ -17,16 +17,21 @@ struct tdm_run_options {
     uint32_t schedule_count;
     const char *const *schedule_paths;
     const struct tdm_backend *backend;
-    uint64_t seed;           /* of weights and of where sequences begin */
-    const char *tokens_path; /* NULL: random tokens */
+    uint64_t seed;            /* of random weights and of where sequences begin */
+    const char *weights_path; /* directory to load them from; NULL: random */
+    const char *tokens_path;  /* NULL: random tokens */
     uint64_t steps;
     const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
     uint64_t evaluate_every;     /* steps; after the last one too */
     uint64_t evaluate_windows;   /* steps of its program an evaluation, at most */
     const char *validation_path; /* text to evaluate on; NULL: the last share of the tokens */
     double validation_share;
-    const char *trace_path; /* NULL: none */
-    bool force;             /* replace an existing trace */
+    const char *trace_path;     /* NULL: none */
+    const char *save_path;      /* directory to write the trained model to; NULL: none */
+    const char *gradients_path; /* directory for the gradients of the last step; NULL: none */
+    enum tdm_dtype save_dtype;  /* of saved weights; NONE: as the schedule has them */
+    uint64_t shard_bytes;       /* of a saved file, at most */
+    bool force;                 /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: choose by their number */
     bool dry_run;         /* take nothing, run nothing */
     const char *command;  /* for the trace */
@@ -41,6 +46,8 @@ struct tdm_run_listener {
                     double predicted_seconds);
     /* Tokens are there: how many (0: random), and their unigram entropy in nats. */
     void (*tokens)(void *self, uint64_t count, double entropy);
+    /* Weights are being moved: what is done ("loading weights"), how many elements of how many. */
+    void (*moved)(void *self, const char *what, uint64_t done, uint64_t elements);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
                     double gradient_norm, double seconds);
     /* An evaluation after a step. */

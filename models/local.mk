@@ -6,7 +6,9 @@ libtidemark_a_SOURCES += \
 	models/rope.c \
 	models/safetensors.c models/safetensors.h \
 	models/safetensors_write.c \
-	models/tensors.c
+	models/tensors.c \
+	models/weights.c models/weights.h \
+	models/weights_write.c
 
 nobase_dist_pkgdata_DATA += \
 	models/configs/byte-100m.json \
@@ -36,5 +38,5 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json
 
-cmocka_tests += tests/unit_models tests/unit_safetensors
+cmocka_tests += tests/unit_models tests/unit_safetensors tests/unit_weights
 plain_tests += tests/fuzz_safetensors

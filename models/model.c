@@ -169,18 +169,37 @@ static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
     return TDM_INPUT;
 }
 
+/* The path of the shipped config of that name, if there is one. */
+static enum tdm_status find_shipped(const char *name, char *path, size_t path_bytes, bool *found,
+                                    struct tdm_error *err)
+{
+    *found = false;
+    if (name[0] == '\0' || strchr(name, '/') != NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_data_path(CONFIG_FOLDER, name, ".json", path, path_bytes, err);
+    *found = status == TDM_OK && access(path, F_OK) == 0;
+    return status;
+}
+
+bool tdm_model_is_directory(const char *model_or_path)
+{
+    char path[4096];
+    bool shipped;
+    struct stat info;
+    return find_shipped(model_or_path, path, sizeof(path), &shipped, NULL) == TDM_OK && !shipped &&
+           stat(model_or_path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err)
 {
     char path[4096];
-    if (model_or_path[0] != '\0' && strchr(model_or_path, '/') == NULL) {
-        enum tdm_status status =
-            tdm_data_path(CONFIG_FOLDER, model_or_path, ".json", path, sizeof(path), err);
-        if (status != TDM_OK)
-            return status;
-        if (access(path, F_OK) == 0)
-            return load_file(path, model_or_path, model, err);
-    }
+    bool shipped;
+    enum tdm_status status = find_shipped(model_or_path, path, sizeof(path), &shipped, err);
+    if (status != TDM_OK)
+        return status;
+    if (shipped)
+        return load_file(path, model_or_path, model, err);
 
     struct stat info;
     if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0)

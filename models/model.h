@@ -133,6 +133,9 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err);
 
+/* Is what it would read a config.json in the directory of that name, and not a shipped config? */
+bool tdm_model_is_directory(const char *model_or_path);
+
 /* From a parsed config (borrowed; kept by reference); `file` names it in messages. */
 enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
                                       struct tdm_model **model, struct tdm_error *err);

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "models/model.h"
 #include "planner/print.h"
+#include "planner/weights_report.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -91,7 +92,7 @@ static void print_attention(const struct tdm_model *model)
            tdm_format_tokens(window, text), count, model->layers);
 }
 
-static void print_details(const struct tdm_model *model)
+static void print_details(const struct tdm_model *model, const struct tdm_weights *weights)
 {
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
     printf("%-14s %s, %s parameters\n", model->name, model->architecture,
@@ -106,6 +107,7 @@ static void print_details(const struct tdm_model *model)
     printf("%-14s %s, RoPE %s, theta %g\n", "context", tdm_format_tokens(model->max_context, text),
            rope_name(model->rope.kind), model->rope.theta);
     printf("%-14s %s in bf16\n", "weights", tdm_format_bytes(model->parameters * BF16_BYTES, text));
+    tdm_weights_line(stdout, "files          ", weights);
     print_unit(model, 0, "a layer");
     print_unit(model, tdm_model_embedding_unit(model), "embedding");
     print_unit(model, tdm_model_head_unit(model), "head");
@@ -129,16 +131,20 @@ static json_t *tensors_json(const struct tdm_model *model)
 static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
 {
     struct tdm_model *model;
+    struct tdm_weights *weights = NULL;
     enum tdm_status status = tdm_model_load(name, &model, err);
     if (status != TDM_OK)
         return status;
-    if (as_json) {
+    status = tdm_weights_beside(name, model, &weights, err);
+    if (status == TDM_OK && as_json) {
         json_t *root = model_json(model);
         json_object_set_new(root, "tensors", tensors_json(model));
+        json_object_set_new(root, "weights", tdm_weights_json(weights));
         status = tdm_print_json(root, err);
-    } else {
-        print_details(model);
+    } else if (status == TDM_OK) {
+        print_details(model, weights);
     }
+    tdm_weights_close(weights);
     tdm_model_free(model);
     return status;
 }
@@ -203,7 +209,8 @@ const struct tdm_command tdm_cmd_models = {
         "  --json  one JSON object on stdout\n"
         "  --help  this text\n"
         "\n"
-        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one.\n"
+        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one; the\n"
+        "headers of weights in that directory are checked against it.\n"
         "Bytes are 1024-based; context is what the model was trained for, not a limit.\n"
         "\n"
         "Examples:\n"

@@ -10,6 +10,7 @@
 #include "planner/schedule_table.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
+#include "planner/weights_report.h"
 #include "schedule/optimizer.h"
 
 #include <getopt.h>
@@ -216,7 +217,8 @@ static enum tdm_status write_schedule(const struct arguments *a,
 }
 
 static enum tdm_status print_json(const struct tdm_schedule *schedule,
-                                  const struct tdm_search *search, struct tdm_error *err)
+                                  const struct tdm_search *search,
+                                  const struct tdm_weights *weights, struct tdm_error *err)
 {
     json_t *schedule_json;
     enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &schedule_json, err);
@@ -232,6 +234,7 @@ static enum tdm_status print_json(const struct tdm_schedule *schedule,
     json_object_set_new(root, "host_memory_bytes",
                         json_integer((json_int_t)schedule->host_memory_bytes));
     json_object_set_new(root, "search", tdm_search_counts_json(&search->counts));
+    json_object_set_new(root, "weights", tdm_weights_json(weights));
     json_object_set_new(root, "schedule", schedule_json);
     return tdm_print_json(root, err);
 }
@@ -300,12 +303,15 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     struct tdm_schedule *schedule;
     struct tdm_pins pins = {0};
     struct tdm_search search = {0};
+    struct tdm_weights *weights = NULL;
     enum tdm_status status = make_request(a, &schedule, &pins, err);
     if (status != TDM_OK) {
         tdm_pins_free(&pins);
         return status;
     }
-    status = tdm_candidates_search(schedule, &pins, &search, err);
+    status = tdm_weights_beside(a->model, schedule->model, &weights, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_search(schedule, &pins, &search, err);
     if (status == TDM_INFEASIBLE)
         status = explain_shortage(a, schedule, &pins, &search, err);
     if (status != TDM_OK)
@@ -316,15 +322,17 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
         status = write_schedule(a, schedule, predicted, err);
     }
     if (status == TDM_OK && a->json)
-        status = print_json(schedule, &search, err);
+        status = print_json(schedule, &search, weights, err);
     else if (status == TDM_OK) {
         /* with the schedule itself on stdout the table is for the eyes only */
         FILE *out = a->output != NULL && strcmp(a->output, "-") == 0 ? stderr : stdout;
+        tdm_weights_line(out, "weights    ", weights);
         tdm_schedule_table(out, schedule, &search.simulation);
         tdm_search_line(out, &search.counts);
     }
 
 free_request:
+    tdm_weights_close(weights);
     tdm_pins_free(&pins);
     tdm_schedule_free(schedule);
     return status;
@@ -362,7 +370,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  --json              one JSON object on stdout, also when nothing fits\n"
         "  --help              this text\n"
         "\n"
-        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one.\n"
+        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one. Weights\n"
+        "(safetensors) in that directory are checked against it; only their headers are read.\n"
         "Sizes are 1024-based: 80G and 80GiB are the same; so are tokens: 256K is 262,144.\n"
         "When nothing fits, the exit status is 3, and what would help is said with numbers.\n"
         "\n"

@@ -11,7 +11,8 @@ libtidemark_a_SOURCES += \
 	planner/recipes.c planner/recipes.h \
 	planner/set_keys.c planner/set_keys.h \
 	planner/shortage.c planner/shortage.h \
-	planner/simulate.c planner/simulate.h
+	planner/simulate.c planner/simulate.h \
+	planner/weights_report.c planner/weights_report.h
 
 tidemark_SOURCES += \
 	planner/cmd.c planner/cmd.h \

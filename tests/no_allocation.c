@@ -117,6 +117,14 @@ static void tokens(void *self, uint64_t token_count, double entropy)
     (void)self, (void)token_count, (void)entropy;
 }
 
+static void moved(void *self, const char *what, uint64_t done, uint64_t elements)
+{
+    (void)self;
+    (void)what;
+    (void)done;
+    (void)elements;
+}
+
 static void stepped(void *self, const struct tdm_program *program, uint64_t step, double loss,
                     double gradient_norm, double seconds)
 {
@@ -153,7 +161,7 @@ static void write_schedules(const char *path, const char *evaluation_path, uint6
 
 static void run_steps(const char *name)
 {
-    const struct tdm_run_listener listener = {NULL, planned, tokens, stepped, evaluated};
+    const struct tdm_run_listener listener = {NULL, planned, tokens, moved, stepped, evaluated};
     const char *scratch = getenv("TDM_SCRATCH") != NULL ? getenv("TDM_SCRATCH") : "/tmp";
     char path[512], evaluation[512], trace[512];
     struct tdm_error err = {0};

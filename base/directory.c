@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories written whole. */
+#include "base/directory.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_dots(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* The directory exists: may it be replaced? */
+static enum tdm_status check_content(const char *path, bool force, tdm_directory_owns owns,
+                                     struct tdm_error *err)
+{
+    DIR *stream = opendir(path);
+    if (stream == NULL)
+        return tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(errno));
+    enum tdm_status status = TDM_OK;
+    for (struct dirent *entry; status == TDM_OK && (entry = readdir(stream)) != NULL;) {
+        if (is_dots(entry->d_name))
+            continue;
+        if (!owns(entry->d_name)) {
+            tdm_fail(err, TDM_USAGE, "%s: holds \"%.200s\", which would be lost", path,
+                     entry->d_name);
+            status = tdm_hint(err, "name a new directory");
+        } else if (!force) {
+            tdm_fail(err, TDM_USAGE, "%s: exists already", path);
+            status = tdm_hint(err, "pass --force to replace it, or name a new directory");
+        }
+    }
+    (void)closedir(stream);
+    return status;
+}
+
+/* `path` without slashes at its end, and through links if it exists; malloc'ed. */
+static char *target_of(const char *path)
+{
+    char *target = realpath(path, NULL);
+    if (target != NULL)
+        return target;
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return strndup(path, length);
+}
+
+char *tdm_directory_parent(const char *path)
+{
+    char *target = target_of(path);
+    char *slash = target == NULL ? NULL : strrchr(target, '/');
+    if (slash == NULL) {
+        free(target);
+        return target == NULL ? NULL : strdup(".");
+    }
+    slash[slash == target] = '\0';
+    return target;
+}
+
+enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_owns owns,
+                                    struct tdm_error *err)
+{
+    struct stat info;
+    if (path[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
+    char *target = target_of(path), *parent = tdm_directory_parent(path);
+    enum tdm_status status = TDM_OK;
+    if (target == NULL || parent == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a directory", path);
+    else if (stat(target, &info) == 0 && !S_ISDIR(info.st_mode))
+        status = tdm_fail(err, TDM_USAGE, "%s: is no directory", path);
+    else if (stat(target, &info) == 0)
+        status = check_content(target, force, owns, err);
+    if (status == TDM_OK && access(parent, W_OK | X_OK) != 0)
+        status = tdm_file_failed(path, errno, err);
+    free(target);
+    free(parent);
+    return status;
+}
+
+enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_owns owns,
+                                    struct tdm_directory *directory, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_directory_check(path, force, owns, err);
+    if (status != TDM_OK)
+        return status;
+    char *target = target_of(path);
+    size_t room = (target == NULL ? 0 : strlen(target)) + 32;
+    char *temporary = malloc(room);
+    if (target == NULL || temporary == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a directory", path);
+        goto free_names;
+    }
+    int reason = EEXIST;
+    for (unsigned attempt = 0; reason == EEXIST && attempt < 100; attempt++) {
+        snprintf(temporary, room, "%s.tmp%ld-%u", target, (long)getpid(), attempt);
+        reason = mkdir(temporary, 0777) == 0 ? 0 : errno;
+    }
+    if (reason != 0) {
+        status = tdm_file_failed(path, reason, err);
+        goto free_names;
+    }
+    *directory = (struct tdm_directory){target, temporary, owns};
+    return TDM_OK;
+
+free_names:
+    free(target);
+    free(temporary);
+    return status;
+}
+
+/* The directory with its own files; what else came to be in it stays, and so does it. */
+static void remove_directory(const char *path, tdm_directory_owns owns)
+{
+    DIR *stream = opendir(path);
+    if (stream == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;)
+        if (!is_dots(entry->d_name) && owns(entry->d_name))
+            (void)unlinkat(dirfd(stream), entry->d_name, 0);
+    (void)closedir(stream);
+    (void)rmdir(path);
+}
+
+/* Some file systems cannot do that; the directory is there all the same. */
+static void sync_directory(const char *path)
+{
+    int fd = path == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        (void)close(fd);
+    }
+}
+
+/* Where the file system cannot exchange two names: the old directory steps aside. errno or 0. */
+static int replace_in_two_steps(const struct tdm_directory *directory)
+{
+    size_t room = strlen(directory->temporary) + 8;
+    char *aside = malloc(room);
+    if (aside == NULL)
+        return ENOMEM;
+    snprintf(aside, room, "%s.old", directory->temporary);
+    int reason = rename(directory->path, aside) == 0 ? 0 : errno;
+    if (reason == 0 && rename(directory->temporary, directory->path) != 0) {
+        reason = errno;
+        (void)rename(aside, directory->path);
+    }
+    if (reason == 0)
+        remove_directory(aside, directory->owns);
+    free(aside);
+    return reason;
+}
+
+enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
+{
+    sync_directory(directory->temporary);
+    /* over nothing or an empty directory; else the two change places */
+    int reason = rename(directory->temporary, directory->path) == 0 ? 0 : errno;
+    if (reason == ENOTEMPTY || reason == EEXIST) {
+        reason = renameat2(AT_FDCWD, directory->temporary, AT_FDCWD, directory->path,
+                           RENAME_EXCHANGE) == 0
+                     ? 0
+                     : errno;
+        if (reason == 0)
+            remove_directory(directory->temporary, directory->owns);
+        else if (reason == EINVAL || reason == ENOSYS)
+            reason = replace_in_two_steps(directory);
+    }
+    enum tdm_status status = reason == 0 ? TDM_OK : tdm_file_failed(directory->path, reason, err);
+    if (status == TDM_OK) {
+        char *parent = tdm_directory_parent(directory->path);
+        sync_directory(parent);
+        free(parent);
+        free(directory->path);
+        free(directory->temporary);
+        *directory = (struct tdm_directory){0};
+    } else {
+        tdm_directory_abandon(directory);
+    }
+    return status;
+}
+
+void tdm_directory_abandon(struct tdm_directory *directory)
+{
+    if (directory->temporary != NULL)
+        remove_directory(directory->temporary, directory->owns);
+    free(directory->path);
+    free(directory->temporary);
+    *directory = (struct tdm_directory){0};
+}
