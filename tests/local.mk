@@ -19,6 +19,7 @@ LDADD = $(EXECUTOR_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/golden-run \
+	tests/huggingface-run \
 	tests/killed-run \
 	tests/links
 
@@ -148,6 +149,7 @@ AM_TESTS_ENVIRONMENT = \
 	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run tests/gpu/sanitize \
+	tests/gpu/huggingface.py tests/gpu/huggingface_test \
 	tests/golden tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
