@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of attention on the GPU: a chunk of 4,096 queries over 4K to 256K keys, heads as Qwen2.5-7B has
- * them. TFLOP/s of the work that a chunk is counted with: 4 * head_dim a (query head, key) forward, 10
+ * Speed of attention on the GPU: chunks of 4,096 and of 16,384 queries, or of the one size that is given,
+ * over up to 256K keys, heads as Qwen2.5-7B has them. TFLOP/s of the work that a chunk is counted with: 4 * head_dim a (query head, key) forward, 10
  * backward, whatever the kernels compute again.
  */
 #include "executor/cuda/cuda_error.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 4096, HEADS = 28, KV_HEADS = 4, DIM = 128, PAGE = 128 };
+enum { HEADS = 28, KV_HEADS = 4, DIM = 128, PAGE = 128 };
 
 static void stop_on(enum tdm_status status, const struct tdm_error *err)
 {
@@ -76,41 +76,46 @@ static float measure(function call, const struct tdm_attend *a)
     return times[2];
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    static const uint64_t contexts[] = {4096, 16384, 65536, 262144};
-    const uint64_t most = 262144, row = (uint64_t)HEADS * DIM;
-    const uint64_t slot = (uint64_t)2 * TOKENS * KV_HEADS * DIM;
+    static const struct {
+        uint64_t tokens, keys;
+    } all[] = {{4096, 4096},   {4096, 8192},   {4096, 32768},   {4096, 131072},
+               {4096, 262144}, {16384, 16384}, {16384, 131072}, {16384, 262144}};
+    const uint64_t most = 262144, most_tokens = 16384, row = (uint64_t)HEADS * DIM;
     struct tdm_error err = {0};
     struct tdm_attend a = {
-        .tokens = TOKENS,
-        .chunk_tokens = TOKENS,
         .page_tokens = PAGE,
         .documents = {NULL, 1},
         .query_heads = HEADS,
         .kv_heads = KV_HEADS,
         .head_dim = DIM,
-        .q = {random_memory(TOKENS * row), TDM_DTYPE_BF16},
-        .pages = {random_memory(most / TOKENS * slot), TDM_DTYPE_BF16},
-        .slot_elements = slot,
-        .out = {zeros(TOKENS * row * 2), TDM_DTYPE_BF16},
-        .lse = zeros((uint64_t)TOKENS * HEADS * sizeof(float)),
-        .d_out = {random_memory(TOKENS * row), TDM_DTYPE_BF16},
-        .dq = {zeros(TOKENS * row * 2), TDM_DTYPE_BF16},
-        .added = {zeros(most / TOKENS * slot * sizeof(float)), TDM_DTYPE_FP32},
-        .gradient_slot_elements = slot,
-        .from = zeros(TOKENS * sizeof(uint32_t)),
-        .d = zeros((uint64_t)TOKENS * HEADS * sizeof(float)),
+        .q = {random_memory(most_tokens * row), TDM_DTYPE_BF16},
+        .pages = {random_memory(2 * most * KV_HEADS * DIM), TDM_DTYPE_BF16},
+        .out = {zeros(most_tokens * row * 2), TDM_DTYPE_BF16},
+        .lse = zeros(most_tokens * HEADS * sizeof(float)),
+        .d_out = {random_memory(most_tokens * row), TDM_DTYPE_BF16},
+        .dq = {zeros(most_tokens * row * 2), TDM_DTYPE_BF16},
+        .added = {zeros(2 * most * KV_HEADS * DIM * sizeof(float)), TDM_DTYPE_FP32},
+        .from = zeros(most_tokens * sizeof(uint32_t)),
+        .d = zeros(2 * most_tokens * HEADS * sizeof(float)),
     };
-    printf("%8s %12s %10s %12s %10s\n", "keys", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s");
-    for (size_t i = 0; i < sizeof(contexts) / sizeof(contexts[0]); i++) {
-        a.first_token = contexts[i] - TOKENS;
+    printf("%8s %8s %12s %10s %12s %10s\n", "tokens", "keys", "forward ms", "TFLOP/s",
+           "backward ms", "TFLOP/s");
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (argc > 1 && strtoull(argv[1], NULL, 10) != all[i].tokens)
+            continue;
+        a.tokens = a.chunk_tokens = all[i].tokens;
+        a.first_token = all[i].keys - a.tokens;
+        a.slot_elements = a.gradient_slot_elements = 2 * a.tokens * KV_HEADS * DIM;
         stop_on(tdm_cuda_attend_from(&a, NULL, &err), &err);
-        const double pairs = (double)TOKENS * ((double)a.first_token + (TOKENS + 1) / 2.0) * HEADS;
+        const double tokens = (double)a.tokens;
+        const double pairs = tokens * ((double)a.first_token + (tokens + 1) / 2.0) * HEADS;
         const float forward = measure(tdm_cuda_attention, &a);
         const float backward = measure(tdm_cuda_attention_grad, &a);
-        printf("%8llu %12.3f %10.0f %12.3f %10.0f\n", (unsigned long long)contexts[i], forward,
-               4e-9 * DIM * pairs / forward, backward, 1e-8 * DIM * pairs / backward);
+        printf("%8llu %8llu %12.3f %10.0f %12.3f %10.0f\n", (unsigned long long)a.tokens,
+               (unsigned long long)all[i].keys, forward, 4e-9 * DIM * pairs / forward, backward,
+               1e-8 * DIM * pairs / backward);
     }
     return 0;
 }

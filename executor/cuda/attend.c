@@ -8,7 +8,7 @@ static void take_scratch(unsigned char **scratch, const struct tdm_model *model,
                          struct tdm_attend *attend)
 {
     attend->from = tdm_cuda_take(scratch, tokens * sizeof(*attend->from));
-    attend->d = tdm_cuda_take(scratch, tokens * model->query_heads * sizeof(*attend->d));
+    attend->d = tdm_cuda_take(scratch, 2 * tokens * model->query_heads * sizeof(*attend->d));
 }
 
 uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens)

@@ -1,38 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on tensor cores, forward: bf16, head dim 64 or 128.
+ * Attention of a chunk's queries over pages of keys on tensor cores, forward: bf16, head dims 64, 96 and
+ * 128.
  *
- * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has TILE_ROWS tokens of one
- * query head, a warp 32 of them; it walks over the keys TILE_KEYS at a time, with rising position. The
- * next keys are copied while scores of the last are softened, their values while scores are made. Scores and
- * probabilities stay in registers. 4 * head_dim FLOPs a (query head, key); K and V come from the L2 for
- * all but the first of the blocks that share them: heads of a KV head and neighbouring tiles run together.
- * Long tiles start first.
+ * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has ROWS tokens of one query
+ * head, a warp 32 of them; it walks over the keys KEYS at a time, with rising position, while the next are
+ * copied. Scores and probabilities stay in registers. Exponentials of 16 keys are made while the tensor
+ * cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query head, key); K and V come from the L2 for all but the first of the blocks that share them: heads
+ * of a KV head and neighbouring tiles run together. Long tiles start first.
+ *
+ * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s; with blocks of eight warps, and
+ * so one instead of two on a multiprocessor, 330; with 32 keys at a time 340.
  *
  * A row sees keys [from, position]: what a tile has beyond it is masked where that can be.
  */
-#include "executor/cuda/device.cuh"
+#include "executor/cuda/scores.cuh"
 #include "executor/cuda/tiles.cuh"
 
-#define TILE_ROWS 128
-#define TILE_KEYS 64
 #define WARPS 4
+#define STAGES 2
 #define THREADS (WARPS * 32)
-#define ROW_BLOCKS (TILE_ROWS / WARPS / 16) /* of 16 rows, of a warp */
-#define KEY_BLOCKS (TILE_KEYS / 8)
-#define LOG2_E 1.4426950408889634f
-
-/* What a lane knows of its rows: rows g and g + 8 of each block of 16. */
-struct rows {
-    uint32_t from[ROW_BLOCKS][2], position[ROW_BLOCKS][2];
-    float most[ROW_BLOCKS][2], sum[ROW_BLOCKS][2];
-};
+#define ROW_BLOCKS 2 /* of 16 rows, of a warp */
+#define WARP_ROWS (16 * ROW_BLOCKS)
+#define ROWS (WARPS * WARP_ROWS)
+#define KEYS 64
+#define KEY_BLOCKS (KEYS / 8)
 
 /* scores = Q K^T of a warp's rows. */
 template <int D>
 static __device__ __forceinline__ void make_scores(float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],
-                                                   __nv_bfloat16 *q, __nv_bfloat16 *k,
-                                                   uint32_t first_row)
+                                                   uint32_t q, uint32_t k)
 {
 #pragma unroll
     for (int r = 0; r < ROW_BLOCKS; r++)
@@ -46,7 +43,7 @@ static __device__ __forceinline__ void make_scores(float (&scores)[ROW_BLOCKS][K
         uint32_t of_q[ROW_BLOCKS][4];
 #pragma unroll
         for (int r = 0; r < ROW_BLOCKS; r++)
-            tdm_load_a<D>(of_q[r], q, first_row + 16 * r, d);
+            tdm_load_a<D>(of_q[r], q, 16 * r, d);
 #pragma unroll
         for (int n = 0; n < KEY_BLOCKS; n += 2) {
             uint32_t of_k[4];
@@ -60,192 +57,156 @@ static __device__ __forceinline__ void make_scores(float (&scores)[ROW_BLOCKS][K
     }
 }
 
-static __device__ __forceinline__ void mask(float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],
-                                            const rows &of, uint32_t first_key)
-{
-    const uint32_t column = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; r++)
-#pragma unroll
-        for (int n = 0; n < KEY_BLOCKS; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t key = first_key + 8 * n + column + i % 2;
-                if (key < of.from[r][i / 2] || key > of.position[r][i / 2])
-                    scores[r][n][i] = -INFINITY;
-            }
-}
-
-/* Scores become exponentials relative to the largest so far; what was summed before is rescaled. */
+/* Scores become exponentials, and out += P V: those of 16 keys while the tensor cores take the 16 before. */
 template <int D>
-static __device__ __forceinline__ void soften(float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],
-                                              float (&out)[ROW_BLOCKS][D / 8][4], rows &of,
-                                              float scale)
+static __device__ __forceinline__ void
+add_values(float (&out)[ROW_BLOCKS][D / 8][4], float (&scores)[ROW_BLOCKS][KEY_BLOCKS][4],
+           tdm_softmax<ROW_BLOCKS> &rows, uint32_t v, float scale)
 {
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; r++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float most = of.most[r][h];
-#pragma unroll
-            for (int n = 0; n < KEY_BLOCKS; n++)
-                most = fmaxf(most, fmaxf(scores[r][n][2 * h], scores[r][n][2 * h + 1]));
-            most = fmaxf(most, __shfl_xor_sync(TDM_FULL_WARP, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(TDM_FULL_WARP, most, 2));
-            const float shift = most == -INFINITY ? 0.0f : most * scale;
-            const float rescale = tdm_exp2(of.most[r][h] * scale - shift);
-            float sum = 0.0f;
-#pragma unroll
-            for (int n = 0; n < KEY_BLOCKS; n++) {
-#pragma unroll
-                for (int i = 2 * h; i < 2 * h + 2; i++) {
-                    scores[r][n][i] = tdm_exp2(scores[r][n][i] * scale - shift);
-                    sum += scores[r][n][i];
-                }
-            }
-            of.most[r][h] = most;
-            of.sum[r][h] = of.sum[r][h] * rescale + sum; /* of a lane's columns */
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                out[r][n][2 * h] *= rescale;
-                out[r][n][2 * h + 1] *= rescale;
-            }
-        }
-    }
-}
-
-/* out += P V. */
-template <int D>
-static __device__ __forceinline__ void add_values(float (&out)[ROW_BLOCKS][D / 8][4],
-                                                  const float (&p)[ROW_BLOCKS][KEY_BLOCKS][4],
-                                                  __nv_bfloat16 *v)
-{
+    tdm_raise(scores, 0, rows, scale);
 #pragma unroll
     for (int k = 0; k < KEY_BLOCKS / 2; k++) {
-        uint32_t of_p[ROW_BLOCKS][4];
+        uint32_t p[ROW_BLOCKS][4];
 #pragma unroll
         for (int r = 0; r < ROW_BLOCKS; r++)
-            tdm_as_a(of_p[r], p[r][2 * k], p[r][2 * k + 1]);
+            tdm_as_a(p[r], scores[r][2 * k], scores[r][2 * k + 1]);
+        if (k + 1 < KEY_BLOCKS / 2)
+            tdm_raise(scores, k + 1, rows, scale);
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             uint32_t of_v[4];
             tdm_load_b<D>(of_v, v, 16 * k, n);
 #pragma unroll
             for (int r = 0; r < ROW_BLOCKS; r++) {
-                tdm_mma(out[r][2 * n], of_p[r], of_v[0], of_v[1]);
-                tdm_mma(out[r][2 * n + 1], of_p[r], of_v[2], of_v[3]);
+                tdm_mma(out[r][2 * n], p[r], of_v[0], of_v[1]);
+                tdm_mma(out[r][2 * n + 1], p[r], of_v[2], of_v[3]);
             }
         }
     }
 }
 
-template <int D>
-static __global__ void __launch_bounds__(THREADS)
-    attend_tiles(const tdm_attend a, float scale, bool whole)
+/* `WHOLE`: keys from a multiple of KEYS on lie in one page. */
+template <int D, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
+    attend_tiles(const tdm_attend a, float scale)
 {
-    extern __shared__ __align__(128) __nv_bfloat16 tiles[];
-    __nv_bfloat16 *const q = tiles, *const k = q + TILE_ROWS * D, *const v = k + TILE_KEYS * D;
-    const uint32_t row_tiles = (uint32_t)((a.tokens + TILE_ROWS - 1) / TILE_ROWS);
+    extern __shared__ __align__(1024) unsigned char tiles[];
+    constexpr uint32_t tile_bytes = KEYS * tdm_row_bytes<D>;
+    const uint32_t q = tdm_shared(tiles), stages = q + ROWS * tdm_row_bytes<D>;
+    const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
     const uint32_t head = blockIdx.x % a.query_heads;
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
-    const uint64_t t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * TILE_ROWS;
-    const uint64_t last = (t0 + TILE_ROWS < a.tokens ? t0 + TILE_ROWS : a.tokens) - 1;
+    const uint64_t t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * ROWS;
+    const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
-    const uint32_t begin = a.from[t0] / TILE_KEYS * TILE_KEYS;
-    const uint32_t last_from = a.from[last];
-    const uint64_t plane = tdm_plane_of(a);
-    const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * 16 * ROW_BLOCKS;
+    const uint32_t begin = a.from[t0] / KEYS * KEYS;
+    const uint32_t first_row = threadIdx.x / 32 * WARP_ROWS;
 
-    tdm_fetch_rows<D, TILE_ROWS>(q, a, a.q.data, t0, head);
-    tdm_fetch_keys<D, TILE_KEYS>(k, a, 0, begin, end, kv_head, whole);
-    tdm_copy_commit();
+    /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
+    const uint64_t t = t0 + first_row;
+    const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
+    const bool is_there = t <= last;
+    const uint32_t some_from = is_there ? a.from[t] : UINT32_MAX;
+    const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
+    const uint32_t all_from = is_there ? a.from[warp_last] : UINT32_MAX;
+    const uint32_t all_end = before + (uint32_t)t + 1;
+    const uint32_t of_q = q + first_row * tdm_row_bytes<D> + tdm_lane_rows<D>();
+    const uint32_t of_k = stages + tdm_lane_columns<D>();
+    const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
 
-    rows of;
-    float out[ROW_BLOCKS][D / 8][4] = {};
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; r++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint64_t t = t0 + first_row + 16 * r + 8 * h + lane / 4;
-            const bool is_there = t < a.tokens; /* else it sees nothing */
-            of.from[r][h] = is_there ? a.from[t] : UINT32_MAX;
-            of.position[r][h] = is_there ? before + (uint32_t)t : 0;
-            of.most[r][h] = -INFINITY;
-            of.sum[r][h] = 0.0f;
+    tdm_walk walk;
+    uint32_t next = begin, next_stage = 0; /* to be copied */
+    if constexpr (WHOLE)
+        walk = tdm_walk_from(a, begin, kv_head);
+    const auto fetch_next = [&]() {
+        if (next < end) {
+            const uint32_t to = stages + next_stage * 2 * tile_bytes;
+            if constexpr (WHOLE) {
+                tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
+                tdm_walk_on<KEYS>(walk, a);
+            } else {
+                tdm_fetch_keys<D, KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
+            }
         }
-    }
-
-    for (uint32_t key = begin; key < end; key += TILE_KEYS) {
-        float scores[ROW_BLOCKS][KEY_BLOCKS][4];
-        tdm_copy_wait<0>();
-        __syncthreads(); /* K is there; nobody reads the last V any more */
-        tdm_fetch_keys<D, TILE_KEYS>(v, a, plane, key, end, kv_head, whole);
         tdm_copy_commit();
-        make_scores<D>(scores, q, k, first_row);
-        tdm_copy_wait<0>();
-        __syncthreads(); /* V is there; nobody reads K any more */
-        if (key + TILE_KEYS < end) {
-            tdm_fetch_keys<D, TILE_KEYS>(k, a, 0, key + TILE_KEYS, end, kv_head, whole);
-            tdm_copy_commit();
+        next += KEYS;
+        next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
+    };
+    tdm_fetch_rows<D, ROWS, THREADS>(q, a, a.q.data, t0, head);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        fetch_next();
+
+    tdm_softmax<ROW_BLOCKS> rows = tdm_no_sums<ROW_BLOCKS>();
+    float out[ROW_BLOCKS][D / 8][4] = {};
+    uint32_t stage = 0;
+    for (uint32_t key = begin; key < end; key += KEYS) {
+        tdm_copy_wait<STAGES - 2>();
+        __syncthreads(); /* these are there; nobody reads those before them any more */
+        fetch_next();
+        if (key < some_end && key + KEYS > some_from) {
+            float scores[ROW_BLOCKS][KEY_BLOCKS][4];
+            make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
+            if (key + KEYS > all_end || key < all_from)
+                tdm_mask(scores, a, t, key);
+            float rescale[ROW_BLOCKS][2];
+            if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
+                tdm_rescale(out, rescale);
+            add_values<D>(out, scores, rows, of_v + stage * 2 * tile_bytes, scale * TDM_LOG2_E);
         }
-        if (key + TILE_KEYS > before + (uint32_t)t0 + 1 || key < last_from ||
-            t0 + TILE_ROWS > a.tokens)
-            mask(scores, of, key);
-        soften<D>(scores, out, of, scale * LOG2_E);
-        add_values<D>(out, scores, v);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; r++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint64_t t = t0 + first_row + 16 * r + 8 * h + lane / 4;
-            float sum = of.sum[r][h];
-            sum += __shfl_xor_sync(TDM_FULL_WARP, sum, 1);
-            sum += __shfl_xor_sync(TDM_FULL_WARP, sum, 2);
-            if (t >= a.tokens)
-                continue;
-            const uint64_t row = t * a.query_heads + head;
-            const float scale_out = 1.0f / sum;
-            uint32_t *to = (uint32_t *)((__nv_bfloat16 *)a.out.data + row * D) + lane % 4;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++)
-                to[4 * n] =
-                    tdm_pack(out[r][n][2 * h] * scale_out, out[r][n][2 * h + 1] * scale_out);
-            if (lane % 4 == 0)
-                a.lse[row] = of.most[r][h] * scale + logf(sum);
-        }
-    }
+    tdm_put_rows<D>(out, rows, a, t, head);
 }
 
 template <int D>
 static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
                               struct tdm_error *err)
 {
-    const int shared_bytes = (TILE_ROWS + 2 * TILE_KEYS) * D * (int)sizeof(__nv_bfloat16);
-    const uint64_t blocks = (a->tokens + TILE_ROWS - 1) / TILE_ROWS * a->query_heads;
+    constexpr int shared_bytes = (ROWS + STAGES * 2 * KEYS) * tdm_row_bytes<D>;
+    static_assert(shared_bytes <= tdm_shared_bytes<D>, "as said");
+    const uint64_t blocks = (a->tokens + ROWS - 1) / ROWS * a->query_heads;
     const float scale = (float)(1.0 / sqrt((double)D));
-    const bool whole = a->page_tokens % TILE_KEYS == 0 && a->chunk_tokens % TILE_KEYS == 0;
+    const bool whole = a->page_tokens % KEYS == 0 && a->chunk_tokens % KEYS == 0;
+    auto *kernel = whole ? attend_tiles<D, true> : attend_tiles<D, false>;
     enum tdm_status status =
-        TDM_CUDA(cudaFuncSetAttribute((const void *)attend_tiles<D>,
+        TDM_CUDA(cudaFuncSetAttribute((const void *)kernel,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                  err);
     if (status != TDM_OK)
         return status;
-    attend_tiles<D><<<(unsigned)blocks, THREADS, shared_bytes, stream>>>(*a, scale, whole);
+    kernel<<<(unsigned)blocks, THREADS, shared_bytes, stream>>>(*a, scale);
     return tdm_cuda_status(cudaGetLastError(), "attention launch", err);
+}
+
+/* Shared memory that a block may have on the device; 0 where that cannot be found out. */
+static int most_shared_bytes(void)
+{
+    static int bytes = -1; /* asked for once: a process has one device */
+    int device;
+    if (bytes < 0 && (cudaGetDevice(&device) != cudaSuccess ||
+                      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                             device) != cudaSuccess))
+        bytes = 0;
+    return bytes;
 }
 
 extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
 {
     return a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
-           (a->head_dim == 64 || a->head_dim == 128) &&
-           a->first_token + a->tokens - a->key_token <= INT32_MAX;
+           (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
+           most_shared_bytes() >=
+               (a->head_dim == 64 ? tdm_shared_bytes<64> : tdm_shared_bytes<128>)&&a->first_token +
+                   a->tokens - a->key_token <=
+               INT32_MAX;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention(const struct tdm_attend *a, cudaStream_t stream,
                                               struct tdm_error *err)
 {
-    return a->head_dim == 64 ? launch<64>(a, stream, err) : launch<128>(a, stream, err);
+    return a->head_dim == 64   ? launch<64>(a, stream, err)
+           : a->head_dim == 96 ? launch<96>(a, stream, err)
+                               : launch<128>(a, stream, err);
 }

@@ -1,30 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on tensor cores, backward: bf16, head dim 64 or 128.
+ * Attention of a chunk's queries over pages of keys on tensor cores, backward: bf16, head dims 64, 96 and
+ * 128.
  *
- * FlashAttention-2 (arXiv 2307.08691, algorithm 2) with mma.sync, in two kernels and without atomics:
+ * FlashAttention-2 (arXiv 2307.08691, algorithm 2) with mma.sync, without atomics:
  *
  *     P = exp(scores - LSE),  D = rowsum(dO * O),  dS = P * (dO V^T - D)
  *     dV = P^T dO,  dQ = dS K / sqrt(head_dim),  dK = dS^T Q / sqrt(head_dim)
  *
- * grad_of_rows: a block has ROWS tokens of a query head, a warp 16 of them, and walks over the keys: three
- * products, dQ in registers. grad_of_keys: a block has KEYS keys of a KV head, a warp 16 of them, and walks
- * over the tokens that see them, for one after the other of the query heads that read the KV head: four
- * products with keys as rows, dK and dV in registers, which go to the pages once, in fp32. Seven products
- * in place of the five of one kernel that adds up dQ with atomics: sums have one order, so results
- * repeat. Tiles of the other side are copied ahead into one of two stages.
+ * Some blocks have ROWS tokens of a query head, a warp 32 of them, and walk over the keys: three products, dQ
+ * in registers. The others have KEYS keys of a KV head, a warp 16 of them, and walk over the tokens that
+ * see them, for one after the other of the query heads that read the KV head: four products with keys as
+ * rows; K, V, dK and dV in registers; dK and dV go to the pages once. Seven products in place of the five
+ * of one kernel that adds up dQ with atomics: sums have one order, so results repeat.
+ *
+ * What feeds the tensor cores from shared memory is the limit, hence as many rows a warp as registers
+ * hold. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as five products: 104 to
+ * 166 TFLOP/s with 16 rows a warp throughout and row facts loaded by the way; 245 as here but in two
+ * launches, one after the other; 258 in one launch, 4K over 8K 207 and 256: blocks of one kind fill what
+ * the others leave idle at their end. Eight warps a block instead of four: 246.
  */
-#include "executor/cuda/device.cuh"
+#include "executor/cuda/gradients.cuh"
 #include "executor/cuda/tiles.cuh"
 
-#define ROWS 128     /* of a block of grad_of_rows */
-#define STEP_KEYS 64 /* at a time */
-#define KEYS 128     /* of a block of grad_of_keys */
-#define STEP_ROWS 64 /* at a time, in two halves */
-#define HALF_ROWS 32
-#define WARPS 8
+#define WARPS 4 /* of a block */
 #define THREADS (WARPS * 32)
-#define LOG2_E 1.4426950408889634f
+
+#define ROW_BLOCKS 2 /* of 16 rows, of a warp */
+#define WARP_ROWS (16 * ROW_BLOCKS)
+#define ROWS (WARPS * WARP_ROWS) /* of a block */
+#define STEP_KEYS 32             /* at a time */
+#define ROW_STAGES 2
+
+#define KEYS (WARPS * 16) /* of a block */
+#define STEP_ROWS 64      /* at a time */
+#define PART_ROWS 16      /* of these, in registers */
+#define KEY_STAGES 2
+/* rows of shared memory: of the stages, or, before them, of K and V */
+#define KEY_TILE_ROWS (2 * (KEY_STAGES * STEP_ROWS > KEYS ? KEY_STAGES * STEP_ROWS : KEYS))
 
 template <int BLOCKS> static __device__ __forceinline__ void clear(float (&c)[BLOCKS][4])
 {
@@ -35,311 +48,379 @@ template <int BLOCKS> static __device__ __forceinline__ void clear(float (&c)[BL
             c[n][i] = 0.0f;
 }
 
-/* c = A B^T: 16 rows of tile `a` from `row` on, 8 * BLOCKS rows of tile `b` from `column` on. */
-template <int D, int BLOCKS>
-static __device__ __forceinline__ void multiply_turned(float (&c)[BLOCKS][4], __nv_bfloat16 *a,
-                                                       uint32_t row, __nv_bfloat16 *b,
-                                                       uint32_t column)
+/* ---- dQ ---- */
+
+/* dq += dS K for the keys [key, key + STEP_KEYS) of a walk; `k` and `v` are the tiles from there on. */
+template <int D, bool MASKED>
+static __device__ __forceinline__ void
+add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t k_columns,
+         uint32_t v_columns, uint32_t k_rows, const tdm_row_fact (&facts)[ROW_BLOCKS][2],
+         float scale, const tdm_attend &a, uint64_t t, uint32_t first_key)
 {
-    clear(c);
+    float p[ROW_BLOCKS][STEP_KEYS / 8][4], ds[ROW_BLOCKS][STEP_KEYS / 8][4];
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; r++) {
+        clear(p[r]);
+        clear(ds[r]);
+    }
 #pragma unroll
     for (int d = 0; d < D / 16; d++) {
-        uint32_t of_a[4];
-        tdm_load_a<D>(of_a, a, row, d);
+        uint32_t of_q[ROW_BLOCKS][4];
 #pragma unroll
-        for (int n = 0; n < BLOCKS; n += 2) {
-            uint32_t of_b[4];
-            tdm_load_b_turned<D>(of_b, b, column + 8 * n, d);
-            tdm_mma(c[n], of_a, of_b[0], of_b[1]);
-            tdm_mma(c[n + 1], of_a, of_b[2], of_b[3]);
+        for (int r = 0; r < ROW_BLOCKS; r++)
+            tdm_load_a<D>(of_q[r], q, 16 * r, d);
+#pragma unroll
+        for (int n = 0; n < STEP_KEYS / 8; n += 2) {
+            uint32_t of_k[4];
+            tdm_load_b_turned<D>(of_k, k_columns, 8 * n, d);
+#pragma unroll
+            for (int r = 0; r < ROW_BLOCKS; r++) {
+                tdm_mma(p[r][n], of_q[r], of_k[0], of_k[1]);
+                tdm_mma(p[r][n + 1], of_q[r], of_k[2], of_k[3]);
+            }
         }
     }
-}
-
-/* sum += A B: A in registers, 8 * BLOCKS columns; as many rows of tile `b` from `row` on. */
-template <int D, int BLOCKS>
-static __device__ __forceinline__ void
-multiply_add(float (&sum)[D / 8][4], const float (&a)[BLOCKS][4], __nv_bfloat16 *b, uint32_t row)
-{
 #pragma unroll
-    for (int k = 0; k < BLOCKS / 2; k++) {
-        uint32_t of_a[4];
-        tdm_as_a(of_a, a[2 * k], a[2 * k + 1]);
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t of_o[ROW_BLOCKS][4];
+#pragma unroll
+        for (int r = 0; r < ROW_BLOCKS; r++)
+            tdm_load_a<D>(of_o[r], d_out, 16 * r, d);
+#pragma unroll
+        for (int n = 0; n < STEP_KEYS / 8; n += 2) {
+            uint32_t of_v[4];
+            tdm_load_b_turned<D>(of_v, v_columns, 8 * n, d);
+#pragma unroll
+            for (int r = 0; r < ROW_BLOCKS; r++) {
+                tdm_mma(ds[r][n], of_o[r], of_v[0], of_v[1]);
+                tdm_mma(ds[r][n + 1], of_o[r], of_v[2], of_v[3]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; r++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t from = 0, position = 0;
+            if (MASKED) {
+                const uint64_t token = t + 16 * r + 8 * h + lane / 4;
+                from = a.from[token < a.tokens ? token : a.tokens - 1];
+                position = (uint32_t)(a.first_token - a.key_token + token);
+            }
+#pragma unroll
+            for (int n = 0; n < STEP_KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 2 * h; i < 2 * h + 2; i++) {
+                    const uint32_t key = first_key + 8 * n + lane % 4 * 2 + i % 2;
+                    float each = tdm_exp2(p[r][n][i] * scale - facts[r][h].lse);
+                    if (MASKED && (key < from || key > position))
+                        each = 0.0f;
+                    ds[r][n][i] = each * (ds[r][n][i] - facts[r][h].d);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < STEP_KEYS / 16; k++) {
+        uint32_t of_ds[ROW_BLOCKS][4];
+#pragma unroll
+        for (int r = 0; r < ROW_BLOCKS; r++)
+            tdm_as_a(of_ds[r], ds[r][2 * k], ds[r][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
-            uint32_t of_b[4];
-            tdm_load_b<D>(of_b, b, row + 16 * k, n);
-            tdm_mma(sum[2 * n], of_a, of_b[0], of_b[1]);
-            tdm_mma(sum[2 * n + 1], of_a, of_b[2], of_b[3]);
+            uint32_t of_k[4];
+            tdm_load_b<D>(of_k, k_rows, 16 * k, n);
+#pragma unroll
+            for (int r = 0; r < ROW_BLOCKS; r++) {
+                tdm_mma(dq[r][2 * n], of_ds[r], of_k[0], of_k[1]);
+                tdm_mma(dq[r][2 * n + 1], of_ds[r], of_k[2], of_k[3]);
+            }
         }
     }
 }
 
-/* d[row] = sum of d_out * out; a warp a row, a lane 8 elements at a time. */
-static __global__ void __launch_bounds__(THREADS) row_dots(const tdm_attend a)
+/* dQ of a tile of rows, the longest tiles first. `WHOLE`: keys from a multiple of STEP_KEYS on lie in one
+ * page. */
+template <int D, bool WHOLE>
+static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale,
+                                                    uint32_t block, unsigned char *tiles)
 {
-    const uint64_t row = (uint64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    const uint32_t lane = threadIdx.x % 32;
-    float sum = 0.0f;
-    if (row >= a.tokens * a.query_heads)
-        return;
-    for (uint32_t i = lane * 8; i < a.head_dim; i += 32 * 8) {
-        float d[8], o[8];
-        tdm_load<8>((const __nv_bfloat16 *)a.d_out.data, row * a.head_dim + i, d);
-        tdm_load<8>((const __nv_bfloat16 *)a.out.data, row * a.head_dim + i, o);
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum += d[j] * o[j];
-    }
-    sum = tdm_warp_sum(sum);
-    if (lane == 0)
-        a.d[row] = sum;
-}
-
-template <int D>
-static __global__ void __launch_bounds__(THREADS, 1)
-    grad_of_rows(const tdm_attend a, float scale, bool whole)
-{
-    extern __shared__ __align__(128) __nv_bfloat16 tiles[];
-    __nv_bfloat16 *const q = tiles, *const d_out = q + ROWS * D, *const stages = d_out + ROWS * D;
+    constexpr uint32_t row_bytes = tdm_row_bytes<D>, tile_bytes = STEP_KEYS * row_bytes;
+    const uint32_t q = tdm_shared(tiles), d_out = q + ROWS * row_bytes;
+    const uint32_t stages = d_out + ROWS * row_bytes;
     const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
-    const uint32_t head = blockIdx.x % a.query_heads;
+    const uint32_t head = block % a.query_heads;
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
-    const uint64_t t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * ROWS;
+    const uint64_t t0 = (uint64_t)(row_tiles - 1 - block / a.query_heads) * ROWS;
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
     const uint32_t begin = a.from[t0] / STEP_KEYS * STEP_KEYS;
-    const uint32_t last_from = a.from[last];
-    const uint64_t plane = tdm_plane_of(a);
-    const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * 16;
+    const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * WARP_ROWS;
 
-    tdm_fetch_rows<D, ROWS>(q, a, a.q.data, t0, head);
-    tdm_fetch_rows<D, ROWS>(d_out, a, a.d_out.data, t0, head);
-    tdm_fetch_keys<D, STEP_KEYS>(stages, a, 0, begin, end, kv_head, whole);
-    tdm_fetch_keys<D, STEP_KEYS>(stages + STEP_KEYS * D, a, plane, begin, end, kv_head, whole);
-    tdm_copy_commit();
+    /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
+    const uint64_t t = t0 + first_row;
+    const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
+    const bool is_there = t <= last;
+    const uint32_t some_from = is_there ? a.from[t] : UINT32_MAX;
+    const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
+    const uint32_t all_from = is_there ? a.from[warp_last] : UINT32_MAX;
+    const uint32_t all_end = before + (uint32_t)t + 1;
+    const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
+    const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
-    uint32_t from[2], position[2];
-    float lse[2], d[2], dq[D / 8][4];
-    clear(dq);
+    tdm_walk walk;
+    uint32_t next = begin, next_stage = 0; /* to be copied */
+    if constexpr (WHOLE)
+        walk = tdm_walk_from(a, begin, kv_head);
+    const auto fetch_next = [&]() {
+        if (next < end) {
+            const uint32_t to = stages + next_stage * 2 * tile_bytes;
+            if constexpr (WHOLE) {
+                tdm_fetch_walk<D, STEP_KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
+                tdm_walk_on<STEP_KEYS>(walk, a);
+            } else {
+                tdm_fetch_keys<D, STEP_KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
+            }
+        }
+        tdm_copy_commit();
+        next += STEP_KEYS;
+        next_stage = next_stage + 1 == ROW_STAGES ? 0 : next_stage + 1;
+    };
+    tdm_fetch_rows<D, ROWS, THREADS>(q, a, a.q.data, t0, head);
+    tdm_fetch_rows<D, ROWS, THREADS>(d_out, a, a.d_out.data, t0, head);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint64_t t = t0 + first_row + 8 * h + lane / 4;
-        const bool is_there = t < a.tokens; /* else it sees nothing */
-        from[h] = is_there ? a.from[t] : UINT32_MAX;
-        position[h] = is_there ? before + (uint32_t)t : 0;
-        lse[h] = is_there ? a.lse[t * a.query_heads + head] * LOG2_E : 0.0f;
-        d[h] = is_there ? a.d[t * a.query_heads + head] : 0.0f;
+    for (int i = 0; i < ROW_STAGES - 1; i++)
+        fetch_next();
+
+    tdm_row_fact facts[ROW_BLOCKS][2];
+    float dq[ROW_BLOCKS][D / 8][4];
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; r++) {
+        clear(dq[r]);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint64_t token = t + 16 * r + 8 * h + lane / 4;
+            /* rows that are not there have zeros, and nobody looks at what becomes of them */
+            facts[r][h] =
+                token < a.tokens ? tdm_row_facts(a, head)[token] : tdm_row_fact{0.0f, 0.0f};
+        }
     }
 
     uint32_t stage = 0;
-    for (uint32_t key = begin; key < end; key += STEP_KEYS, stage ^= 1) {
-        __nv_bfloat16 *const k = stages + stage * 2 * STEP_KEYS * D, *const v = k + STEP_KEYS * D;
-        float p[STEP_KEYS / 8][4], dp[STEP_KEYS / 8][4];
-        tdm_copy_wait<0>();
-        __syncthreads(); /* these are there; nobody reads the other stage any more */
-        if (key + STEP_KEYS < end) {
-            __nv_bfloat16 *const next = stages + (stage ^ 1) * 2 * STEP_KEYS * D;
-            tdm_fetch_keys<D, STEP_KEYS>(next, a, 0, key + STEP_KEYS, end, kv_head, whole);
-            tdm_fetch_keys<D, STEP_KEYS>(next + STEP_KEYS * D, a, plane, key + STEP_KEYS, end,
-                                         kv_head, whole);
-            tdm_copy_commit();
-        }
-        multiply_turned<D>(p, q, first_row, k, 0);
-        multiply_turned<D>(dp, d_out, first_row, v, 0);
-        const bool masked =
-            key + STEP_KEYS > before + (uint32_t)t0 + 1 || key < last_from || t0 + ROWS > a.tokens;
-#pragma unroll
-        for (int n = 0; n < STEP_KEYS / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t at = key + 8 * n + lane % 4 * 2 + i % 2;
-                float each = tdm_exp2(p[n][i] * (scale * LOG2_E) - lse[i / 2]);
-                if (masked && (at < from[i / 2] || at > position[i / 2]))
-                    each = 0.0f;
-                p[n][i] = each * (dp[n][i] - d[i / 2]);
-            }
-        }
-        multiply_add<D>(dq, p, k, 0);
+    for (uint32_t key = begin; key < end; key += STEP_KEYS) {
+        const uint32_t k = stages + stage * 2 * tile_bytes, v = k + tile_bytes;
+        tdm_copy_wait<ROW_STAGES - 2>();
+        __syncthreads(); /* these are there; nobody reads those before them any more */
+        fetch_next();
+        const uint32_t k_columns = k + tdm_lane_columns<D>(), v_columns = v + tdm_lane_columns<D>();
+        const uint32_t k_rows = k + tdm_lane_rows<D>();
+        if (key + STEP_KEYS <= all_end && key >= all_from)
+            add_keys<D, false>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
+                               scale * TDM_LOG2_E, a, t, key);
+        else if (key < some_end && key + STEP_KEYS > some_from)
+            add_keys<D, true>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
+                              scale * TDM_LOG2_E, a, t, key);
+        stage = stage + 1 == ROW_STAGES ? 0 : stage + 1;
     }
 
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint64_t t = t0 + first_row + 8 * h + lane / 4;
-        if (t >= a.tokens)
-            continue;
-        uint32_t *to =
-            (uint32_t *)((__nv_bfloat16 *)a.dq.data + (t * a.query_heads + head) * D) + lane % 4;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            to[4 * n] = tdm_pack(dq[n][2 * h] * scale, dq[n][2 * h + 1] * scale);
-    }
+    for (int r = 0; r < ROW_BLOCKS; r++)
+        tdm_put_dq(a, t + 16 * r, head, dq[r], scale);
 }
 
-/* What rows of a step of grad_of_keys have. */
-struct row_facts {
-    float lse[STEP_ROWS], d[STEP_ROWS]; /* lse in powers of two */
-    uint32_t from[STEP_ROWS], position[STEP_ROWS];
+/* ---- dK, dV ---- */
+
+/* A warp's keys: factors and sums of 16 rows. */
+template <int D> struct of_keys {
+    uint32_t k[D / 16][4], v[D / 16][4];
+    float dk[D / 8][4], dv[D / 8][4];
 };
 
-/* Of STEP_ROWS tokens from t0 on, for a query head: Q, dO, and what else their rows have. */
-template <int D>
-static __device__ __forceinline__ void fetch_step(__nv_bfloat16 *to, row_facts &facts,
-                                                  const tdm_attend &a, uint64_t t0, uint32_t head)
+/* dK += dS^T Q, dV += P^T dO for a step's rows, of tokens from `t` on. */
+template <int D, bool MASKED>
+static __device__ __forceinline__ void add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out,
+                                                const tdm_row_fact *facts, float scale,
+                                                const tdm_attend &a, uint64_t t, uint32_t first_key)
 {
-    tdm_fetch_rows<D, STEP_ROWS>(to, a, a.q.data, t0, head);
-    tdm_fetch_rows<D, STEP_ROWS>(to + STEP_ROWS * D, a, a.d_out.data, t0, head);
-    tdm_copy_commit();
-    if (threadIdx.x < STEP_ROWS) {
-        const uint64_t t = t0 + threadIdx.x;
-        const bool is_there = t < a.tokens; /* else it sees nothing */
-        const uint64_t row = (is_there ? t : 0) * a.query_heads + head;
-        facts.lse[threadIdx.x] = is_there ? a.lse[row] * LOG2_E : 0.0f;
-        facts.d[threadIdx.x] = is_there ? a.d[row] : 0.0f;
-        facts.from[threadIdx.x] = is_there ? a.from[t] : UINT32_MAX;
-        facts.position[threadIdx.x] = is_there ? (uint32_t)(a.first_token - a.key_token + t) : 0;
-    }
-}
-
-/* Of the first tokens, those whose keys begin at `key` or before it. */
-static __device__ __forceinline__ uint64_t tokens_from(const tdm_attend &a, uint32_t key)
-{
-    uint64_t low = 0, end = a.tokens; /* the first whose `from` is beyond is one of [low, end] */
-    while (low < end) {
-        const uint64_t middle = low + (end - low) / 2;
-        if (a.from[middle] <= key)
-            low = middle + 1;
-        else
-            end = middle;
-    }
-    return low;
-}
-
-/* Adds a row of a fragment to a page, or overwrites it. */
-template <typename T, int D>
-static __device__ __forceinline__ void put_row(T *to, const float (&c)[D / 8][4], int h, bool add,
-                                               float scale)
-{
-    const uint32_t column = threadIdx.x % 4 * 2;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t q_columns = q + tdm_lane_columns<D>(), q_rows = q + tdm_lane_rows<D>();
+    const uint32_t o_columns = d_out + tdm_lane_columns<D>(), o_rows = d_out + tdm_lane_rows<D>();
 #pragma unroll
-    for (int n = 0; n < D / 8; n++) {
+    for (int part = 0; part < STEP_ROWS; part += PART_ROWS) {
+        float p[PART_ROWS / 8][4], ds[PART_ROWS / 8][4];
+        clear(p);
+        clear(ds);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t at = 8 * n + column + i;
-            const float value = c[n][2 * h + i] * scale;
-            tdm_put(to, at, add ? tdm_get(to, at) + value : value);
+        for (int d = 0; d < D / 16; d++) {
+#pragma unroll
+            for (int n = 0; n < PART_ROWS / 8; n += 2) {
+                uint32_t of_q[4], of_o[4];
+                tdm_load_b_turned<D>(of_q, q_columns, part + 8 * n, d);
+                tdm_mma(p[n], of.k[d], of_q[0], of_q[1]);
+                tdm_mma(p[n + 1], of.k[d], of_q[2], of_q[3]);
+                tdm_load_b_turned<D>(of_o, o_columns, part + 8 * n, d);
+                tdm_mma(ds[n], of.v[d], of_o[0], of_o[1]);
+                tdm_mma(ds[n + 1], of.v[d], of_o[2], of_o[3]);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < PART_ROWS / 8; n++) {
+            const uint32_t row = part + 8 * n + lane % 4 * 2;
+            const float4 two = *(const float4 *)(facts + row); /* facts of two rows */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float each = tdm_exp2(p[n][i] * scale - (i % 2 ? two.z : two.x));
+                if (MASKED) {
+                    const uint64_t token = t + row + i % 2;
+                    const uint32_t key = first_key + lane / 4 + i / 2 * 8;
+                    if (key < a.from[token < a.tokens ? token : a.tokens - 1] ||
+                        key > (uint32_t)(a.first_token - a.key_token + token))
+                        each = 0.0f;
+                }
+                p[n][i] = each;
+                ds[n][i] = each * (ds[n][i] - (i % 2 ? two.w : two.y));
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < PART_ROWS / 16; k++) {
+            uint32_t of_p[4], of_ds[4];
+            tdm_as_a(of_p, p[2 * k], p[2 * k + 1]);
+            tdm_as_a(of_ds, ds[2 * k], ds[2 * k + 1]);
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                uint32_t of_q[4], of_o[4];
+                tdm_load_b<D>(of_o, o_rows, part + 16 * k, n);
+                tdm_mma(of.dv[2 * n], of_p, of_o[0], of_o[1]);
+                tdm_mma(of.dv[2 * n + 1], of_p, of_o[2], of_o[3]);
+                tdm_load_b<D>(of_q, q_rows, part + 16 * k, n);
+                tdm_mma(of.dk[2 * n], of_ds, of_q[0], of_q[1]);
+                tdm_mma(of.dk[2 * n + 1], of_ds, of_q[2], of_q[3]);
+            }
         }
     }
 }
 
+/* dK and dV of a tile of keys, elements of type T. */
 template <int D, typename T>
-static __global__ void __launch_bounds__(THREADS, 1)
-    grad_of_keys(const tdm_attend a, float scale, bool whole)
+static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float scale,
+                                                    uint32_t block, unsigned char *tiles)
 {
-    extern __shared__ __align__(128) __nv_bfloat16 tiles[];
-    __shared__ row_facts facts[2];
-    __nv_bfloat16 *const k = tiles, *const v = k + KEYS * D, *const stages = v + KEYS * D;
-    const uint32_t kv_head = blockIdx.x % a.kv_heads, ratio = a.query_heads / a.kv_heads;
-    const uint32_t key0 = blockIdx.x / a.kv_heads * KEYS;
+    constexpr uint32_t row_bytes = tdm_row_bytes<D>, tile_bytes = STEP_ROWS * row_bytes;
+    const uint32_t stages = tdm_shared(tiles);
+    tdm_row_fact *const facts =
+        (tdm_row_fact *)(tiles + KEY_TILE_ROWS * row_bytes); /* of the stages */
+    const uint32_t kv_head = block % a.kv_heads, ratio = a.query_heads / a.kv_heads;
+    const uint32_t key0 = block / a.kv_heads * KEYS;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)a.tokens; /* of the keys */
-    const uint64_t plane = tdm_plane_of(a);
-    const uint32_t lane = threadIdx.x % 32, first_key = threadIdx.x / 32 * 16;
+    const uint32_t first_key = threadIdx.x / 32 * 16;
     const uint32_t last_key = (key0 + KEYS < end ? key0 + KEYS : end) - 1;
 
-    /* tokens that may see one of the keys, in steps, for each head in turn */
-    const uint64_t begin_token = key0 > before ? (key0 - before) / STEP_ROWS * STEP_ROWS : 0;
-    const uint64_t end_token = tokens_from(a, last_key);
-    const uint64_t steps =
-        end_token > begin_token ? (end_token - begin_token + STEP_ROWS - 1) / STEP_ROWS : 0;
+    const tdm_seeing seeing = tdm_who_sees(a, key0, last_key);
+    const uint32_t begin = seeing.begin / STEP_ROWS * STEP_ROWS;
 
-    tdm_fetch_keys<D, KEYS>(k, a, 0, key0, end, kv_head, whole);
-    tdm_fetch_keys<D, KEYS>(v, a, plane, key0, end, kv_head, whole);
-    float dk[D / 8][4], dv[D / 8][4];
-    clear(dk);
-    clear(dv);
-    if (steps > 0)
-        fetch_step<D>(stages, facts[0], a, begin_token, kv_head * ratio);
-    else
+    of_keys<D> of;
+    clear(of.dk);
+    clear(of.dv);
+    {
+        const uint32_t k = stages, v = stages + KEYS * row_bytes;
+        tdm_fetch_keys<D, KEYS, THREADS>(k, v, a, key0, end, kv_head);
         tdm_copy_commit();
-
-    for (uint64_t step = 0; step < steps * ratio; step++) {
-        const uint32_t stage = (uint32_t)(step % 2);
-        const uint64_t t0 = begin_token + step % steps * STEP_ROWS;
-        __nv_bfloat16 *const q = stages + stage * 2 * STEP_ROWS * D;
-        __nv_bfloat16 *const d_out = q + STEP_ROWS * D;
-        const row_facts &fact = facts[stage];
         tdm_copy_wait<0>();
-        __syncthreads(); /* these are there; nobody reads the other stage any more */
-        if (step + 1 < steps * ratio)
-            fetch_step<D>(stages + (stage ^ 1) * 2 * STEP_ROWS * D, facts[stage ^ 1], a,
-                          begin_token + (step + 1) % steps * STEP_ROWS,
-                          kv_head * ratio + (uint32_t)((step + 1) / steps));
-        const bool masked = last_key > before + (uint32_t)t0 || t0 + STEP_ROWS > a.tokens ||
-                            key0 + KEYS > end || fact.from[STEP_ROWS - 1] > key0;
+        __syncthreads();
 #pragma unroll
-        for (int half = 0; half < STEP_ROWS; half += HALF_ROWS) {
-            float p[HALF_ROWS / 8][4], ds[HALF_ROWS / 8][4];
-            multiply_turned<D>(p, k, first_key, q, half);
-            multiply_turned<D>(ds, v, first_key, d_out, half);
-#pragma unroll
-            for (int n = 0; n < HALF_ROWS / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const uint32_t row = half + 8 * n + lane % 4 * 2 + i % 2;
-                    const uint32_t key = key0 + first_key + lane / 4 + i / 2 * 8;
-                    float each = tdm_exp2(p[n][i] * (scale * LOG2_E) - fact.lse[row]);
-                    if (masked && (key < fact.from[row] || key > fact.position[row]))
-                        each = 0.0f;
-                    p[n][i] = each;
-                    ds[n][i] = each * (ds[n][i] - fact.d[row]);
-                }
+        for (int d = 0; d < D / 16; d++) {
+            tdm_load_a<D>(of.k[d], k + first_key * row_bytes + tdm_lane_rows<D>(), 0, d);
+            tdm_load_a<D>(of.v[d], v + first_key * row_bytes + tdm_lane_rows<D>(), 0, d);
+        }
+        __syncthreads();
+    }
+
+    uint32_t next = begin, next_stage = 0, next_head = kv_head * ratio; /* to be copied */
+    const uint32_t end_head = begin < seeing.end ? next_head + ratio : next_head;
+    const auto fetch_next = [&]() {
+        if (next_head < end_head) {
+            const uint32_t to = stages + next_stage * 2 * tile_bytes;
+            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to, a, a.q.data, next, next_head);
+            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to + tile_bytes, a, a.d_out.data, next,
+                                                  next_head);
+            if (threadIdx.x < STEP_ROWS) {
+                const uint32_t token = next + threadIdx.x;
+                tdm_copy_async_8(tdm_shared(facts + next_stage * STEP_ROWS + threadIdx.x),
+                                 tdm_row_facts(a, next_head) + token, token < a.tokens);
             }
-            multiply_add<D>(dv, p, d_out, half);
-            multiply_add<D>(dk, ds, q, half);
+        }
+        tdm_copy_commit();
+        next += STEP_ROWS;
+        if (next >= seeing.end) {
+            next = begin;
+            next_head++;
+        }
+        next_stage = next_stage + 1 == KEY_STAGES ? 0 : next_stage + 1;
+    };
+#pragma unroll
+    for (int i = 0; i < KEY_STAGES - 1; i++)
+        fetch_next();
+
+    uint32_t stage = 0;
+    for (uint32_t head = kv_head * ratio; head < end_head; head++) {
+        for (uint32_t t = begin; t < seeing.end; t += STEP_ROWS) {
+            const uint32_t q = stages + stage * 2 * tile_bytes;
+            tdm_copy_wait<KEY_STAGES - 2>();
+            __syncthreads(); /* these are there; nobody reads those before them any more */
+            fetch_next();
+            if (t >= seeing.all_begin && t + STEP_ROWS <= seeing.all_end)
+                add_rows<D, false>(of, q, q + tile_bytes, facts + stage * STEP_ROWS,
+                                   scale * TDM_LOG2_E, a, t, key0 + first_key);
+            else
+                add_rows<D, true>(of, q, q + tile_bytes, facts + stage * STEP_ROWS,
+                                  scale * TDM_LOG2_E, a, t, key0 + first_key);
+            stage = stage + 1 == KEY_STAGES ? 0 : stage + 1;
         }
     }
-    tdm_copy_wait<0>(); /* where there was no step */
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t key = key0 + first_key + lane / 4 + 8 * h;
-        if (key >= end)
-            continue;
-        const tdm_gradient_key to = tdm_gradient_at(a, key, kv_head);
-        put_row<T, D>((T *)to.data + to.element, dk, h, to.add, scale);
-        put_row<T, D>((T *)to.data + to.element + plane, dv, h, to.add, 1.0f);
-    }
+    tdm_put_keys<T>(a, key0 + first_key, end, kv_head, of.dk, of.dv, scale);
+}
+
+/* Both kinds of tiles, so that what one leaves idle at its end the other fills. */
+template <int D, typename T, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
+    grad_tiles(const tdm_attend a, float scale, uint32_t key_blocks)
+{
+    extern __shared__ __align__(1024) unsigned char tiles[];
+    if (blockIdx.x < key_blocks)
+        grad_of_keys<D, T>(a, scale, blockIdx.x, tiles);
+    else
+        grad_of_rows<D, WHOLE>(a, scale, blockIdx.x - key_blocks, tiles);
 }
 
 template <int D>
 static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
                               struct tdm_error *err)
 {
-    const int shared_bytes = (2 * ROWS + 4 * STEP_KEYS) * D * (int)sizeof(__nv_bfloat16);
-    static_assert(2 * ROWS + 4 * STEP_KEYS == 2 * KEYS + 4 * STEP_ROWS, "the same shared memory");
+    constexpr int of_rows = (2 * ROWS + 2 * ROW_STAGES * STEP_KEYS) * tdm_row_bytes<D>;
+    constexpr int of_keys =
+        KEY_TILE_ROWS * tdm_row_bytes<D> + KEY_STAGES * STEP_ROWS * (int)sizeof(tdm_row_fact);
+    constexpr int shared_bytes = of_rows > of_keys ? of_rows : of_keys;
+    static_assert(of_rows <= tdm_shared_bytes<D> && of_keys <= tdm_shared_bytes<D>, "as said");
     const uint64_t keys = a->first_token + a->tokens - a->key_token;
-    const uint64_t rows = a->tokens * a->query_heads;
     const unsigned row_blocks = (unsigned)((a->tokens + ROWS - 1) / ROWS * a->query_heads);
     const unsigned key_blocks = (unsigned)((keys + KEYS - 1) / KEYS * a->kv_heads);
     const float scale = (float)(1.0 / sqrt((double)D));
-    const bool whole_steps = a->page_tokens % STEP_KEYS == 0 && a->chunk_tokens % STEP_KEYS == 0;
-    const bool whole = a->page_tokens % KEYS == 0 && a->chunk_tokens % KEYS == 0;
+    const bool whole = a->page_tokens % STEP_KEYS == 0 && a->chunk_tokens % STEP_KEYS == 0;
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)grad_of_rows<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (code != cudaSuccess)
-        return tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);
-    row_dots<<<tdm_blocks(rows, WARPS, INT32_MAX), THREADS, 0, stream>>>(*a);
-    grad_of_rows<D><<<row_blocks, THREADS, shared_bytes, stream>>>(*a, scale, whole_steps);
+    cudaError_t code = cudaSuccess;
+    tdm_launch_row_facts(a, stream);
     enum tdm_status status = tdm_with_type(gradients, err, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        auto *kernel = grad_of_keys<D, T>;
+        auto *kernel = whole ? grad_tiles<D, T, true> : grad_tiles<D, T, false>;
         code = cudaFuncSetAttribute((const void *)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
         if (code == cudaSuccess)
-            kernel<<<key_blocks, THREADS, shared_bytes, stream>>>(*a, scale, whole);
+            kernel<<<row_blocks + key_blocks, THREADS, shared_bytes, stream>>>(*a, scale,
+                                                                               key_blocks);
     });
     if (status == TDM_OK)
         status = tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);
@@ -350,5 +431,7 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
 extern "C" enum tdm_status tdm_cuda_attention_grad(const struct tdm_attend *a, cudaStream_t stream,
                                                    struct tdm_error *err)
 {
-    return a->head_dim == 64 ? launch<64>(a, stream, err) : launch<128>(a, stream, err);
+    return a->head_dim == 64   ? launch<64>(a, stream, err)
+           : a->head_dim == 96 ? launch<96>(a, stream, err)
+                               : launch<128>(a, stream, err);
 }

@@ -229,14 +229,14 @@ struct tdm_attend {
     uint64_t written_slots, gradient_slot_elements;
     /* scratch: */
     uint32_t *from; /* [tokens] first token that each sees, counted from key_token */
-    float *d;       /* [tokens, query_heads]: rowsum(d_out * out) */
+    float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
 };
 
 /* Fills `from`. */
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 
-/* Do the tensor cores serve it? bf16, head dim 64 or 128. */
+/* Do the tensor cores serve it? bf16, head dim 64, 96 or 128. */
 bool tdm_cuda_attention_suits(const struct tdm_attend *attend);
 
 /* Attention on tensor cores, where they serve it. `from` must be filled. */

@@ -11,6 +11,7 @@ cuda_sources = \
 	executor/cuda/device.cuh \
 	executor/cuda/embed.cu \
 	executor/cuda/gemm.cu \
+	executor/cuda/gradients.cuh \
 	executor/cuda/head.c \
 	executor/cuda/kernels.h \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
@@ -23,6 +24,7 @@ cuda_sources = \
 	executor/cuda/products.c \
 	executor/cuda/rope.cu \
 	executor/cuda/rows.c \
+	executor/cuda/scores.cuh \
 	executor/cuda/softmax.cu \
 	executor/cuda/sums.cu \
 	executor/cuda/swiglu.cu \

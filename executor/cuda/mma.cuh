@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and tiles of rows of bf16 in
- * shared memory that feed them.
+ * Tensor cores of sm_80 and later, a warp at a time: bf16 factors, fp32 sums, and what feeds them from
+ * shared memory.
  *
  * tdm_mma computes C [16, 8] += A [16, 16] B [16, 8]. With g = lane / 4 and j = lane % 4 * 2 a lane holds
  *
@@ -11,8 +11,8 @@
  *
  * so that two blocks of C, rounded and packed, are an A. PTX ISA, 9.7.14.5.8.
  *
- * A tile has rows of D elements; 16-byte pieces of row r lie in the order piece ^ (r % 8), so that the
- * eight rows that a part of ldmatrix reads lie in different banks.
+ * Shared memory is named by its address there (tdm_shared), not by a pointer: address arithmetic in 32
+ * bits is what the loads take.
  */
 #ifndef TDM_EXECUTOR_CUDA_MMA_CUH
 #define TDM_EXECUTOR_CUDA_MMA_CUH
@@ -20,26 +20,30 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#define TDM_LOG2_E 1.4426950408889634f
+
 /* ---- instructions ---- */
 
-/* Four 8 x 8 matrices; a lane gives the address of one row: lane i of row i % 8 of matrix i / 8. */
-static __device__ __forceinline__ void tdm_ldmatrix(uint32_t (&to)[4], const __nv_bfloat16 *row)
+static __device__ __forceinline__ uint32_t tdm_shared(const void *memory)
 {
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
+    return (uint32_t)__cvta_generic_to_shared(memory);
+}
+
+/* Four 8 x 8 matrices; a lane gives the address of one row: lane i of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void tdm_ldmatrix(uint32_t (&to)[4], uint32_t row)
+{
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
+                 : "r"(row)
                  : "memory");
 }
 
 /* The same, each matrix transposed. */
-static __device__ __forceinline__ void tdm_ldmatrix_turned(uint32_t (&to)[4],
-                                                           const __nv_bfloat16 *row)
+static __device__ __forceinline__ void tdm_ldmatrix_turned(uint32_t (&to)[4], uint32_t row)
 {
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
+                 : "r"(row)
                  : "memory");
 }
 
@@ -52,15 +56,41 @@ static __device__ __forceinline__ void tdm_mma(float (&c)[4], const uint32_t (&a
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+static __device__ __forceinline__ uint32_t tdm_pack(float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *(const uint32_t *)&pair;
+}
+
+/* Two blocks of C as an A. */
+static __device__ __forceinline__ void tdm_as_a(uint32_t (&a)[4], const float (&left)[4],
+                                                const float (&right)[4])
+{
+    a[0] = tdm_pack(left[0], left[1]);
+    a[1] = tdm_pack(left[2], left[3]);
+    a[2] = tdm_pack(right[0], right[1]);
+    a[3] = tdm_pack(right[2], right[3]);
+}
+
 /* Copies 16 bytes to shared memory without waiting; zeros if there is nothing to copy. */
-static __device__ __forceinline__ void tdm_copy_async(__nv_bfloat16 *to, const __nv_bfloat16 *from,
+static __device__ __forceinline__ void tdm_copy_async(uint32_t to, const __nv_bfloat16 *from,
                                                       bool is_there)
 {
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
     const uint32_t bytes = is_there ? 16u : 0u;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"(address), "l"(from), "r"(bytes)
+                 : "r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+/* The same of 8 bytes. */
+static __device__ __forceinline__ void tdm_copy_async_8(uint32_t to, const void *from,
+                                                        bool is_there)
+{
+    const uint32_t bytes = is_there ? 8u : 0u;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes)
                  : "memory");
 }
 

@@ -1,95 +1,161 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of rows of bf16 in shared memory, and products of them on tensor cores: see mma.cuh. */
+/*
+ * Tiles of rows of bf16 in shared memory: how rows come there, and how products of them are fed (mma.cuh).
+ *
+ * A row of D elements takes tdm_row_bytes<D>, a power of two; its 16-byte piece p lies at p ^ (row % 8), so
+ * that the eight rows that a part of ldmatrix reads lie in different banks. Tiles begin at multiples of
+ * tdm_row_bytes: the way to another piece is then an exclusive or, to another row (a multiple of 8
+ * away) a sum with a constant. What a lane adds to a tile's address is computed once.
+ */
 #ifndef TDM_EXECUTOR_CUDA_TILES_CUH
 #define TDM_EXECUTOR_CUDA_TILES_CUH
 
 #include "executor/cuda/mma.cuh"
 #include "executor/cuda/pages.cuh"
 
-/* Piece `piece` (8 elements) of a row of a tile. */
-template <int D>
-static __device__ __forceinline__ __nv_bfloat16 *tdm_piece(__nv_bfloat16 *tile, uint32_t row,
-                                                           uint32_t piece)
+template <int D> constexpr int tdm_row_bytes = D <= 64 ? 128 : D <= 128 ? 256 : 512;
+
+/* What a block of attention takes of shared memory at most; sm_86 and its like give 99 KiB. */
+template <int D> constexpr int tdm_shared_bytes = 384 * tdm_row_bytes<D>;
+
+/* ---- fragments: `tile` with what the lane adds; rows are multiples of 8 ---- */
+
+/* What a lane adds to a tile that is loaded as rows: tdm_load_a, tdm_load_b. */
+template <int D> static __device__ __forceinline__ uint32_t tdm_lane_rows(void)
 {
-    return tile + row * D + (piece ^ (row % 8)) * 8;
+    const uint32_t lane = threadIdx.x % 32;
+    return lane % 16 * tdm_row_bytes<D> + (lane / 16 ^ lane % 8) * 16;
+}
+
+/* What a lane adds to a tile whose rows become columns: tdm_load_b_turned. */
+template <int D> static __device__ __forceinline__ uint32_t tdm_lane_columns(void)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return (lane / 16 * 8 + lane % 8) * tdm_row_bytes<D> + (lane / 8 % 2 ^ lane % 8) * 16;
 }
 
 /* An A of rows [row, row + 16), columns [16 block, 16 block + 16) of a tile. */
 template <int D>
-static __device__ __forceinline__ void tdm_load_a(uint32_t (&a)[4], __nv_bfloat16 *tile,
-                                                  uint32_t row, uint32_t block)
+static __device__ __forceinline__ void tdm_load_a(uint32_t (&a)[4], uint32_t tile, uint32_t row,
+                                                  uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    tdm_ldmatrix(a, tdm_piece<D>(tile, row + lane % 16, 2 * block + lane / 16));
+    tdm_ldmatrix(a, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
 /* Two neighbouring Bs of the transposed tile: b[0], b[1] with its rows [row, row + 8) as columns, b[2],
  * b[3] with [row + 8, row + 16); its columns [16 block, 16 block + 16) as rows. */
 template <int D>
-static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], __nv_bfloat16 *tile,
+static __device__ __forceinline__ void tdm_load_b_turned(uint32_t (&b)[4], uint32_t tile,
                                                          uint32_t row, uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    tdm_ldmatrix(b, tdm_piece<D>(tile, row + lane / 16 * 8 + lane % 8, 2 * block + lane / 8 % 2));
+    tdm_ldmatrix(b, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
 /* Two neighbouring Bs of the tile itself: its rows [row, row + 16), b[0], b[1] its columns [16 block,
  * 16 block + 8), b[2], b[3] the next 8. */
 template <int D>
-static __device__ __forceinline__ void tdm_load_b(uint32_t (&b)[4], __nv_bfloat16 *tile,
-                                                  uint32_t row, uint32_t block)
+static __device__ __forceinline__ void tdm_load_b(uint32_t (&b)[4], uint32_t tile, uint32_t row,
+                                                  uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    tdm_ldmatrix_turned(b, tdm_piece<D>(tile, row + lane % 16, 2 * block + lane / 16));
+    tdm_ldmatrix_turned(b, (tile ^ block * 32) + row * tdm_row_bytes<D>);
 }
 
-static __device__ __forceinline__ uint32_t tdm_pack(float low, float high)
-{
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *(const uint32_t *)&pair;
-}
+/* ---- copies ---- */
 
-/* Two blocks of C as an A. */
-static __device__ __forceinline__ void tdm_as_a(uint32_t (&a)[4], const float (&left)[4],
-                                                const float (&right)[4])
+/* Begins to copy rows, `stride` elements apart, with THREADS threads; zeros from row `count` on. */
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void tdm_fetch(uint32_t tile, const __nv_bfloat16 *from,
+                                                 uint64_t stride, uint32_t count)
 {
-    a[0] = tdm_pack(left[0], left[1]);
-    a[1] = tdm_pack(left[2], left[3]);
-    a[2] = tdm_pack(right[0], right[1]);
-    a[3] = tdm_pack(right[2], right[3]);
+    constexpr uint32_t pieces = tdm_row_bytes<D> / 16, at_once = THREADS / pieces;
+    static_assert(ROWS % at_once == 0, "all threads copy the same number of pieces");
+    const uint32_t first = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    if (piece * 8 >= D)
+        return;
+    from += first * stride + piece * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS; i += at_once, from += at_once * stride) {
+        const uint32_t row = first + i;
+        tdm_copy_async(tile + row * tdm_row_bytes<D> + (piece ^ row % 8) * 16, from, row < count);
+    }
 }
 
 /* Begins to copy ROWS rows: of token t0 + row for one query head, as far as there are tokens. */
-template <int D, int ROWS>
-static __device__ __forceinline__ void tdm_fetch_rows(__nv_bfloat16 *tile, const tdm_attend &a,
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void tdm_fetch_rows(uint32_t tile, const tdm_attend &a,
                                                       const void *data, uint64_t t0, uint32_t head)
 {
-    for (uint32_t i = threadIdx.x; i < ROWS * (D / 8); i += blockDim.x) {
-        const uint32_t row = i / (D / 8), piece = i % (D / 8);
-        const bool is_there = t0 + row < a.tokens;
-        const uint64_t at = ((is_there ? t0 + row : 0) * a.query_heads + head) * D + piece * 8;
-        tdm_copy_async(tdm_piece<D>(tile, row, piece), (const __nv_bfloat16 *)data + at, is_there);
+    const uint64_t count = t0 < a.tokens ? a.tokens - t0 : 0;
+    tdm_fetch<D, ROWS, THREADS>(tile, (const __nv_bfloat16 *)data + (t0 * a.query_heads + head) * D,
+                                (uint64_t)a.query_heads * D, count < ROWS ? (uint32_t)count : ROWS);
+}
+
+/* Begins to copy K and V of the ROWS keys from `first` on, wherever pages end; zeros from `end` on. */
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, const tdm_attend &a,
+                                                      uint32_t first, uint32_t end,
+                                                      uint32_t kv_head)
+{
+    constexpr uint32_t pieces = tdm_row_bytes<D> / 16, at_once = THREADS / pieces;
+    const uint32_t piece = threadIdx.x % pieces;
+    const uint64_t plane = tdm_plane_of(a);
+    if (piece * 8 >= D)
+        return;
+    for (uint32_t row = threadIdx.x / pieces; row < ROWS; row += at_once) {
+        const bool is_there = first + row < end;
+        const uint64_t at =
+            is_there ? tdm_key_at(a, first + row, kv_head, a.slot_elements) + piece * 8 : 0;
+        const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.pages.data + at;
+        const uint32_t to = row * tdm_row_bytes<D> + (piece ^ row % 8) * 16;
+        tdm_copy_async(k + to, from, is_there);
+        tdm_copy_async(v + to, is_there ? from + plane : from, is_there);
     }
 }
 
-/* Begins to copy K or V (`plane` elements behind K) of the ROWS keys from `first` on, zeros from key `end`
- * on. `whole`: keys from a multiple of ROWS on lie in one page. */
-template <int D, int ROWS>
-static __device__ __forceinline__ void tdm_fetch_keys(__nv_bfloat16 *tile, const tdm_attend &a,
-                                                      uint64_t plane, uint32_t first, uint32_t end,
-                                                      uint32_t kv_head, bool whole)
+/* A walk over keys, KEYS at a time, where that many from a multiple of KEYS on lie in one page. */
+struct tdm_walk {
+    const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next */
+    uint32_t in_slot, in_page;
+};
+
+static __device__ __forceinline__ tdm_walk tdm_walk_from(const tdm_attend &a, uint32_t key,
+                                                         uint32_t kv_head)
 {
-    const __nv_bfloat16 *pages = (const __nv_bfloat16 *)a.pages.data + plane;
-    const __nv_bfloat16 *base = pages + tdm_key_at(a, first, kv_head, a.slot_elements);
-    for (uint32_t i = threadIdx.x; i < ROWS * (D / 8); i += blockDim.x) {
-        const uint32_t row = i / (D / 8), piece = i % (D / 8);
-        const bool is_there = first + row < end;
-        const __nv_bfloat16 *from = base;
-        if (is_there)
-            from = whole ? base + (uint64_t)row * a.kv_heads * D
-                         : pages + tdm_key_at(a, first + row, kv_head, a.slot_elements);
-        tdm_copy_async(tdm_piece<D>(tile, row, piece), from + piece * 8, is_there);
+    const uint32_t slot = key / (uint32_t)a.chunk_tokens;
+    const __nv_bfloat16 *pages = (const __nv_bfloat16 *)a.pages.data;
+    tdm_walk walk;
+    walk.slot = pages + slot * a.slot_elements + (uint64_t)kv_head * a.head_dim;
+    walk.at = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
+    walk.in_slot = key - slot * (uint32_t)a.chunk_tokens;
+    walk.in_page = walk.in_slot % (uint32_t)a.page_tokens;
+    return walk;
+}
+
+/* To the next KEYS keys. */
+template <int KEYS>
+static __device__ __forceinline__ void tdm_walk_on(tdm_walk &walk, const tdm_attend &a)
+{
+    walk.at += KEYS * a.kv_heads * a.head_dim;
+    walk.in_slot += KEYS;
+    walk.in_page += KEYS;
+    if (walk.in_slot >= (uint32_t)a.chunk_tokens) {
+        walk.slot += a.slot_elements;
+        walk.at = walk.slot;
+        walk.in_slot = walk.in_page = 0;
+    } else if (walk.in_page >= (uint32_t)a.page_tokens) {
+        walk.at += tdm_plane_of(a);
+        walk.in_page = 0;
     }
+}
+
+/* Begins to copy K and V of the next KEYS keys of a walk, of which `count` are there. */
+template <int D, int KEYS, int THREADS>
+static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v, const tdm_walk &walk,
+                                                      const tdm_attend &a, uint32_t count)
+{
+    const uint32_t stride = a.kv_heads * D;
+    tdm_fetch<D, KEYS, THREADS>(k, walk.at, stride, count);
+    tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
 }
 
 #endif

@@ -26,11 +26,14 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {128, 1, 1, 128, 128, 1, 128, 0, 1}, {128, 2, 2, 256, 128, 3, 256, 0, 1},
-    {64, 2, 3, 256, 64, 2, 256, 0, 1},   {128, 4, 7, 512, 128, 4, 512, 0, 1},
-    {128, 1, 2, 256, 128, 3, 100, 0, 1}, {64, 1, 1, 100, 30, 4, 77, 0, 1},
-    {128, 2, 1, 192, 64, 3, 192, 70, 1}, {128, 2, 4, 256, 128, 4, 256, 0, 5},
-    {64, 2, 2, 90, 16, 5, 90, 33, 9},    {128, 1, 5, 1000, 128, 2, 999, 0, 3},
+    {128, 1, 1, 128, 128, 1, 128, 0, 1},  {128, 2, 2, 256, 128, 3, 256, 0, 1},
+    {64, 2, 3, 256, 64, 2, 256, 0, 1},    {128, 4, 7, 512, 128, 4, 512, 0, 1},
+    {128, 1, 2, 256, 128, 3, 100, 0, 1},  {64, 1, 1, 100, 30, 4, 77, 0, 1},
+    {128, 2, 1, 192, 64, 3, 192, 70, 1},  {128, 2, 4, 256, 128, 4, 256, 0, 5},
+    {64, 2, 2, 90, 16, 5, 90, 33, 9},     {128, 1, 5, 1000, 128, 2, 999, 0, 3},
+    {96, 2, 2, 256, 128, 3, 256, 0, 1},   {96, 1, 3, 100, 30, 4, 77, 50, 3},
+    {128, 1, 16, 512, 128, 3, 300, 0, 1}, {64, 1, 8, 1024, 128, 4, 1024, 600, 4},
+    {128, 1, 4, 320, 64, 5, 320, 0, 1},   {128, 2, 7, 2048, 128, 3, 2048, 0, 1},
 };
 
 static void die(const struct tdm_error *err)
@@ -177,7 +180,7 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .slot_elements = slot,
         .d_out = {device(d_out, elements * 2), TDM_DTYPE_BF16},
         .from = device(NULL, s->tokens * sizeof(uint32_t)),
-        .d = device(NULL, rows * sizeof(float)),
+        .d = device(NULL, 2 * rows * sizeof(float)),
     };
     a.written_slots = s->slots > 1 ? 1 : 0;
     if (tdm_cuda_attend_from(&a, stream, &err) != TDM_OK)
@@ -229,10 +232,11 @@ int main(void)
     struct gpu_test test = gpu_test_begin();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         run_shape(&test, &shapes[i]);
-    for (int i = 0; i < 10; i++) {
-        struct shape s = {.head_dim = gpu_test_between(&test, 0, 1) ? 128 : 64,
+    for (int i = 0; i < 20; i++) {
+        static const uint32_t head_dims[] = {64, 96, 128, 128};
+        struct shape s = {.head_dim = head_dims[gpu_test_between(&test, 0, 3)],
                           .kv_heads = (uint32_t)gpu_test_between(&test, 1, 3),
-                          .ratio = (uint32_t)gpu_test_between(&test, 1, 5),
+                          .ratio = (uint32_t)gpu_test_between(&test, 1, 16),
                           .chunk_tokens = gpu_test_between(&test, 20, 400),
                           .page_tokens = gpu_test_between(&test, 5, 150),
                           .slots = gpu_test_between(&test, 1, 4),

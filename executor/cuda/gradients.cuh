@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the backward kernels of attention share: facts of the rows, which tokens see a key, and how dK and
+ * dV go to their pages.
+ */
+#ifndef TDM_EXECUTOR_CUDA_GRADIENTS_CUH
+#define TDM_EXECUTOR_CUDA_GRADIENTS_CUH
+
+#include "executor/cuda/device.cuh"
+#include "executor/cuda/mma.cuh"
+#include "executor/cuda/pages.cuh"
+
+/* What a row of scores has, [query head, token]: its LSE in powers of two, and D = rowsum(dO * O). */
+struct tdm_row_fact {
+    float lse, d;
+};
+
+static __device__ __forceinline__ tdm_row_fact *tdm_row_facts(const tdm_attend &a, uint32_t head)
+{
+    return (tdm_row_fact *)a.d + head * a.tokens;
+}
+
+/* Fills the facts; a warp a row, a lane 8 elements at a time. 256 threads. */
+static __global__ void __launch_bounds__(256) tdm_find_row_facts(const tdm_attend a)
+{
+    const uint64_t row = (uint64_t)blockIdx.x * 8 + threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32;
+    float sum = 0.0f;
+    if (row >= a.tokens * a.query_heads)
+        return;
+    for (uint32_t i = lane * 8; i < a.head_dim; i += 32 * 8) {
+        float d[8], o[8];
+        tdm_load<8>((const __nv_bfloat16 *)a.d_out.data, row * a.head_dim + i, d);
+        tdm_load<8>((const __nv_bfloat16 *)a.out.data, row * a.head_dim + i, o);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum += d[j] * o[j];
+    }
+    sum = tdm_warp_sum(sum);
+    if (lane == 0)
+        tdm_row_facts(a, (uint32_t)(row % a.query_heads))[row / a.query_heads] =
+            tdm_row_fact{a.lse[row] * TDM_LOG2_E, sum};
+}
+
+static inline void tdm_launch_row_facts(const struct tdm_attend *a, cudaStream_t stream)
+{
+    const unsigned blocks = tdm_blocks(a->tokens * a->query_heads, 8, INT32_MAX);
+    tdm_find_row_facts<<<blocks, 256, 0, stream>>>(*a);
+}
+
+/* Of the first tokens, those whose keys begin at `key` or before it. */
+static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, uint32_t key)
+{
+    uint32_t low = 0, end = (uint32_t)a.tokens; /* the first that begins behind it: in [low, end] */
+    while (low < end) {
+        const uint32_t middle = low + (end - low) / 2;
+        if (a.from[middle] <= key)
+            low = middle + 1;
+        else
+            end = middle;
+    }
+    return low;
+}
+
+/* Tokens that may see one of the keys [first, last], and those of them that see all. */
+struct tdm_seeing {
+    uint32_t begin, end, all_begin, all_end;
+};
+
+static __device__ __forceinline__ tdm_seeing tdm_who_sees(const tdm_attend &a, uint32_t first,
+                                                          uint32_t last)
+{
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
+    tdm_seeing seeing;
+    seeing.begin = first > before ? first - before : 0;
+    seeing.end = tdm_tokens_from(a, last);
+    seeing.all_begin = last > before ? last - before : 0;
+    seeing.all_end = tdm_tokens_from(a, first);
+    return seeing;
+}
+
+static __device__ __forceinline__ float2 tdm_get_two(const float *data)
+{
+    return *(const float2 *)data;
+}
+
+static __device__ __forceinline__ float2 tdm_get_two(const __nv_bfloat16 *data)
+{
+    return __bfloat1622float2(*(const __nv_bfloat162 *)data);
+}
+
+static __device__ __forceinline__ void tdm_put_two(float *data, float2 two)
+{
+    *(float2 *)data = two;
+}
+
+static __device__ __forceinline__ void tdm_put_two(__nv_bfloat16 *data, float2 two)
+{
+    *(__nv_bfloat162 *)data = __floats2bfloat162_rn(two.x, two.y);
+}
+
+/* Adds row g (h = 0) or g + 8 of a warp's C to `to`, or overwrites it. */
+template <typename T, int B>
+static __device__ __forceinline__ void tdm_put_row(T *to, const float (&c)[B][4], int h, bool add,
+                                                   float scale)
+{
+    float2 sum[B]; /* all are read before the first is written: they come together */
+    to += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < B; n++)
+        sum[n] = add ? tdm_get_two(to + 8 * n) : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int n = 0; n < B; n++)
+        tdm_put_two(to + 8 * n, make_float2(sum[n].x + c[n][2 * h] * scale,
+                                            sum[n].y + c[n][2 * h + 1] * scale));
+}
+
+/* Adds dK and dV of a warp's 16 keys from `key` on to their pages, or overwrites what is there. */
+template <typename T, int B>
+static __device__ __forceinline__ void tdm_put_keys(const tdm_attend &a, uint32_t key, uint32_t end,
+                                                    uint32_t kv_head, const float (&dk)[B][4],
+                                                    const float (&dv)[B][4], float scale)
+{
+    key += threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (key + 8 * h >= end)
+            break;
+        const tdm_gradient_key to = tdm_gradient_at(a, key + 8 * h, kv_head);
+        tdm_put_row<T>((T *)to.data + to.element, dk, h, to.add, scale);
+        tdm_put_row<T>((T *)to.data + to.element + tdm_plane_of(a), dv, h, to.add, 1.0f);
+    }
+}
+
+/* Writes dQ of a warp's 16 rows of tokens from `t` on. */
+template <int B>
+static __device__ __forceinline__ void tdm_put_dq(const tdm_attend &a, uint64_t t, uint32_t head,
+                                                  const float (&dq)[B][4], float scale)
+{
+    t += threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (t + 8 * h < a.tokens)
+            tdm_put_row<__nv_bfloat16>((__nv_bfloat16 *)a.dq.data +
+                                           ((t + 8 * h) * a.query_heads + head) * B * 8,
+                                       dq, h, false, scale);
+}
+
+#endif
