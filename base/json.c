@@ -29,9 +29,13 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
     free(text);
     if (value == NULL && problem.text[0] == '\0') /* Jansson has words for all but this */
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", path);
-    if (value == NULL)
+    if (value == NULL) {
+        for (char *c = problem.text; *c != '\0'; c++) /* it quotes the file, whatever that holds */
+            if (*c < ' ' || *c > '~')
+                *c = '?';
         return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", path,
                         problem.line, problem.column, problem.text);
+    }
     if (!json_is_object(value)) {
         json_decref(value);
         return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", path);

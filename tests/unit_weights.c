@@ -3,6 +3,7 @@
  * not at all, and what an index or a file says wrongly is refused. */
 #include "base/file.h"
 #include "base/json.h"
+#include "executor/random.h"
 #include "models/weights.h"
 
 #include <stdarg.h>
@@ -431,6 +432,50 @@ static void test_index(void **unused)
     unlink("blob");
 }
 
+/* An index with bytes changed, cut out or put in: the model, or one line. */
+static void test_edited_index(void **unused)
+{
+    (void)unused;
+    struct tdm_model *model = make_model("LlamaForCausalLM", false);
+    struct tdm_error err = {0};
+    char *text, edited[8192];
+    uint64_t bytes;
+    unsigned accepted = 0;
+    save(model, TDM_DTYPE_BF16, 6000);
+    assert_int_equal(tdm_file_read(INDEX, sizeof(edited) - 16, &text, &bytes, &err), TDM_OK);
+    for (uint64_t i = 0; i < 3000; i++) {
+        uint64_t at = tdm_random_bits(1, 0, 0, i) % bytes, length = bytes;
+        uint64_t drawn = tdm_random_bits(1, 1, 0, i), some = drawn % 9;
+        memcpy(edited, text, bytes);
+        if (drawn % 4 == 0) {
+            edited[at] ^= (char)(1 << drawn / 4 % 8);
+        } else if (drawn % 4 == 1) {
+            length = at + some < bytes ? bytes - some : at;
+            memmove(edited + at, edited + bytes - length + at, length - at);
+        } else { /* a part twice: braces, quotes, names */
+            memmove(edited + at + some, edited + at, bytes - at);
+            length = bytes + some;
+        }
+        assert_int_equal(tdm_file_write(INDEX, edited, length, true, &err), TDM_OK);
+        struct tdm_weights *weights;
+        enum tdm_status status = tdm_weights_open(DIRECTORY, model, &weights, &err);
+        if (status == TDM_OK) {
+            accepted++;
+            check_values(weights);
+            tdm_weights_close(weights);
+            continue;
+        }
+        assert_int_equal(status, TDM_INPUT);
+        assert_int_equal(strncmp(err.message, DIRECTORY "/", strlen(DIRECTORY) + 1), 0);
+        for (const char *c = err.message; *c != '\0'; c++)
+            assert_true(*c >= ' ' && *c <= '~');
+    }
+    assert_in_range(accepted, 30, 2000); /* edits of white space and of total_size */
+    free(text);
+    tdm_model_free(model);
+    remove_saved();
+}
+
 static int enter_scratch(void **unused)
 {
     (void)unused;
@@ -441,10 +486,11 @@ static int enter_scratch(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_config),
-        cmocka_unit_test(test_gradients),  cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_dtypes),     cmocka_unit_test(test_index),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_config),
+        cmocka_unit_test(test_gradients),    cmocka_unit_test(test_replace),
+        cmocka_unit_test(test_full_disk),    cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_index),
+        cmocka_unit_test(test_edited_index),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
 }

@@ -43,6 +43,7 @@ CASES = [
     ("qwen3", 8, 2, 64, True, "float16", "50GB", "fp32"),
     ("qwen3", 4, 4, 64, True, "float32", "1MB", "bf16"),
     ("llama", 8, 1, 64, True, "float16", "50GB", "bf16"),
+    ("mistral", 4, 2, 64, False, "bfloat16", "1MB", "bf16"),  # with a sliding window
 ]
 
 
@@ -67,8 +68,8 @@ def run(schedule, text, *words):
 def make_model(config, folder, dtype, shard):
     """A random model, norms and biases too, saved by transformers."""
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
+    with torch.device(DEVICE), torch.no_grad():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -97,7 +98,7 @@ def compare(config, dtype, shard, stored, context, chunk):
     """Returns what is wrong, and a line of figures."""
     bound_loss, bound_cosine = BOUNDS[stored]
     wrong = []
-    sets = ([f"chunk={chunk}"] if chunk else []) + (FP32 if stored == "fp32" else [])
+    sets = [f"chunk={chunk}"] + (FP32 if stored == "fp32" else [])
     with tempfile.TemporaryDirectory(dir=os.environ.get("TDM_SCRATCH")) as folder:
         hf, text = f"{folder}/hf", f"{folder}/text"
         make_model(config, hf, dtype, shard)
@@ -154,14 +155,16 @@ def main():
         config = AutoConfig.from_pretrained(sys.argv[2])
         context = int(sys.argv[3]) if len(sys.argv) > 3 else 2048
         print("1..1")
-        return check(1, f"{sys.argv[2]}, {context} tokens", config, "bfloat16", "1GB", "bf16",
-                     context, None)
+        return check(1, f"{sys.argv[2]}, {context} tokens", config, "bfloat16", "400MB", "bf16",
+                     context, context // 4)
     cases = CASES[:3] if os.environ.get("TDM_SHORT") == "1" else CASES
     print(f"1..{len(cases)}")
     good = True
     for number, (kind, heads, kv, dim, tied, dtype, shard, stored) in enumerate(cases, 1):
         config = AutoConfig.for_model(kind, num_attention_heads=heads, num_key_value_heads=kv,
                                       head_dim=dim, tie_word_embeddings=tied, **SMALL)
+        if kind == "mistral":
+            config.sliding_window = 70
         if kind == "qwen2":  # its heads share the hidden size
             config.hidden_size = heads * dim
             del config.head_dim
