@@ -75,6 +75,11 @@ void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *
     return base == NULL ? NULL : base + buffer->offset + slot * buffer->slot_bytes;
 }
 
+void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_program *program)
+{
+    return tdm_arenas_slot(arenas, &program->buffers[program->scratch], 0);
+}
+
 enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;

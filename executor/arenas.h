@@ -26,6 +26,9 @@ void tdm_arenas_release(struct tdm_arenas *arenas);
 void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *buffer,
                       uint32_t slot);
 
+/* The scratch of a program's ops. */
+void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_program *program);
+
 /* The pattern, before a measured step: over everything. */
 enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, struct tdm_error *err);
 

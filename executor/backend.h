@@ -41,6 +41,7 @@ struct tdm_launch {
     const struct tdm_op *op;
     const struct tdm_step *step;
     struct tdm_operand operand[TDM_OPERANDS]; /* same order as op->access */
+    void *scratch; /* program->scratch on the device, for a backend that wants it */
 };
 
 /* A backend's own state. */

@@ -165,8 +165,23 @@ static void touch_parts(struct tdm_observer *observer, const struct tdm_access *
     }
 }
 
+/* Every op of the compute lane is handed scratch, which nothing goes in or out of. */
+static void touch_scratch(struct tdm_observer *observer, const struct tdm_op *op)
+{
+    uint32_t scratch = observer->program->scratch;
+    struct seen *seen = &observer->seen[scratch];
+    if (op->lane != TDM_LANE_COMPUTE)
+        return;
+    if (seen->first_op == NEVER)
+        seen->first_op = op->number;
+    seen->last_op = op->number;
+    touch(observer, scratch, seen->values, observer->program->buffers[scratch].bytes,
+          TDM_ACCUMULATE, op->number);
+}
+
 void tdm_observer_launch(struct tdm_observer *observer, const struct tdm_op *op)
 {
+    touch_scratch(observer, op);
     for (uint32_t i = 0; i < op->access_count; i++) {
         const struct tdm_access *access = &op->access[i];
         if (access->buffer == TDM_NONE)

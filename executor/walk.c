@@ -74,7 +74,10 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
         return tdm_fail(err, TDM_INPUT, "backend \"%s\" does not run %s", backend->name,
                         tdm_op_kind_name(op->kind));
 
-    struct tdm_launch launch = {.program = walk->program, .op = op, .step = walk->step};
+    struct tdm_launch launch = {.program = walk->program,
+                                .op = op,
+                                .step = walk->step,
+                                .scratch = tdm_arenas_scratch(walk->arenas, walk->program)};
     for (uint32_t i = 0; i < op->access_count; i++)
         resolve(walk, &op->access[i], &launch.operand[i]);
     if (walk->observer != NULL)

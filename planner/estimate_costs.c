@@ -68,13 +68,13 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     return TDM_OK;
 }
 
-/* What outlives the step: unlike the small step the real one has tokens and losses of all chunks. */
+/* What lives all the step: unlike the small step the real one has tokens and losses of all chunks. */
 static void note_residents(struct profile *profile)
 {
     struct tdm_estimator *e = profile->estimator;
     for (uint32_t i = 0; i < profile->program->buffer_count; i++) {
         const struct tdm_buffer *buffer = &profile->program->buffers[i];
-        if (!buffer->resident)
+        if (!buffer->resident && i != profile->program->scratch)
             continue;
         bool by_chunk = buffer->axis == TDM_AXIS_CHUNK;
         uint64_t *resident = &e->resident_bytes[buffer->place];

@@ -695,6 +695,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
 
     declare_residents(&b);
+    program->scratch = declare(&b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_SCRATCH, 0,
+                               b.chunk_capacity, 1, "scratch");
     if (schedule->pass == TDM_TRAIN)
         declare_gradients(&b);
     if (!declare_kv(&b))

@@ -3,6 +3,7 @@
 #include "schedule/layout.h"
 
 #include "base/size.h"
+#include "schedule/scratch.h"
 
 /* The LSE and the next operand begin on a fresh cache line of any machine. */
 #define PART_ALIGN 256u
@@ -35,6 +36,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_HEAD_LSE:
         return TDM_DTYPE_FP64;
     case TDM_HEAD_SUM:
+    case TDM_SCRATCH:
         return TDM_DTYPE_FP32;
     default:
         return dtypes->activations;
@@ -145,6 +147,8 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
     case TDM_LOSS:
     case TDM_GRADIENT_NORM:
         return element_bytes;
+    case TDM_SCRATCH:
+        return tdm_scratch_bytes(schedule, tokens);
     case TDM_LOGIT_TILE: {
         uint64_t most = schedule->head_tile_vocabulary;
         return tdm_logit_bytes(schedule, tokens,

@@ -39,6 +39,8 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
+	schedule/scratch.c \
+	schedule/scratch.h \
 	schedule/sequence.c \
 	schedule/sequence.h \
 	schedule/validate.c \

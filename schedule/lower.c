@@ -382,8 +382,10 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
     for (uint32_t i = 0; i < program->buffer_count; i++)
         if (program->buffers[i].resident)
             tdm_low_alloc(&l, i);
+    tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
         l.status = tdm_nest_walk(l.schedule, program->chunk_count, take_body, &l, err);
+    tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)
             tdm_low_release(&l, i);

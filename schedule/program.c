@@ -110,6 +110,11 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     return TDM_OK;
 }
 
+static bool lives_all_along(const struct tdm_program *program, uint32_t buffer)
+{
+    return program->buffers[buffer].resident || buffer == program->scratch;
+}
+
 /* Lays what lives for the whole step at the bottom of a place's arena, in the order in which it is
  * declared, and returns its bytes. That costs nothing, and programs of one model that declare the same
  * state first have it at the same offsets. */
@@ -118,7 +123,7 @@ static uint64_t lay_residents(struct tdm_program *program, enum tdm_place place)
     uint64_t at = 0;
     for (uint32_t i = 0; i < program->buffer_count; i++) {
         struct tdm_buffer *buffer = &program->buffers[i];
-        if (!buffer->resident || buffer->place != place)
+        if (!lives_all_along(program, i) || buffer->place != place)
             continue;
         buffer->offset = at;
         at = tdm_size_add(at, tdm_size_align(buffer->bytes, ARENA_ALIGN));
@@ -141,7 +146,7 @@ static enum tdm_status pack_place(struct tdm_program *program,
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct tdm_buffer *buffer = &program->buffers[i];
-        if (buffer->used && !buffer->resident && buffer->place == place)
+        if (buffer->used && !lives_all_along(program, i) && buffer->place == place)
             bytes[i] = buffer->bytes;
     }
     status = tdm_pack(conflicts, bytes, ARENA_ALIGN, program->live_peak_bytes[place] - above,
@@ -308,6 +313,7 @@ const char *tdm_content_name(enum tdm_content content)
         [TDM_HEAD_SUM] = "sum of d final normed",
         [TDM_LOSS] = "loss",
         [TDM_GRADIENT_NORM] = "gradient norm",
+        [TDM_SCRATCH] = "scratch",
     };
     return names[content];
 }

@@ -93,6 +93,7 @@ enum tdm_content {
     TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
     TDM_LOSS,     /* fp64 [1] a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
+    TDM_SCRATCH,       /* of the op under way: scratch.h */
     TDM_CONTENTS
 };
 
@@ -246,6 +247,7 @@ struct tdm_program {
     uint64_t arena_bytes[TDM_PLACES];     /* as packed */
     uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
+    uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
 };
 

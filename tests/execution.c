@@ -56,7 +56,10 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
 enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
                                      const struct tdm_step *step, struct tdm_error *err)
 {
-    struct tdm_launch launch = {.program = e->program, .op = op, .step = step};
+    struct tdm_launch launch = {.program = e->program,
+                                .op = op,
+                                .step = step,
+                                .scratch = tdm_arenas_scratch(&e->arenas, e->program)};
     for (uint32_t i = 0; i < op->access_count; i++) {
         const struct tdm_access *access = &op->access[i];
         if (access->buffer == TDM_NONE)

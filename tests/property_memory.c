@@ -163,6 +163,16 @@ static enum tdm_status mark_op(void *self, const struct tdm_item *item, struct t
     return TDM_OK;
 }
 
+/* Scratch is room to work in, for any op. */
+static void mark_scratch(const struct plan *plan)
+{
+    const struct tdm_program *program = plan->program;
+    struct planned *planned = &plan->buffers[program->scratch];
+    planned->used[0] = true;
+    planned->most_bytes = most_bytes(program, TDM_SCRATCH, 0);
+    memset(planned->bytes, ROOM, program->buffers[program->scratch].bytes);
+}
+
 /* What is there before the step. */
 static void mark_state(const struct plan *plan)
 {
@@ -193,6 +203,7 @@ static struct plan new_plan(const struct tdm_program *program)
         assert_true(plan.buffers[i].bytes != NULL && plan.buffers[i].used != NULL);
     }
     mark_state(&plan);
+    mark_scratch(&plan);
     assert_int_equal(tdm_program_emit(program, mark_op, &plan, &err), TDM_OK);
     return plan;
 }

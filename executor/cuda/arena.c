@@ -146,7 +146,7 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
     uint64_t count = bytes / sizeof(*words), touched = 0, end = 0;
     if (is_on_device(executor, base)) {
         uint64_t found[2];
-        uint64_t *found_device = executor->scratch;
+        uint64_t *found_device = executor->found;
         enum tdm_status status =
             tdm_cuda_pattern_scan(words, count, found_device, tdm_cuda_compute(executor), err);
         if (status == TDM_OK)

@@ -51,6 +51,19 @@ static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
     tdm_cuda_attention_scratch, tdm_cuda_head_scratch, tdm_cuda_gradient_norm_scratch,
 };
 
+uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program)
+{
+    uint64_t tokens = 0, most = 0;
+    for (uint32_t c = 0; c < program->chunk_count; c++)
+        if (program->chunks[c].tokens > tokens)
+            tokens = program->chunks[c].tokens;
+    for (size_t i = 0; i < sizeof(scratch_of) / sizeof(scratch_of[0]); i++) {
+        uint64_t bytes = scratch_of[i](program->schedule->model, tokens);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static int64_t now_cuda(struct tdm_executor *executor)
 {
     struct timespec time;
@@ -105,6 +118,11 @@ static enum tdm_status run_cuda(struct tdm_executor *executor, const struct tdm_
     if (lane->position - lane->ended == TDM_CUDA_RING)
         status = take_end(executor, lane, err);
     mark->op_number = launch->op->number;
+    if (launch->op->lane == TDM_LANE_COMPUTE) {
+        executor->scratch = launch->scratch;
+        tdm_matmul_use(executor->matmul, launch->scratch,
+                       launch->program->buffers[launch->program->scratch].bytes);
+    }
     if (status == TDM_OK)
         status = TDM_CUDA(cudaEventRecord(mark->start, lane->stream), err);
     if (status == TDM_OK)
@@ -279,22 +297,24 @@ struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
     return executor->programs[i].documents[chunk->sequence];
 }
 
-static enum tdm_status open_scratch(struct tdm_executor *executor, uint32_t count,
-                                    const struct tdm_program *const *programs,
-                                    struct tdm_error *err)
+/* Scratch is planned: here the kernels only say that it will do. */
+static enum tdm_status check_scratch(uint32_t count, const struct tdm_program *const *programs,
+                                     struct tdm_error *err)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t tokens = 0;
-        for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
-            if (programs[i]->chunks[c].tokens > tokens)
-                tokens = programs[i]->chunks[c].tokens;
-        for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
-            uint64_t bytes = scratch_of[k](programs[i]->schedule->model, tokens);
-            if (bytes > executor->scratch_bytes)
-                executor->scratch_bytes = bytes;
-        }
+        uint64_t planned = programs[i]->buffers[programs[i]->scratch].bytes;
+        uint64_t needed = tdm_cuda_scratch_bytes(programs[i]);
+        if (needed > planned)
+            return tdm_fail(err, TDM_INTERNAL, "kernels need %llu bytes of scratch, %llu are planned",
+                            (unsigned long long)needed, (unsigned long long)planned);
     }
-    enum tdm_status status = TDM_CUDA(cudaMalloc(&executor->scratch, executor->scratch_bytes), err);
+    return TDM_OK;
+}
+
+static enum tdm_status open_fault(struct tdm_executor *executor, struct tdm_error *err)
+{
+    enum tdm_status status =
+        TDM_CUDA(cudaMalloc((void **)&executor->found, 2 * sizeof(*executor->found)), err);
     if (status == TDM_OK)
         status = TDM_CUDA(
             cudaHostAlloc((void **)&executor->fault, sizeof(*executor->fault), cudaHostAllocMapped),
@@ -313,7 +333,7 @@ static void close_cuda(struct tdm_executor *executor)
     close_lanes(executor);
     tdm_cuda_release_arenas(executor);
     tdm_matmul_close(executor->matmul);
-    cudaFree(executor->scratch);
+    cudaFree(executor->found);
     cudaFree(executor->document_starts);
     cudaFree(executor->frequencies);
     cudaFreeHost(executor->fault);
@@ -334,7 +354,9 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
     int devices = 0;
-    enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
+    enum tdm_status status = check_scratch(count, programs, err);
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaSetDevice(0), err);
     if (status == TDM_OK)
@@ -344,7 +366,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     if (status == TDM_OK)
         status = open_rope(executor, programs[0]->schedule->model, err);
     if (status == TDM_OK)
-        status = open_scratch(executor, count, programs, err);
+        status = open_fault(executor, err);
     if (status == TDM_OK)
         status = tdm_matmul_open(&executor->matmul, err);
     if (status != TDM_OK) {
@@ -357,8 +379,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
 
 static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
 {
-    return tdm_size_add(executor->scratch_bytes + executor->table_bytes,
-                        tdm_matmul_bytes(executor->matmul));
+    return executor->table_bytes;
 }
 
 const struct tdm_backend tdm_cuda_backend = {

@@ -3,9 +3,9 @@
  * Inside the cuda backend: its state and its ops.
  *
  * A lane is a stream. Behind every op of a lane an event is recorded, in a ring that the host never
- * overtakes: other lanes wait for it, and it gives the op's time. Kernels take memory from the arenas
- * and from scratch, which is sized at open for the largest op and used by the ops of the compute
- * lane one after the other.
+ * overtakes: other lanes wait for it, and it gives the op's time. Kernels take memory from the arena
+ * alone: their operands, and the program's scratch, which the ops of the compute lane use one after
+ * the other.
  */
 #ifndef TDM_EXECUTOR_CUDA_CUDA_H
 #define TDM_EXECUTOR_CUDA_CUDA_H
@@ -55,13 +55,13 @@ struct tdm_executor {
     struct tdm_timings timings;
 
     struct tdm_matmul *matmul;
-    void *scratch;
-    uint64_t scratch_bytes;
+    void *scratch; /* of the op under way */
 
     struct tdm_cuda_program *programs; /* [program_count] */
     uint32_t program_count;
     uint64_t *document_starts; /* of all programs, on the device */
     uint64_t document_count;
+    uint64_t *found;     /* [2] by a scan, on the device */
     double *frequencies; /* of RoPE, [head_dim / 2], on the device */
     double rope_factor;
     uint64_t table_bytes;
@@ -98,6 +98,9 @@ static inline void *tdm_cuda_take(unsigned char **scratch, uint64_t bytes)
     *scratch = (unsigned char *)((uintptr_t)*scratch + (bytes + 255) / 256 * 256);
     return taken;
 }
+
+/* The most that an op of a program needs of scratch. */
+uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program);
 
 /* Scratch of the ops for a model and chunks of `tokens` tokens. */
 uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens);

@@ -24,7 +24,6 @@
 
 /* Shapes that are remembered; a model needs about 20. */
 #define SHAPES 256u
-#define WORKSPACE_BYTES (UINT64_C(32) << 20)
 /* Alignment beyond this makes no difference to any algorithm. */
 #define ALIGN_MOST 256u
 
@@ -49,6 +48,7 @@ struct library {
 /* What an algorithm is chosen for. */
 struct key {
     uint64_t m, n, k, a_stride, b_stride, c_stride, start_stride;
+    uint64_t workspace_bytes;
     uint32_t a_align, b_align, c_align, start_align; /* bytes */
     enum tdm_dtype factors, result;
     bool a_transposed, b_transposed, biased, added;
@@ -66,6 +66,7 @@ struct tdm_matmul {
     struct library library;
     cublasLtHandle_t handle;
     void *workspace;
+    uint64_t workspace_bytes;
     struct shape *shapes; /* [SHAPES] */
     uint32_t shape_count, next_victim;
 };
@@ -138,8 +139,6 @@ enum tdm_status tdm_matmul_open(struct tdm_matmul **opened, struct tdm_error *er
                                  : load(&matmul->library, err);
     if (status == TDM_OK)
         status = lt_status(matmul, matmul->library.create(&matmul->handle), "cublasLtCreate", err);
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaMalloc(&matmul->workspace, WORKSPACE_BYTES), err);
     if (status != TDM_OK) {
         tdm_matmul_close(matmul);
         return status;
@@ -166,7 +165,6 @@ void tdm_matmul_close(struct tdm_matmul *matmul)
     for (uint32_t i = 0; i < matmul->shape_count; i++)
         forget(&matmul->library, &matmul->shapes[i]);
     free(matmul->shapes);
-    cudaFree(matmul->workspace);
     if (matmul->handle != NULL)
         matmul->library.destroy(matmul->handle);
     if (matmul->library.handle != NULL)
@@ -174,9 +172,10 @@ void tdm_matmul_close(struct tdm_matmul *matmul)
     free(matmul);
 }
 
-uint64_t tdm_matmul_bytes(const struct tdm_matmul *matmul)
+void tdm_matmul_use(struct tdm_matmul *matmul, void *workspace, uint64_t bytes)
 {
-    return matmul == NULL ? 0 : WORKSPACE_BYTES;
+    matmul->workspace = workspace;
+    matmul->workspace_bytes = bytes;
 }
 
 /* ---- shapes ---- */
@@ -212,7 +211,7 @@ static bool suits_library(const struct tdm_multiplication *x)
            (x->bias.data == NULL || x->bias.dtype == result);
 }
 
-static struct key key_of(const struct tdm_multiplication *x)
+static struct key key_of(const struct tdm_matmul *matmul, const struct tdm_multiplication *x)
 {
     struct key key;
     memset(&key, 0, sizeof(key)); /* keys are compared byte by byte */
@@ -233,6 +232,7 @@ static struct key key_of(const struct tdm_multiplication *x)
     key.b_transposed = x->term[0].b.transposed;
     key.biased = x->bias.data != NULL;
     key.added = x->add || x->addend.data != NULL;
+    key.workspace_bytes = matmul->workspace_bytes;
     return key;
 }
 
@@ -280,7 +280,6 @@ static cublasStatus_t describe(const struct library *library, struct shape *shap
 static cublasStatus_t prefer(const struct library *library, const struct key *key,
                              cublasLtMatmulPreference_t preference)
 {
-    const uint64_t workspace = WORKSPACE_BYTES;
     const uint32_t reductions =
         CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
@@ -288,7 +287,7 @@ static cublasStatus_t prefer(const struct library *library, const struct key *ke
         const void *value;
         size_t bytes;
     } attributes[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &key->workspace_bytes, sizeof(uint64_t)},
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->b_align, sizeof(uint32_t)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->a_align, sizeof(uint32_t)},
@@ -435,7 +434,7 @@ static enum tdm_status multiply_one(struct tdm_matmul *matmul, const struct tdm_
     struct shape *shape;
     if (!suits_library(x))
         return tdm_cuda_gemm(x, stream, err);
-    struct key key = key_of(x);
+    struct key key = key_of(matmul, x);
     enum tdm_status status = find_shape(matmul, &key, &shape, err);
     if (status != TDM_OK)
         return status;
@@ -454,7 +453,7 @@ static enum tdm_status multiply_one(struct tdm_matmul *matmul, const struct tdm_
                      library->matmul(matmul->handle, shape->desc, &one, x->term[0].b.data, shape->a,
                                      x->term[0].a.data, shape->b, &start, start_of(x)->data,
                                      shape->start, x->c.data, shape->c, &shape->algorithm,
-                                     matmul->workspace, WORKSPACE_BYTES, stream),
+                                     matmul->workspace, key.workspace_bytes, stream),
                      "cublasLtMatmul", err);
 }
 

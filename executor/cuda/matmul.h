@@ -14,13 +14,14 @@ extern "C" {
 
 struct tdm_matmul;
 
-/* Loads cuBLASLt and takes its workspace. TDM_NO_DEVICE if the library is not found, with what to
+/* Loads cuBLASLt. TDM_NO_DEVICE if the library is not found, with what to
  * install. The caller closes. */
 enum tdm_status tdm_matmul_open(struct tdm_matmul **matmul, struct tdm_error *err);
 void tdm_matmul_close(struct tdm_matmul *matmul);
 
-/* Device memory that it holds itself: the workspace. */
-uint64_t tdm_matmul_bytes(const struct tdm_matmul *matmul);
+/* Device memory that products may use from here on, aligned to 256; an algorithm is chosen by how much
+ * there is. None before the first call. */
+void tdm_matmul_use(struct tdm_matmul *matmul, void *workspace, uint64_t bytes);
 
 /* Queues `count` (at most 2) multiplications on `stream`, all of one backend on the same one. Those that
  * are parts of one larger product become one. How a shape is computed is chosen when it is first
