@@ -1,54 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arenas: what a run takes, counted against what the machine has before it is taken. */
+/* Arenas: what a run takes, and that the machine has it before anything is taken. */
 #include "executor/arenas.h"
 
-#include "base/size.h"
-#include "base/units.h"
+#include "executor/host_memory.h"
+#include "executor/room.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* Bytes that this computer can still give, by the kernel's own estimate; TDM_SIZE_MAX if unknown. */
-static uint64_t available_bytes(void)
+/* What the driver has beside the arena, by the schedules' machines. */
+static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *programs)
 {
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL)
-        return TDM_SIZE_MAX;
-    char line[128];
-    unsigned long long kib;
-    uint64_t bytes = TDM_SIZE_MAX;
-    while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            bytes = tdm_size_mul(kib, 1024);
-    fclose(file);
-    return bytes;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (programs[i]->schedule->machine->runtime_bytes[TDM_DEVICE] > most)
+            most = programs[i]->schedule->machine->runtime_bytes[TDM_DEVICE];
+    return most;
+}
+
+static enum tdm_status check_host(const struct tdm_arenas *arenas, struct tdm_error *err)
+{
+    struct tdm_host_memory memory;
+    bool stands_in = !arenas->backend->own_device_memory; /* for the device's */
+    tdm_host_memory_read("", &memory);
+    return tdm_room_check_host(tdm_host_memory_room(&memory),
+                               stands_in ? arenas->bytes[TDM_DEVICE] : 0, arenas->bytes[TDM_HOST],
+                               err);
+}
+
+static enum tdm_status check_device(const struct tdm_arenas *arenas, uint64_t runtime,
+                                    struct tdm_error *err)
+{
+    struct tdm_device_room room = {.runtime_bytes = runtime};
+    if (arenas->backend->used == NULL)
+        return TDM_OK;
+    enum tdm_status status =
+        arenas->backend->used(arenas->executor, &room.used_bytes, &room.free_bytes, err);
+    return status == TDM_OK ? tdm_room_check_device(&room, arenas->bytes[TDM_DEVICE], err) : status;
 }
 
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs, struct tdm_arenas *out,
                                 struct tdm_error *err)
 {
+    return tdm_arenas_take_watched(backend, count, programs, NULL, out, err);
+}
+
+enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
+                                        const struct tdm_program *const *programs,
+                                        const struct tdm_watch *watch, struct tdm_arenas *out,
+                                        struct tdm_error *err)
+{
     struct tdm_arenas arenas = {.backend = backend};
-    uint64_t total = 0;
-    for (int place = 0; place < TDM_PLACES; place++) {
+    for (int place = 0; place < TDM_PLACES; place++)
         for (uint32_t i = 0; i < count; i++)
             if (programs[i]->arena_bytes[place] > arenas.bytes[place])
                 arenas.bytes[place] = programs[i]->arena_bytes[place];
-        if (place != TDM_DEVICE || !backend->own_device_memory)
-            total = tdm_size_add(total, arenas.bytes[place]);
-    }
-    uint64_t available = available_bytes();
-    if (backend->executes && total > available) {
-        char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE];
-        tdm_fail(err, TDM_INFEASIBLE, "the arenas need %s, this machine has %s available",
-                 tdm_format_bytes(total, need), tdm_format_bytes(available, have));
-        return tdm_hint(err, "plan with smaller --memory and --host-memory, together at most %s",
-                        have);
-    }
-
-    enum tdm_status status = backend->open(count, programs, &arenas.executor, err);
+    enum tdm_status status = backend->executes ? check_host(&arenas, err) : TDM_OK;
+    if (status == TDM_OK)
+        status = backend->open(count, programs, &arenas.executor, err);
     if (status != TDM_OK)
         return status;
+    if (backend->watch != NULL)
+        backend->watch(arenas.executor, watch);
+    status = check_device(&arenas, runtime_bytes(count, programs), err);
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
         if (arenas.bytes[place] > 0)
             status = backend->arena(arenas.executor, (enum tdm_place)place, arenas.bytes[place],

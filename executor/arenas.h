@@ -20,6 +20,12 @@ struct tdm_arenas {
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs,
                                 struct tdm_arenas *arenas, struct tdm_error *err);
+
+/* The same; `watch` (may be NULL) is told how far it is. */
+enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint32_t count,
+                                        const struct tdm_program *const *programs,
+                                        const struct tdm_watch *watch, struct tdm_arenas *arenas,
+                                        struct tdm_error *err);
 void tdm_arenas_release(struct tdm_arenas *arenas);
 
 /* First byte of a slot. */

@@ -53,6 +53,12 @@ struct tdm_timing {
     int64_t start_ns, end_ns;
 };
 
+/* Who is told how far it is while memory is taken that takes long. */
+struct tdm_watch {
+    void *self;
+    void (*taken)(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes);
+};
+
 struct tdm_backend {
     const char *name;
     const char *description;
@@ -67,6 +73,9 @@ struct tdm_backend {
     /* Takes `bytes` at a place, aligned to at least 4096. Released with close(). */
     enum tdm_status (*arena)(struct tdm_executor *executor, enum tdm_place place, uint64_t bytes,
                              void **base, struct tdm_error *err);
+
+    /* From here on `watch` (borrowed; may be NULL) is told of arenas. NULL: it would have no time to look. */
+    void (*watch)(struct tdm_executor *executor, const struct tdm_watch *watch);
 
     /* Launches an op on its lane. */
     enum tdm_status (*run[TDM_OP_KINDS])(struct tdm_executor *executor,
@@ -94,6 +103,11 @@ struct tdm_backend {
                             struct tdm_error *err);
     enum tdm_status (*scan)(struct tdm_executor *executor, const void *base, uint64_t bytes,
                             uint64_t *touched_bytes, uint64_t *highest_byte, struct tdm_error *err);
+
+    /* Of the memory of a device of its own: bytes that the driver reports this process to use, and bytes
+     * that can still be taken. NULL: it has none. */
+    enum tdm_status (*used)(const struct tdm_executor *executor, uint64_t *used_bytes,
+                            uint64_t *free_bytes, struct tdm_error *err);
 
     /* Nanoseconds on the clock of the timings. */
     int64_t (*now)(struct tdm_executor *executor);

@@ -7,6 +7,8 @@ libexecutor_a_SOURCES += \
 	executor/backends.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/host_memory.c \
+	executor/host_memory.h \
 	executor/multiplication.h \
 	executor/null.c \
 	executor/observer.c \
@@ -19,6 +21,8 @@ libexecutor_a_SOURCES += \
 	executor/record.c \
 	executor/record.h \
 	executor/remainder.h \
+	executor/room.c \
+	executor/room.h \
 	executor/run.c \
 	executor/run.h \
 	executor/state.c \

@@ -368,6 +368,12 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
             json_object_set_new(object, "outside_bytes",
                                 json_integer((json_int_t)result->outside_bytes));
         }
+        if (result->device_used_bytes > 0) {
+            json_object_set_new(object, "device_used_bytes",
+                                json_integer((json_int_t)result->device_used_bytes));
+            json_object_set_new(object, "device_planned_bytes",
+                                json_integer((json_int_t)result->device_planned_bytes));
+        }
         if (computed) {
             json_object_set_new(object, "first_loss", json_real(result->first_loss));
             json_object_set_new(object, "late_loss", json_real(result->late_loss));

@@ -33,6 +33,20 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
             tdm_format_seconds(predicted_seconds, seconds));
 }
 
+/* On a terminal alone: it takes seconds. */
+static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
+{
+    const struct tdm_progress *progress = self;
+    char so_far[TDM_FORMAT_SIZE], all[TDM_FORMAT_SIZE];
+    if (!progress->terminal)
+        return;
+    fputs("\r\033[K", progress->out);
+    if (taken_bytes < bytes)
+        fprintf(progress->out, "  taking %s memory: %s of %s", tdm_place_name(place),
+                tdm_format_bytes(taken_bytes, so_far), tdm_format_bytes(bytes, all));
+    fflush(progress->out);
+}
+
 static void tokens(void *self, uint64_t count, double entropy)
 {
     struct tdm_progress *progress = self;
@@ -137,7 +151,8 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){progress, planned, tokens, moved, stepped, evaluated};
+    return (struct tdm_run_listener){
+        progress, {progress, taken}, planned, tokens, moved, stepped, evaluated};
 }
 
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
@@ -173,6 +188,12 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
                     tdm_format_bytes(arena->touched_bytes, touched),
                     (unsigned long long)arena->highest_byte,
                     (unsigned long long)arena->planned_bytes);
+    }
+    if (result->device_used_bytes > 0) {
+        char used[TDM_FORMAT_SIZE], all[TDM_FORMAT_SIZE];
+        fprintf(out, "  the driver reports %s of device memory, planned %s\n",
+                tdm_format_bytes(result->device_used_bytes, used),
+                tdm_format_bytes(result->device_planned_bytes, all));
     }
     fprintf(out, "  outside the arenas the backend holds %s\n",
             tdm_format_bytes(result->outside_bytes, outside));

@@ -227,6 +227,9 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->used[0] = (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_HOST,
                                              host_bytes(arenas)};
     batch->used_count = 1;
+    if (recorded->device_used_bytes > 0)
+        batch->used[batch->used_count++] = (struct tdm_trace_used){
+            batch->used[0].time_ns, TDM_DEVICE, recorded->device_used_bytes};
     tdm_trace_send(recorder->trace, batch);
     return TDM_OK;
 }

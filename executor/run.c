@@ -116,6 +116,9 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
             results[i].arenas[place] =
                 (struct tdm_trace_arena){.place = (enum tdm_place)place,
                                          .planned_bytes = run->programs[i]->arena_bytes[place]};
+        results[i].device_planned_bytes =
+            tdm_size_add(run->programs[i]->arena_bytes[TDM_DEVICE],
+                         run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE]);
         run->listener->planned(run->listener->self, options->schedule_paths[i],
                                run->loaded[i].program, run->loaded[i].predicted_seconds);
     }
@@ -160,6 +163,20 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
+/* What the driver of a device reports between two steps. */
+static enum tdm_status read_device_use(const struct run *run, struct tdm_run_result *result,
+                                       uint64_t *used_bytes, struct tdm_error *err)
+{
+    uint64_t free_bytes;
+    if (run->options->backend->used == NULL)
+        return TDM_OK;
+    enum tdm_status status =
+        run->options->backend->used(run->arenas.executor, used_bytes, &free_bytes, err);
+    if (status == TDM_OK && *used_bytes > result->device_used_bytes)
+        result->device_used_bytes = *used_bytes;
+    return status;
+}
+
 static enum tdm_status one_step(struct run *run, struct training *training, uint64_t number,
                                 struct tdm_run_result *result, struct tdm_error *err)
 {
@@ -190,6 +207,10 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
         status = scan(run, result, err);
     if (status != TDM_OK)
         return status;
+    uint64_t used_bytes = 0;
+    status = read_device_use(run, result, &used_bytes, err);
+    if (status != TDM_OK)
+        return status;
     if (run->recorder != NULL) {
         const struct tdm_recorded_step recorded = {
             .step = number,
@@ -198,7 +219,8 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
             .start_ns = start_ns,
             .end_ns = end_ns,
             .observer = observer,
-            .arenas = observer != NULL && backend->executes ? result->arenas : NULL};
+            .arenas = observer != NULL && backend->executes ? result->arenas : NULL,
+            .device_used_bytes = used_bytes};
         status = tdm_recorder_step(run->recorder, program, &run->arenas, &recorded, err);
         if (status != TDM_OK)
             return status;
@@ -478,7 +500,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = open_recorder(&run, err);
     if (status == TDM_OK)
         status =
-            tdm_arenas_take(options->backend, run.program_count, run.programs, &run.arenas, err);
+            tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
+                                    &listener->taking, &run.arenas, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = train(&run, i, &results[i], err);
     tdm_arenas_release(&run.arenas);

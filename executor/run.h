@@ -41,6 +41,8 @@ struct tdm_run_options {
 /* What a run says of itself while it goes on. Calls come from the run's thread, outside steps. */
 struct tdm_run_listener {
     void *self;
+    /* While the arenas are taken. */
+    struct tdm_watch taking;
     /* Before anything is taken. */
     void (*planned)(void *self, const char *path, const struct tdm_program *program,
                     double predicted_seconds);
@@ -74,6 +76,8 @@ struct tdm_run_result {
     struct tdm_run_validation validation;
     struct tdm_trace_arena arenas[TDM_PLACES];
     uint64_t outside_bytes; /* that the backend holds beside the arenas */
+    /* of a device of its own: what its driver reports, the most of all steps, and what is planned */
+    uint64_t device_used_bytes, device_planned_bytes;
 };
 
 /* Runs all; `results` is [schedule_count]. TDM_INTERRUPTED leaves the trace whole and results up to

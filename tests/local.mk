@@ -69,7 +69,7 @@ cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_
 	tests/unit_schedule_optimizer tests/validator_mutations
 random_schedule = tests/random_schedule.c tests/random_schedule.h
 recording = tests/recording.c tests/recording.h
-cmocka_tests += tests/unit_scratch tests/unit_sequence
+cmocka_tests += tests/unit_room tests/unit_scratch tests/unit_sequence
 tests_unit_sequence_SOURCES = tests/unit_sequence.c $(random_schedule)
 tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
 tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)

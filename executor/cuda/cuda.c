@@ -341,6 +341,7 @@ static void close_cuda(struct tdm_executor *executor)
         free(executor->programs[i].documents);
     free(executor->programs);
     free(executor->timings.items);
+    tdm_driver_use_close(&executor->driver_use);
     free(executor);
 }
 
@@ -357,8 +358,10 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     enum tdm_status status = check_scratch(count, programs, err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
-    if (status == TDM_OK)
+    if (status == TDM_OK) {
+        tdm_driver_use_open(&executor->driver_use, 0);
         status = TDM_CUDA(cudaSetDevice(0), err);
+    }
     if (status == TDM_OK)
         status = open_lanes(executor, err);
     if (status == TDM_OK)
@@ -375,6 +378,13 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     }
     *opened = executor;
     return TDM_OK;
+}
+
+static enum tdm_status used_cuda(const struct tdm_executor *executor, uint64_t *used_bytes,
+                                 uint64_t *free_bytes, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_driver_use_read(&executor->driver_use, used_bytes, err);
+    return status == TDM_OK ? tdm_driver_free_read(free_bytes, err) : status;
 }
 
 static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
@@ -398,6 +408,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .download = tdm_cuda_download,
     .fill = tdm_cuda_fill,
     .scan = tdm_cuda_scan,
+    .used = used_cuda,
     .now = now_cuda,
     .outside_bytes = outside_bytes_cuda,
 };

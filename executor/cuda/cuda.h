@@ -12,6 +12,7 @@
 
 #include "executor/backend.h"
 #include "executor/cuda/cuda_error.h"
+#include "executor/cuda/driver_use.h"
 #include "executor/cuda/kernels.h"
 #include "executor/cuda/matmul.h"
 #include "executor/timings.h"
@@ -54,6 +55,7 @@ struct tdm_executor {
     int64_t base_ns;
     struct tdm_timings timings;
 
+    struct tdm_driver_use driver_use;
     struct tdm_matmul *matmul;
     void *scratch; /* of the op under way */
 

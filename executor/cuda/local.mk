@@ -9,6 +9,7 @@ cuda_sources = \
 	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
 	executor/cuda/device.cuh \
+	executor/cuda/driver_use.c executor/cuda/driver_use.h \
 	executor/cuda/embed.cu \
 	executor/cuda/gemm.cu \
 	executor/cuda/gradients.cuh \

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the driver reports of the GPU's memory. */
+#include "executor/cuda/driver_use.h"
+
+#include "executor/cuda/cuda_error.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of NVML's interface, which has been stable since driver 510 (nvml.h need not be installed). */
+enum { NVML_OK = 0 };
+#define NVML_UNKNOWN UINT64_MAX
+
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+struct nvml_process {
+    unsigned pid;
+    unsigned long long used_bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+/* Processes on one card that we look through. */
+#define PROCESSES 128u
+
+static bool find_device(struct tdm_driver_use *use, int device)
+{
+    int (*init)(void) = NULL;
+    int (*by_bus)(const char *, void **) = NULL;
+    char bus[32];
+    *(void **)&init = dlsym(use->library, "nvmlInit_v2");
+    *(void **)&by_bus = dlsym(use->library, "nvmlDeviceGetHandleByPciBusId_v2");
+    *(void **)&use->shutdown = dlsym(use->library, "nvmlShutdown");
+    *(void **)&use->memory = dlsym(use->library, "nvmlDeviceGetMemoryInfo");
+    *(void **)&use->processes = dlsym(use->library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (init == NULL || by_bus == NULL || use->shutdown == NULL || use->memory == NULL)
+        return false;
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    if (init() != NVML_OK)
+        return false;
+    if (by_bus(bus, &use->device) == NVML_OK)
+        return true;
+    use->shutdown();
+    return false;
+}
+
+/* In use on the card, by whomever. */
+static bool card_use(const struct tdm_driver_use *use, uint64_t *bytes)
+{
+    struct nvml_memory memory = {0};
+    if (use->library == NULL || use->memory(use->device, &memory) != NVML_OK)
+        return false;
+    *bytes = memory.used;
+    return true;
+}
+
+void tdm_driver_use_open(struct tdm_driver_use *use, int device)
+{
+    memset(use, 0, sizeof(*use));
+    use->library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (use->library == NULL)
+        return;
+    if (find_device(use, device) && card_use(use, &use->before_bytes))
+        return;
+    dlclose(use->library);
+    memset(use, 0, sizeof(*use));
+}
+
+void tdm_driver_use_close(struct tdm_driver_use *use)
+{
+    if (use->library == NULL)
+        return;
+    use->shutdown();
+    dlclose(use->library);
+    memset(use, 0, sizeof(*use));
+}
+
+/* By NVML's list of processes. */
+static bool process_use(const struct tdm_driver_use *use, uint64_t *bytes)
+{
+    struct nvml_process list[PROCESSES];
+    unsigned count = PROCESSES;
+    if (use->library == NULL || use->processes == NULL ||
+        use->processes(use->device, &count, list) != NVML_OK)
+        return false;
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].pid == (unsigned)getpid() && list[i].used_bytes != NVML_UNKNOWN) {
+            *bytes = list[i].used_bytes;
+            return true;
+        }
+    return false;
+}
+
+enum tdm_status tdm_driver_use_read(const struct tdm_driver_use *use, uint64_t *bytes,
+                                    struct tdm_error *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t used;
+    if (process_use(use, bytes))
+        return TDM_OK;
+    if (card_use(use, &used)) {
+        *bytes = used > use->before_bytes ? used - use->before_bytes : 0;
+        return TDM_OK;
+    }
+    enum tdm_status status = TDM_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), err);
+    if (status == TDM_OK)
+        *bytes = total_bytes - free_bytes;
+    return status;
+}
+
+enum tdm_status tdm_driver_free_read(uint64_t *bytes, struct tdm_error *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    enum tdm_status status = TDM_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), err);
+    if (status == TDM_OK)
+        *bytes = free_bytes;
+    return status;
+}

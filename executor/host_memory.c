@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that this computer can still give. */
+#include "executor/host_memory.h"
+
+#include "base/size.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Limits from here on are the kernel's way to say that there is none. */
+#define NO_LIMIT (UINT64_C(1) << 60)
+
+/* Longest path of a control group that is followed. */
+#define PATH_BYTES 4096
+
+/* How a version of control groups names its files, below sys/fs/cgroup. */
+struct version {
+    const char *controllers; /* in proc/self/cgroup */
+    const char *folder;
+    const char *limit, *used, *cache;
+};
+
+static const struct version versions[] = {
+    {"", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
+    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file"},
+};
+
+static FILE *open_below(const char *root, const char *folder, const char *group, const char *name)
+{
+    char path[PATH_BYTES + 256];
+    snprintf(path, sizeof(path), "%s%s%s/%s", root, folder, group, name);
+    return fopen(path, "re");
+}
+
+/* A file that holds one number, or "max". */
+static bool read_number(const char *root, const char *folder, const char *group, const char *name,
+                        uint64_t *number)
+{
+    char text[64];
+    FILE *file = open_below(root, folder, group, name);
+    if (file == NULL)
+        return false;
+    bool read = fgets(text, sizeof(text), file) != NULL;
+    fclose(file);
+    if (!read)
+        return false;
+    *number = strncmp(text, "max", 3) == 0 ? TDM_SIZE_MAX : strtoull(text, NULL, 10);
+    return true;
+}
+
+/* A line "NAME[:] NUMBER [kB]" of a file; 0 if there is none. */
+static uint64_t read_line(FILE *file, const char *name)
+{
+    char line[256];
+    size_t length = strlen(name);
+    uint64_t number = 0;
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, name, length) == 0 && (line[length] == ':' || line[length] == ' ')) {
+            char *end;
+            number = strtoull(line + length + 1, &end, 10);
+            if (strncmp(end, " kB", 3) == 0)
+                number = tdm_size_mul(number, 1024);
+        }
+    if (file != NULL)
+        fclose(file);
+    return number;
+}
+
+/* What one group allows beside what it uses. Its file cache can be given back. */
+static uint64_t group_room(const char *root, const struct version *version, const char *group)
+{
+    uint64_t limit, used;
+    if (!read_number(root, version->folder, group, version->limit, &limit) ||
+        !read_number(root, version->folder, group, version->used, &used) || limit >= NO_LIMIT)
+        return TDM_SIZE_MAX;
+    uint64_t cache =
+        read_line(open_below(root, version->folder, group, "memory.stat"), version->cache);
+    used = used > cache ? used - cache : 0;
+    return limit > used ? limit - used : 0;
+}
+
+/* Our group and those above it. In a container the path may be one of the host, of which only the
+ * top is seen. */
+static uint64_t version_room(const char *root, const struct version *version, char *group)
+{
+    uint64_t room = TDM_SIZE_MAX;
+    for (;;) {
+        uint64_t here = group_room(root, version, group);
+        room = here < room ? here : room;
+        char *end = strrchr(group, '/');
+        if (end == NULL)
+            return room;
+        *end = '\0';
+    }
+}
+
+static uint64_t groups_room(const char *root)
+{
+    char line[PATH_BYTES];
+    uint64_t room = TDM_SIZE_MAX;
+    FILE *file = open_below(root, "/proc", "/self", "cgroup");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        char *controllers = strchr(line, ':');
+        char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+        if (group == NULL)
+            continue;
+        controllers++;
+        *group++ = '\0';
+        group[strcspn(group, "\n")] = '\0';
+        for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++)
+            if (strcmp(controllers, versions[i].controllers) == 0) {
+                uint64_t here = version_room(root, &versions[i], group);
+                room = here < room ? here : room;
+            }
+    }
+    if (file != NULL)
+        fclose(file);
+    return room;
+}
+
+/* Is there a device that plugs memory in? */
+static bool has_growing_memory(const char *root)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/sys/bus/virtio/drivers/virtio_mem", root);
+    DIR *folder = opendir(path);
+    bool found = false;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        found = found || strncmp(entry->d_name, "virtio", 6) == 0;
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
+{
+    uint64_t available = read_line(open_below(root, "/proc", "", "meminfo"), "MemAvailable");
+    memory->available_bytes = available == 0 ? TDM_SIZE_MAX : available;
+    memory->allowed_bytes = groups_room(root);
+    memory->grows = has_growing_memory(root);
+}
+
+uint64_t tdm_host_memory_room(const struct tdm_host_memory *memory)
+{
+    if (memory->grows || memory->allowed_bytes < memory->available_bytes)
+        return memory->allowed_bytes;
+    return memory->available_bytes;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Room for what a plan takes: the arithmetic, and what is said where it does not fit. */
+#include "executor/room.h"
+
+#include "base/size.h"
+#include "base/units.h"
+
+#include <stdio.h>
+
+/* Limits that are proposed are cut to this, which prints in full. */
+#define STEP_BYTES (UINT64_C(1) << 30)
+
+/* Bytes as --memory takes them, rounded down: "71.25G". */
+static const char *as_option(uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    uint64_t hundredths = bytes / STEP_BYTES * 100 + bytes % STEP_BYTES * 100 / STEP_BYTES;
+    snprintf(out, TDM_FORMAT_SIZE, "%llu.%02lluG", (unsigned long long)(hundredths / 100),
+             (unsigned long long)(hundredths % 100));
+    return out;
+}
+
+enum tdm_status tdm_room_check_device(const struct tdm_device_room *room, uint64_t arena_bytes,
+                                      struct tdm_error *err)
+{
+    uint64_t to_come =
+        room->runtime_bytes > room->used_bytes ? room->runtime_bytes - room->used_bytes : 0;
+    uint64_t needed = tdm_size_add(arena_bytes, to_come);
+    if (needed <= room->free_bytes)
+        return TDM_OK;
+    char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE], missing[TDM_FORMAT_SIZE];
+    uint64_t most = tdm_size_add(room->free_bytes, room->used_bytes);
+    tdm_fail(err, TDM_INFEASIBLE, "needs %s of the GPU's memory, %s are free: %s too little",
+             tdm_format_bytes(needed, need), tdm_format_bytes(room->free_bytes, have),
+             tdm_format_bytes(needed - room->free_bytes, missing));
+    return tdm_hint(err, "plan with --memory %s, or free the card: nvidia-smi shows who uses it",
+                    as_option(most, need));
+}
+
+enum tdm_status tdm_room_check_host(uint64_t room_bytes, uint64_t device_bytes, uint64_t host_bytes,
+                                    struct tdm_error *err)
+{
+    uint64_t needed = tdm_size_add(device_bytes, host_bytes);
+    if (needed <= room_bytes)
+        return TDM_OK;
+    char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE], missing[TDM_FORMAT_SIZE];
+    tdm_fail(err, TDM_INFEASIBLE,
+             "needs %s of this computer's memory, %s are available: %s too little",
+             tdm_format_bytes(needed, need), tdm_format_bytes(room_bytes, have),
+             tdm_format_bytes(needed - room_bytes, missing));
+    if (device_bytes == 0)
+        return tdm_hint(err, "plan with --host-memory %s", as_option(room_bytes, need));
+    return tdm_hint(err, "plan with --memory and --host-memory of %s together",
+                    as_option(room_bytes, need));
+}

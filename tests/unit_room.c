@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is refused before it is taken: the arithmetic, and what is read of a computer's memory. */
+#include "base/size.h"
+#include "executor/host_memory.h"
+#include "executor/room.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define GIB (UINT64_C(1) << 30)
+#define MIB (UINT64_C(1) << 20)
+
+/* ---- the device ---- */
+
+static void test_device(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    struct tdm_device_room room = {
+        .used_bytes = 500 * MIB, .free_bytes = 70 * GIB, .runtime_bytes = 600 * MIB};
+    assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 100 * MIB, &err), TDM_OK);
+    assert_int_equal(tdm_room_check_device(&room, 0, &err), TDM_OK);
+
+    /* the arena alone would fit, but then nothing is left for what is to come */
+    assert_int_equal(tdm_room_check_device(&room, 70 * GIB - 99 * MIB, &err), TDM_INFEASIBLE);
+    assert_string_equal(err.message, "needs 70.00 GiB of the GPU's memory, 70 GiB are free: 1 MiB "
+                                     "too little");
+    /* what is free, and what is ours already: 70.48 GiB, rounded down */
+    assert_non_null(strstr(err.hint, "--memory 70.48G"));
+
+    /* more of the runtime is there than was planned: it is not free any more, and that is all */
+    room.used_bytes = 700 * MIB;
+    assert_int_equal(tdm_room_check_device(&room, 70 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_room_check_device(&room, 70 * GIB + 1, &err), TDM_INFEASIBLE);
+    assert_int_equal(tdm_room_check_device(&room, UINT64_MAX, &err), TDM_INFEASIBLE);
+}
+
+static void test_host(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_room_check_host(64 * GIB, 0, 64 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_room_check_host(TDM_SIZE_MAX, 64 * GIB, 640 * GIB, &err), TDM_OK);
+    assert_int_equal(tdm_room_check_host(64 * GIB, 0, 80 * GIB, &err), TDM_INFEASIBLE);
+    assert_string_equal(err.message, "needs 80 GiB of this computer's memory, 64 GiB are "
+                                     "available: 16 GiB too little");
+    assert_non_null(strstr(err.hint, "--host-memory 64.00G"));
+    assert_int_equal(tdm_room_check_host(64 * GIB, 40 * GIB, 30 * GIB, &err), TDM_INFEASIBLE);
+    assert_non_null(strstr(err.hint, "--memory and --host-memory of 64.00G together"));
+    assert_int_equal(tdm_room_check_host(64 * GIB, UINT64_MAX, 1, &err), TDM_INFEASIBLE);
+}
+
+/* ---- the computer ---- */
+
+/* A folder that stands for the root of a file system. */
+static const char *root_of(const char *name)
+{
+    static char root[512];
+    const char *scratch = getenv("TDM_SCRATCH");
+    snprintf(root, sizeof(root), "%s/%s", scratch == NULL ? "." : scratch, name);
+    return root;
+}
+
+static void put(const char *root, const char *path, const char *text)
+{
+    char file[1024];
+    snprintf(file, sizeof(file), "%s/%s", root, path);
+    for (char *slash = strchr(file + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(file, 0777);
+        *slash = '/';
+    }
+    FILE *out = fopen(file, "w");
+    assert_non_null(out);
+    fputs(text, out);
+    fclose(out);
+}
+
+static struct tdm_host_memory read_root(const char *root)
+{
+    struct tdm_host_memory memory;
+    tdm_host_memory_read(root, &memory);
+    return memory;
+}
+
+static const char meminfo[] = "MemTotal:       131072000 kB\n"
+                              "MemFree:          100000 kB\n"
+                              "MemAvailable:  104857600 kB\n"; /* 100 GiB */
+
+static void test_plain_computer(void **state)
+{
+    (void)state;
+    const char *root = root_of("plain");
+    put(root, "proc/meminfo", meminfo);
+    struct tdm_host_memory memory = read_root(root);
+    assert_int_equal(memory.available_bytes, 100 * GIB);
+    assert_true(memory.allowed_bytes == TDM_SIZE_MAX && !memory.grows);
+    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB);
+
+    memory = read_root(root_of("empty")); /* nothing is known, nothing is refused */
+    assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
+}
+
+/* The least of our group and those above counts; file cache can be given back. */
+static void test_groups(void **state)
+{
+    (void)state;
+    const char *root = root_of("groups");
+    put(root, "proc/meminfo", meminfo);
+    put(root, "proc/self/cgroup", "0::/user.slice/job\n");
+    put(root, "sys/fs/cgroup/user.slice/job/memory.max", "max\n");
+    put(root, "sys/fs/cgroup/user.slice/job/memory.current", "1073741824\n");
+    put(root, "sys/fs/cgroup/user.slice/memory.max", "17179869184\n"); /* 16 GiB */
+    put(root, "sys/fs/cgroup/user.slice/memory.current", "3221225472\n");
+    put(root, "sys/fs/cgroup/user.slice/memory.stat",
+        "anon 2147483648\ninactive_file 1073741824\nactive_file 0\n");
+    struct tdm_host_memory memory = read_root(root);
+    assert_int_equal(memory.allowed_bytes, 14 * GIB);
+    assert_int_equal(tdm_host_memory_room(&memory), 14 * GIB);
+
+    put(root, "sys/fs/cgroup/user.slice/memory.max", "1073741824\n"); /* below what is used */
+    memory = read_root(root);
+    assert_int_equal(tdm_host_memory_room(&memory), 0);
+}
+
+/* Version 1, in a container that sees only the top, by the host's path. */
+static void test_first_groups(void **state)
+{
+    (void)state;
+    const char *root = root_of("first");
+    put(root, "proc/meminfo", meminfo);
+    put(root, "proc/self/cgroup", "12:cpuset:/docker/0123\n4:memory:/docker/0123\n");
+    put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "8589934592\n");
+    put(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n");
+    put(root, "sys/fs/cgroup/memory/memory.stat", "cache 5\ntotal_inactive_file 0\n");
+    struct tdm_host_memory memory = read_root(root);
+    assert_int_equal(memory.allowed_bytes, 7 * GIB);
+
+    put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    memory = read_root(root);
+    assert_true(memory.allowed_bytes == TDM_SIZE_MAX);
+}
+
+/* What is available now says nothing where memory is plugged in as it is used; limits still hold. */
+static void test_growing_computer(void **state)
+{
+    (void)state;
+    const char *root = root_of("growing");
+    put(root, "proc/meminfo", meminfo);
+    put(root, "sys/bus/virtio/drivers/virtio_mem/virtio3/device", "1\n");
+    struct tdm_host_memory memory = read_root(root);
+    assert_true(memory.grows);
+    assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
+    put(root, "proc/self/cgroup", "0::/\n");
+    put(root, "sys/fs/cgroup/memory.max", "274877906944\n");
+    put(root, "sys/fs/cgroup/memory.current", "0\n");
+    memory = read_root(root);
+    assert_int_equal(tdm_host_memory_room(&memory), 256 * GIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_host),
+        cmocka_unit_test(test_plain_computer), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_first_groups),   cmocka_unit_test(test_growing_computer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
