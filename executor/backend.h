@@ -77,6 +77,11 @@ struct tdm_backend {
     /* From here on `watch` (borrowed; may be NULL) is told of arenas. NULL: it would have no time to look. */
     void (*watch)(struct tdm_executor *executor, const struct tdm_watch *watch);
 
+    /* Before the first step of a program, while arenas hold nothing: gets ready for ops like this one, if
+     * it is not. It may change every byte of the arenas, and finish() ends it. NULL: always ready. */
+    enum tdm_status (*prepare)(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err);
+
     /* Launches an op on its lane. */
     enum tdm_status (*run[TDM_OP_KINDS])(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err);

@@ -119,6 +119,8 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
         .program = program, .arenas = arenas, .tokens = tokens, .seed = seed, .windows = windows};
     uint64_t count = tdm_schedule_tokens(program->schedule);
     enum tdm_status status = tdm_walk_new(program, arenas, &evaluation->walk, err);
+    if (status == TDM_OK)
+        status = tdm_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
         if (tdm_tokens_windows(tokens, program->schedule) < windows)
             evaluation->windows = tdm_tokens_windows(tokens, program->schedule);

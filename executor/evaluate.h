@@ -23,8 +23,9 @@ enum tdm_status tdm_evaluation_check(const char *path, const struct tdm_program 
 struct tdm_evaluation;
 
 /* For a checked program in taken arenas; `tokens` NULL: the backend computes nothing. An evaluation runs
- * the program on the first windows of the tokens, at most `windows` and no more than there are. Program,
- * arenas and tokens must outlive it. The caller owns *evaluation. */
+ * the program on the first windows of the tokens, at most `windows` and no more than there are. What the
+ * arenas hold is lost, as with tdm_walk_prepare(). Program, arenas and tokens must outlive it. The
+ * caller owns *evaluation. */
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows,

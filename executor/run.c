@@ -404,6 +404,8 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
                               (unsigned long long)tokens);
     }
+    if (status == TDM_OK)
+        status = tdm_walk_prepare(training.walk, err);
     /* before anything is said of the tokens: some of them are for the evaluation */
     if (status == TDM_OK && options->evaluate_path != NULL)
         status = open_evaluation(run, &training, err);

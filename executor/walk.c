@@ -57,6 +57,17 @@ static void resolve(const struct tdm_walk *walk, const struct tdm_access *access
                              .slot_bytes = buffer->slot_bytes};
 }
 
+static struct tdm_launch launch_of(const struct tdm_walk *walk, const struct tdm_op *op)
+{
+    struct tdm_launch launch = {.program = walk->program,
+                                .op = op,
+                                .step = walk->step,
+                                .scratch = tdm_arenas_scratch(walk->arenas, walk->program)};
+    for (uint32_t i = 0; i < op->access_count; i++)
+        resolve(walk, &op->access[i], &launch.operand[i]);
+    return launch;
+}
+
 static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
                                  const struct tdm_waits *waits, struct tdm_error *err)
 {
@@ -74,12 +85,7 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
         return tdm_fail(err, TDM_INPUT, "backend \"%s\" does not run %s", backend->name,
                         tdm_op_kind_name(op->kind));
 
-    struct tdm_launch launch = {.program = walk->program,
-                                .op = op,
-                                .step = walk->step,
-                                .scratch = tdm_arenas_scratch(walk->arenas, walk->program)};
-    for (uint32_t i = 0; i < op->access_count; i++)
-        resolve(walk, &op->access[i], &launch.operand[i]);
+    struct tdm_launch launch = launch_of(walk, op);
     if (walk->observer != NULL)
         tdm_observer_launch(walk->observer, op);
     return backend->run[op->kind](executor, &launch, err);
@@ -97,6 +103,29 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
                         (unsigned long long)item->op->number,
                         (unsigned long long)walk->step->number);
     return launch_op(walk, item->op, &waits, err);
+}
+
+static enum tdm_status prepare_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    const struct tdm_walk *walk = self;
+    if (item->kind != TDM_RUN)
+        return TDM_OK;
+    struct tdm_launch launch = launch_of(walk, item->op);
+    return walk->arenas->backend->prepare(walk->arenas->executor, &launch, err);
+}
+
+enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err)
+{
+    const struct tdm_backend *backend = walk->arenas->backend;
+    const struct tdm_step step = {.number = 1};
+    if (backend->prepare == NULL)
+        return TDM_OK;
+    walk->step = &step;
+    enum tdm_status status = tdm_program_emit(walk->program, prepare_item, walk, err);
+    walk->step = NULL;
+    enum tdm_status finished =
+        backend->finish(walk->arenas->executor, status == TDM_OK ? err : NULL);
+    return status == TDM_OK ? finished : status;
 }
 
 enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step,

@@ -20,6 +20,9 @@ enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm
                              struct tdm_walk **walk, struct tdm_error *err);
 void tdm_walk_free(struct tdm_walk *walk);
 
+/* Has the backend get ready for the ops of the program. What the arenas hold is lost. */
+enum tdm_status tdm_walk_prepare(struct tdm_walk *walk, struct tdm_error *err);
+
 /* Runs a step to its end, with all lanes finished. `observer` may be NULL. A non-zero *stop ends it
  * after the current op: TDM_INTERRUPTED. */
 enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step,

@@ -109,6 +109,17 @@ static enum tdm_status take_end(struct tdm_executor *executor, struct tdm_cuda_l
     return TDM_OK;
 }
 
+enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                struct tdm_error *err)
+{
+    if (launch->op->lane == TDM_LANE_COMPUTE) {
+        executor->scratch = launch->scratch;
+        tdm_matmul_use(executor->matmul, launch->scratch,
+                       launch->program->buffers[launch->program->scratch].bytes);
+    }
+    return ops[launch->op->kind](executor, launch, err);
+}
+
 static enum tdm_status run_cuda(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err)
 {
@@ -118,15 +129,10 @@ static enum tdm_status run_cuda(struct tdm_executor *executor, const struct tdm_
     if (lane->position - lane->ended == TDM_CUDA_RING)
         status = take_end(executor, lane, err);
     mark->op_number = launch->op->number;
-    if (launch->op->lane == TDM_LANE_COMPUTE) {
-        executor->scratch = launch->scratch;
-        tdm_matmul_use(executor->matmul, launch->scratch,
-                       launch->program->buffers[launch->program->scratch].bytes);
-    }
     if (status == TDM_OK)
         status = TDM_CUDA(cudaEventRecord(mark->start, lane->stream), err);
     if (status == TDM_OK)
-        status = ops[launch->op->kind](executor, launch, err);
+        status = tdm_cuda_launch(executor, launch, err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaEventRecord(mark->end, lane->stream), err);
     if (status == TDM_OK)
@@ -400,6 +406,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .open = open_cuda,
     .close = close_cuda,
     .arena = tdm_cuda_take_arena,
+    .prepare = tdm_cuda_prepare,
     .run = {[0 ... TDM_OP_KINDS - 1] = run_cuda},
     .wait = wait_cuda,
     .finish = finish_cuda,

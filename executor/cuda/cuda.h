@@ -42,6 +42,15 @@ struct tdm_cuda_program {
     struct tdm_documents *documents; /* [sequences], with starts on the device */
 };
 
+/* Ops that need the same code: kind, part, shape, and the modes of the operands that are there. */
+struct tdm_cuda_like {
+    uint32_t kind, part;
+    uint64_t tokens, entries, operands;
+};
+
+/* A program has about 40. */
+#define TDM_CUDA_LIKES 256u
+
 struct tdm_cuda_arena {
     enum tdm_place place;
     void *base;
@@ -69,6 +78,10 @@ struct tdm_executor {
     uint64_t table_bytes;
 
     struct tdm_fault *fault; /* of a token; pinned, kernels write it */
+
+    const struct tdm_program *prepared; /* and what of it is ready */
+    struct tdm_cuda_like likes[TDM_CUDA_LIKES];
+    uint32_t like_count;
 
     struct tdm_cuda_arena arenas[TDM_PLACES];
     uint32_t arena_count;
@@ -111,6 +124,14 @@ uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t token
 uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens);
+
+/* Queues an op on its lane, without events. */
+enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                struct tdm_error *err);
+
+/* Gets ready for ops like this one; prepare.c. */
+enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 struct tdm_error *err);
 
 /* The ops, operands as in enum tdm_op_kind. */
 typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,

@@ -22,6 +22,7 @@ cuda_sources = \
 	executor/cuda/optimizer.cu \
 	executor/cuda/pages.cuh \
 	executor/cuda/pattern.cu \
+	executor/cuda/prepare.c \
 	executor/cuda/products.c \
 	executor/cuda/rope.cu \
 	executor/cuda/rows.c \

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Getting ready before the first step: one op of every kind and shape runs on zeros.
+ *
+ * The driver loads a kernel when it is first launched, and may make the whole device wait for it, and
+ * cuBLASLt chooses an algorithm when it first sees a shape. Here that costs a part of a layer's time;
+ * in a step it would be taken for the ops' own.
+ */
+#include "executor/cuda/cuda.h"
+
+#include <string.h>
+
+static struct tdm_cuda_like like_of(const struct tdm_launch *launch)
+{
+    const struct tdm_op *op = launch->op;
+    struct tdm_cuda_like like;
+    memset(&like, 0, sizeof(like)); /* compared byte by byte */
+    like.kind = (uint32_t)op->kind;
+    like.part = (uint32_t)op->part;
+    like.tokens = op->tokens;
+    like.entries = op->entries;
+    for (uint32_t i = 0; i < op->access_count; i++)
+        if (launch->operand[i].data != NULL)
+            like.operands |= (uint64_t)(1 + launch->operand[i].mode) << (8 * i);
+    return like;
+}
+
+/* Nothing that an op reads may lead it astray: tokens and their order are 0. */
+static enum tdm_status begin_program(struct tdm_executor *executor,
+                                     const struct tdm_program *program, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < executor->arena_count && status == TDM_OK; i++)
+        if (executor->arenas[i].place == TDM_DEVICE)
+            status = TDM_CUDA(cudaMemsetAsync(executor->arenas[i].base, 0, executor->arenas[i].bytes,
+                                              tdm_cuda_compute(executor)),
+                              err);
+    executor->prepared = program;
+    executor->like_count = 0;
+    return status;
+}
+
+enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                 struct tdm_error *err)
+{
+    struct tdm_cuda_like like = like_of(launch);
+    enum tdm_status status = TDM_OK;
+    if (launch->op->lane != TDM_LANE_COMPUTE)
+        return TDM_OK;
+    if (executor->prepared != launch->program)
+        status = begin_program(executor, launch->program, err);
+    if (status != TDM_OK)
+        return status;
+    for (uint32_t i = 0; i < executor->like_count; i++)
+        if (memcmp(&executor->likes[i], &like, sizeof(like)) == 0)
+            return TDM_OK;
+    if (executor->like_count == TDM_CUDA_LIKES)
+        return TDM_OK; /* it gets ready in the step */
+    executor->likes[executor->like_count++] = like;
+    return tdm_cuda_launch(executor, launch, err);
+}
