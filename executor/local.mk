@@ -7,6 +7,8 @@ libexecutor_a_SOURCES += \
 	executor/backends.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/host_arena.c \
+	executor/host_arena.h \
 	executor/host_memory.c \
 	executor/host_memory.h \
 	executor/multiplication.h \

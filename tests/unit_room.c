@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is refused before it is taken: the arithmetic, and what is read of a computer's memory. */
 #include "base/size.h"
+#include "executor/host_arena.h"
 #include "executor/host_memory.h"
 #include "executor/room.h"
 
@@ -166,12 +167,85 @@ static void test_growing_computer(void **state)
     assert_int_equal(tdm_host_memory_room(&memory), 256 * GIB);
 }
 
+/* ---- the host arena ---- */
+
+/* What was pinned, and after how many slices pinning fails. */
+struct pins {
+    unsigned pinned, unpinned, fails_at;
+    uint64_t bytes;
+};
+
+static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
+{
+    struct pins *pins = self;
+    (void)start;
+    if (++pins->pinned == pins->fails_at)
+        return tdm_fail(err, TDM_INTERNAL, "no more");
+    pins->bytes += bytes;
+    return TDM_OK;
+}
+
+static void unpin(void *self, void *start)
+{
+    struct pins *pins = self;
+    (void)start;
+    pins->unpinned++;
+}
+
+static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
+{
+    uint64_t *seen = self;
+    assert_true(place == TDM_HOST && taken_bytes > *seen && taken_bytes <= bytes);
+    *seen = taken_bytes;
+}
+
+static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes, uint64_t *seen,
+                            struct tdm_error *err)
+{
+    const struct tdm_host_pinning pinning = {pins, pin, unpin};
+    const struct tdm_watch watch = {seen, taken};
+    struct tdm_host_arena arena = {0};
+    enum tdm_status status = tdm_host_arena_take(bytes, &pinning, &watch, root, &arena, err);
+    if (status != TDM_OK)
+        assert_null(arena.base);
+    else
+        memset((char *)arena.base + bytes - 1, 1, 1);
+    tdm_host_arena_release(&arena, &pinning);
+    return status;
+}
+
+static void test_host_arena(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    struct pins pins = {0};
+    uint64_t seen = 0;
+    const char *root = root_of("arena");
+    put(root, "proc/meminfo", meminfo);
+    assert_int_equal(take(root, &pins, 3 * MIB + 5, &seen, &err), TDM_OK);
+    assert_true(pins.pinned == 1 && pins.unpinned == 1 && pins.bytes == 3 * MIB + 5);
+    assert_int_equal(seen, 3 * MIB + 5);
+
+    /* a slice that cannot be pinned: what was is given back, and nothing is held */
+    pins = (struct pins){.fails_at = 1};
+    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INTERNAL);
+    assert_int_equal(pins.unpinned, 0);
+
+    /* the computer has less than was thought */
+    put(root, "proc/meminfo", "MemAvailable:  131072 kB\n");
+    pins = (struct pins){0};
+    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INFEASIBLE);
+    assert_true(pins.pinned == 0 && strstr(err.message, "this computer gave 0 B") != NULL);
+    assert_int_equal(take(root, &pins, UINT64_MAX, &seen, &err), TDM_NO_MEMORY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device),         cmocka_unit_test(test_host),
         cmocka_unit_test(test_plain_computer), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_first_groups),   cmocka_unit_test(test_growing_computer),
+        cmocka_unit_test(test_host_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,60 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Arenas of the device and of pinned host memory, copies, zeros, and the pattern.
- *
- * Host memory is taken with huge pages, touched by all threads and then registered: a third of what
- * cudaHostAlloc takes for the same bytes.
- */
+/* Arenas of the device and of pinned host memory, copies, zeros, and the pattern. */
 #include "executor/cuda/cuda.h"
 
-#include "base/units.h"
 #include "executor/pattern.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#define TOUCH_BYTES 4096u
-
-static enum tdm_status take_device(uint64_t bytes, struct tdm_cuda_arena *arena,
-                                   struct tdm_error *err)
+static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
 {
-    char text[TDM_FORMAT_SIZE], free_text[TDM_FORMAT_SIZE];
-    size_t free_bytes = 0, total_bytes = 0;
-    enum tdm_status status = TDM_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes), err);
-    if (status == TDM_OK && bytes > free_bytes) {
-        tdm_fail(err, TDM_INFEASIBLE, "the device arena needs %s, the GPU has %s free",
-                 tdm_format_bytes(bytes, text), tdm_format_bytes(free_bytes, free_text));
-        return tdm_hint(err, "plan with a smaller --memory");
-    }
-    return status == TDM_OK ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err) : status;
+    (void)self;
+    return TDM_CUDA(cudaHostRegister(start, bytes, cudaHostRegisterPortable), err);
 }
 
-static enum tdm_status take_host(uint64_t bytes, struct tdm_cuda_arena *arena,
-                                 struct tdm_error *err)
+static void unpin(void *self, void *start)
 {
-    char text[TDM_FORMAT_SIZE];
-    void *memory = bytes > PTRDIFF_MAX ? MAP_FAILED
-                                       : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-        tdm_fail(err, TDM_NO_MEMORY, "no memory for the host arena of %s: %s",
-                 tdm_format_bytes(bytes, text), strerror(bytes > PTRDIFF_MAX ? ENOMEM : errno));
-        return tdm_hint(err, "plan with a smaller --host-memory");
-    }
-    arena->base = memory;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
-    volatile unsigned char *touched = memory;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static)
-#endif
-    for (uint64_t i = 0; i < bytes; i += TOUCH_BYTES)
-        touched[i] = 0;
-    enum tdm_status status =
-        TDM_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), err);
-    arena->registered = status == TDM_OK;
-    return status;
+    (void)self;
+    cudaHostUnregister(start);
 }
+
+static const struct tdm_host_pinning pinning = {NULL, pin, unpin};
 
 enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_place place,
                                     uint64_t bytes, void **base, struct tdm_error *err)
@@ -64,24 +26,25 @@ enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_plac
     struct tdm_cuda_arena *arena = &executor->arenas[executor->arena_count++];
     *arena = (struct tdm_cuda_arena){.place = place, .bytes = bytes};
     enum tdm_status status =
-        place == TDM_DEVICE ? take_device(bytes, arena, err) : take_host(bytes, arena, err);
-    if (status == TDM_OK)
-        *base = arena->base;
-    return status;
+        place == TDM_DEVICE
+            ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err)
+            : tdm_host_arena_take(bytes, &pinning, executor->watch, "", &arena->host, err);
+    if (status != TDM_OK)
+        return status;
+    if (place == TDM_HOST)
+        arena->base = arena->host.base;
+    *base = arena->base;
+    return TDM_OK;
 }
 
 void tdm_cuda_release_arenas(struct tdm_executor *executor)
 {
     for (uint32_t i = 0; i < executor->arena_count; i++) {
         struct tdm_cuda_arena *arena = &executor->arenas[i];
-        if (arena->base == NULL)
-            continue;
-        if (arena->registered)
-            cudaHostUnregister(arena->base);
         if (arena->place == TDM_DEVICE)
             cudaFree(arena->base);
         else
-            munmap(arena->base, arena->bytes);
+            tdm_host_arena_release(&arena->host, &pinning);
     }
     executor->arena_count = 0;
 }

@@ -398,6 +398,11 @@ static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
     return executor->table_bytes;
 }
 
+static void watch_cuda(struct tdm_executor *executor, const struct tdm_watch *watch)
+{
+    executor->watch = watch;
+}
+
 const struct tdm_backend tdm_cuda_backend = {
     .name = "cuda",
     .description = "an NVIDIA GPU, bf16 and fp32 with fp32 sums, products by cuBLASLt",
@@ -406,6 +411,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .open = open_cuda,
     .close = close_cuda,
     .arena = tdm_cuda_take_arena,
+    .watch = watch_cuda,
     .prepare = tdm_cuda_prepare,
     .run = {[0 ... TDM_OP_KINDS - 1] = run_cuda},
     .wait = wait_cuda,

@@ -15,6 +15,7 @@
 #include "executor/cuda/driver_use.h"
 #include "executor/cuda/kernels.h"
 #include "executor/cuda/matmul.h"
+#include "executor/host_arena.h"
 #include "executor/timings.h"
 
 #include <cuda_runtime_api.h>
@@ -55,7 +56,7 @@ struct tdm_cuda_arena {
     enum tdm_place place;
     void *base;
     uint64_t bytes;
-    bool registered; /* of the host: with the driver */
+    struct tdm_host_arena host; /* where the place is the host */
 };
 
 struct tdm_executor {
@@ -85,6 +86,7 @@ struct tdm_executor {
 
     struct tdm_cuda_arena arenas[TDM_PLACES];
     uint32_t arena_count;
+    const struct tdm_watch *watch; /* NULL: nobody looks */
 };
 
 static inline cudaStream_t tdm_cuda_compute(const struct tdm_executor *executor)
