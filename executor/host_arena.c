@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host arena: taken slice by slice. */
+/* The host arena: touched slice by slice, pinned at once. */
 #include "executor/host_arena.h"
 
 #include "base/units.h"
@@ -13,9 +13,6 @@
 #define SLICE_BYTES (UINT64_C(1) << 30)
 #define PAGE_BYTES 4096u
 
-/* What is left to everybody else on the computer. */
-#define RESERVE_BYTES (UINT64_C(256) << 20)
-
 /* How long memory that grows is waited for, and how often it is looked at. */
 #define PATIENCE_SECONDS 10.0
 #define LOOK_NANOSECONDS 20000000
@@ -28,17 +25,15 @@ static double now_seconds(void)
 }
 
 /* Can a slice be touched now, or soon? */
-static bool wait_for_room(const char *root, uint64_t bytes)
+static bool wait_for_room(const char *root, struct tdm_host_memory *memory, uint64_t bytes)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NANOSECONDS};
     double begin = now_seconds();
     for (;;) {
-        struct tdm_host_memory memory;
-        tdm_host_memory_read(root, &memory);
-        uint64_t needed = bytes + RESERVE_BYTES;
-        if (memory.available_bytes >= needed && memory.allowed_bytes >= needed)
+        tdm_host_memory_look(root, memory);
+        if (tdm_host_memory_has(memory, bytes))
             return true;
-        if (!memory.grows || now_seconds() - begin > PATIENCE_SECONDS)
+        if (memory->to_come_bytes == 0 || now_seconds() - begin > PATIENCE_SECONDS)
             return false;
         nanosleep(&pause, NULL);
     }
@@ -54,22 +49,21 @@ static void touch(unsigned char *start, uint64_t bytes)
         touched[i] = 0;
 }
 
-static enum tdm_status take_slice(struct tdm_host_arena *arena, uint64_t bytes,
-                                  const struct tdm_host_pinning *pinning, const char *root,
-                                  struct tdm_error *err)
+static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *root,
+                                   struct tdm_host_memory *memory, struct tdm_error *err)
 {
-    unsigned char *start = (unsigned char *)arena->base + arena->pinned_bytes;
+    uint64_t left = arena->bytes - arena->touched_bytes;
+    uint64_t bytes = left < SLICE_BYTES ? left : SLICE_BYTES;
     char need[TDM_FORMAT_SIZE], have[TDM_FORMAT_SIZE];
-    if (!wait_for_room(root, bytes)) {
+    if (!wait_for_room(root, memory, bytes)) {
         tdm_fail(err, TDM_INFEASIBLE, "the host arena needs %s, this computer gave %s",
-                 tdm_format_bytes(arena->bytes, need), tdm_format_bytes(arena->pinned_bytes, have));
+                 tdm_format_bytes(arena->bytes, need),
+                 tdm_format_bytes(arena->touched_bytes, have));
         return tdm_hint(err, "plan with a smaller --host-memory, or end what else uses memory");
     }
-    touch(start, bytes);
-    enum tdm_status status = pinning->pin(pinning->self, start, bytes, err);
-    if (status == TDM_OK)
-        arena->pinned_bytes += bytes;
-    return status;
+    touch((unsigned char *)arena->base + arena->touched_bytes, bytes);
+    arena->touched_bytes += bytes;
+    return TDM_OK;
 }
 
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
@@ -77,7 +71,8 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
                                     struct tdm_host_arena *out, struct tdm_error *err)
 {
     char text[TDM_FORMAT_SIZE];
-    struct tdm_host_arena arena = {.bytes = bytes, .slice_bytes = SLICE_BYTES};
+    struct tdm_host_arena arena = {.bytes = bytes};
+    struct tdm_host_memory computer;
     void *memory = bytes > PTRDIFF_MAX ? MAP_FAILED
                                        : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,17 +83,22 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
     }
     arena.base = memory;
     madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
+    tdm_host_memory_read(root, &computer);
     enum tdm_status status = TDM_OK;
-    while (arena.pinned_bytes < bytes && status == TDM_OK) {
-        uint64_t left = bytes - arena.pinned_bytes;
-        status = take_slice(&arena, left < SLICE_BYTES ? left : SLICE_BYTES, pinning, root, err);
-        if (status == TDM_OK && watch != NULL)
-            watch->taken(watch->self, TDM_HOST, arena.pinned_bytes, bytes);
+    while (arena.touched_bytes < bytes && status == TDM_OK) {
+        if (watch != NULL)
+            watch->taken(watch->self, TDM_HOST, arena.touched_bytes, bytes);
+        status = touch_slice(&arena, root, &computer, err);
     }
+    if (status == TDM_OK)
+        status = pinning->pin(pinning->self, arena.base, bytes, err);
+    arena.pinned = status == TDM_OK;
     if (status != TDM_OK) {
         tdm_host_arena_release(&arena, pinning);
         return status;
     }
+    if (watch != NULL)
+        watch->taken(watch->self, TDM_HOST, bytes, bytes);
     *out = arena;
     return TDM_OK;
 }
@@ -107,8 +107,8 @@ void tdm_host_arena_release(struct tdm_host_arena *arena, const struct tdm_host_
 {
     if (arena->base == NULL)
         return;
-    for (uint64_t at = 0; at < arena->pinned_bytes; at += arena->slice_bytes)
-        pinning->unpin(pinning->self, (unsigned char *)arena->base + at);
+    if (arena->pinned)
+        pinning->unpin(pinning->self, arena->base);
     munmap(arena->base, arena->bytes);
     memset(arena, 0, sizeof(*arena));
 }

@@ -5,12 +5,18 @@
 #include "base/size.h"
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Limits from here on are the kernel's way to say that there is none. */
 #define NO_LIMIT (UINT64_C(1) << 60)
+
+/* What is left to everybody else on the computer, at most. */
+#define MOST_RESERVE_BYTES (UINT64_C(256) << 20)
+
+#define MEMORY_BLOCKS "/sys/devices/system/memory"
 
 /* Longest path of a control group that is followed. */
 #define PATH_BYTES 4096
@@ -135,17 +141,77 @@ static bool has_growing_memory(const char *root)
     return found;
 }
 
-void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
+/* Is a block of memory in use? */
+static bool is_online(const char *root, const char *block)
+{
+    char state[16] = "";
+    FILE *file = open_below(root, MEMORY_BLOCKS, block, "state");
+    if (file == NULL)
+        return false;
+    bool online = fgets(state, sizeof(state), file) != NULL && strncmp(state, "online", 6) == 0;
+    fclose(file);
+    return online;
+}
+
+/* Bytes of all blocks of memory that are in use; 0 if unknown. */
+static uint64_t present_bytes(const char *root)
+{
+    char text[PATH_BYTES] = "", block[300];
+    uint64_t blocks = 0;
+    FILE *file = open_below(root, MEMORY_BLOCKS, "", "block_size_bytes");
+    if (file == NULL)
+        return 0;
+    uint64_t block_bytes = fgets(text, sizeof(text), file) != NULL ? strtoull(text, NULL, 16) : 0;
+    fclose(file);
+    snprintf(text, sizeof(text), "%s" MEMORY_BLOCKS, root);
+    DIR *folder = opendir(text);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        snprintf(block, sizeof(block), "/%s", entry->d_name);
+        if (strncmp(entry->d_name, "memory", 6) == 0 && is_online(root, block))
+            blocks++;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return tdm_size_mul(blocks, block_bytes);
+}
+
+/* What is present and not managed yet; the kernel itself takes a few percent. */
+static uint64_t bytes_to_come(const char *root)
+{
+    uint64_t managed = read_line(open_below(root, "/proc", "", "meminfo"), "MemTotal");
+    uint64_t present = present_bytes(root);
+    if (has_growing_memory(root))
+        return TDM_SIZE_MAX;
+    return managed > 0 && present > managed + managed / 4 ? present - managed : 0;
+}
+
+void tdm_host_memory_look(const char *root, struct tdm_host_memory *memory)
 {
     uint64_t available = read_line(open_below(root, "/proc", "", "meminfo"), "MemAvailable");
     memory->available_bytes = available == 0 ? TDM_SIZE_MAX : available;
     memory->allowed_bytes = groups_room(root);
-    memory->grows = has_growing_memory(root);
+}
+
+void tdm_host_memory_read(const char *root, struct tdm_host_memory *memory)
+{
+    tdm_host_memory_look(root, memory);
+    memory->to_come_bytes = bytes_to_come(root);
+}
+
+/* Of what is available, or will be: what is allowed, less what others may need meanwhile. */
+static uint64_t left_of(const struct tdm_host_memory *memory, uint64_t available)
+{
+    uint64_t room = memory->allowed_bytes < available ? memory->allowed_bytes : available;
+    uint64_t reserve = room / 32 < MOST_RESERVE_BYTES ? room / 32 : MOST_RESERVE_BYTES;
+    return room == TDM_SIZE_MAX ? room : room - reserve;
 }
 
 uint64_t tdm_host_memory_room(const struct tdm_host_memory *memory)
 {
-    if (memory->grows || memory->allowed_bytes < memory->available_bytes)
-        return memory->allowed_bytes;
-    return memory->available_bytes;
+    return left_of(memory, tdm_size_add(memory->available_bytes, memory->to_come_bytes));
+}
+
+bool tdm_host_memory_has(const struct tdm_host_memory *memory, uint64_t bytes)
+{
+    return bytes <= left_of(memory, memory->available_bytes);
 }

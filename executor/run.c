@@ -501,9 +501,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (options->trace_path != NULL)
         status = open_recorder(&run, err);
     if (status == TDM_OK)
-        status =
-            tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
-                                    &listener->taking, &run.arenas, err);
+        status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
+                                         &listener->taking, &run.arenas, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = train(&run, i, &results[i], err);
     tdm_arenas_release(&run.arenas);

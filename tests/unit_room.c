@@ -18,6 +18,7 @@
 
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
+#define RESERVE (256 * MIB) /* left to others */
 
 /* ---- the device ---- */
 
@@ -103,8 +104,8 @@ static void test_plain_computer(void **state)
     put(root, "proc/meminfo", meminfo);
     struct tdm_host_memory memory = read_root(root);
     assert_int_equal(memory.available_bytes, 100 * GIB);
-    assert_true(memory.allowed_bytes == TDM_SIZE_MAX && !memory.grows);
-    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB);
+    assert_true(memory.allowed_bytes == TDM_SIZE_MAX && memory.to_come_bytes == 0);
+    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
 
     memory = read_root(root_of("empty")); /* nothing is known, nothing is refused */
     assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
@@ -125,7 +126,7 @@ static void test_groups(void **state)
         "anon 2147483648\ninactive_file 1073741824\nactive_file 0\n");
     struct tdm_host_memory memory = read_root(root);
     assert_int_equal(memory.allowed_bytes, 14 * GIB);
-    assert_int_equal(tdm_host_memory_room(&memory), 14 * GIB);
+    assert_int_equal(tdm_host_memory_room(&memory), 14 * GIB - RESERVE);
 
     put(root, "sys/fs/cgroup/user.slice/memory.max", "1073741824\n"); /* below what is used */
     memory = read_root(root);
@@ -158,18 +159,18 @@ static void test_growing_computer(void **state)
     put(root, "proc/meminfo", meminfo);
     put(root, "sys/bus/virtio/drivers/virtio_mem/virtio3/device", "1\n");
     struct tdm_host_memory memory = read_root(root);
-    assert_true(memory.grows);
+    assert_true(memory.to_come_bytes == TDM_SIZE_MAX);
     assert_true(tdm_host_memory_room(&memory) == TDM_SIZE_MAX);
     put(root, "proc/self/cgroup", "0::/\n");
     put(root, "sys/fs/cgroup/memory.max", "274877906944\n");
     put(root, "sys/fs/cgroup/memory.current", "0\n");
     memory = read_root(root);
-    assert_int_equal(tdm_host_memory_room(&memory), 256 * GIB);
+    assert_int_equal(tdm_host_memory_room(&memory), 256 * GIB - RESERVE);
 }
 
 /* ---- the host arena ---- */
 
-/* What was pinned, and after how many slices pinning fails. */
+/* What was pinned, and which time it fails. */
 struct pins {
     unsigned pinned, unpinned, fails_at;
     uint64_t bytes;
@@ -195,7 +196,7 @@ static void unpin(void *self, void *start)
 static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
 {
     uint64_t *seen = self;
-    assert_true(place == TDM_HOST && taken_bytes > *seen && taken_bytes <= bytes);
+    assert_true(place == TDM_HOST && taken_bytes >= *seen && taken_bytes <= bytes);
     *seen = taken_bytes;
 }
 
@@ -226,26 +227,52 @@ static void test_host_arena(void **state)
     assert_true(pins.pinned == 1 && pins.unpinned == 1 && pins.bytes == 3 * MIB + 5);
     assert_int_equal(seen, 3 * MIB + 5);
 
-    /* a slice that cannot be pinned: what was is given back, and nothing is held */
+    /* what cannot be pinned is given back */
     pins = (struct pins){.fails_at = 1};
+    seen = 0;
     assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INTERNAL);
     assert_int_equal(pins.unpinned, 0);
 
     /* the computer has less than was thought */
-    put(root, "proc/meminfo", "MemAvailable:  131072 kB\n");
+    put(root, "proc/meminfo", "MemAvailable:  2048 kB\n");
     pins = (struct pins){0};
     assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INFEASIBLE);
     assert_true(pins.pinned == 0 && strstr(err.message, "this computer gave 0 B") != NULL);
     assert_int_equal(take(root, &pins, UINT64_MAX, &seen, &err), TDM_NO_MEMORY);
 }
 
+/* Memory that is there and that the kernel has not begun to manage. */
+static void test_sleeping_memory(void **state)
+{
+    (void)state;
+    const char *root = root_of("sleeping");
+    char path[128];
+    put(root, "proc/meminfo", meminfo);
+    put(root, "sys/devices/system/memory/block_size_bytes", "40000000\n"); /* 1 GiB */
+    for (int i = 0; i < 130; i++) {
+        snprintf(path, sizeof(path), "sys/devices/system/memory/memory%d/state", i);
+        put(root, path, i < 126 ? "online\n" : "offline\n");
+    }
+    struct tdm_host_memory memory = read_root(root);
+    assert_int_equal(memory.to_come_bytes,
+                     0); /* of 126 GiB MemTotal has 125: what the kernel took */
+    assert_int_equal(tdm_host_memory_room(&memory), 100 * GIB - RESERVE);
+    for (int i = 126; i < 256; i++) {
+        snprintf(path, sizeof(path), "sys/devices/system/memory/memory%d/state", i);
+        put(root, path, "online\n");
+    }
+    memory = read_root(root);
+    assert_int_equal(memory.to_come_bytes, 131 * GIB);
+    assert_int_equal(tdm_host_memory_room(&memory), 231 * GIB - RESERVE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device),         cmocka_unit_test(test_host),
-        cmocka_unit_test(test_plain_computer), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_first_groups),   cmocka_unit_test(test_growing_computer),
-        cmocka_unit_test(test_host_arena),
+        cmocka_unit_test(test_device),          cmocka_unit_test(test_host),
+        cmocka_unit_test(test_plain_computer),  cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_first_groups),    cmocka_unit_test(test_growing_computer),
+        cmocka_unit_test(test_sleeping_memory), cmocka_unit_test(test_host_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -311,7 +311,8 @@ static enum tdm_status check_scratch(uint32_t count, const struct tdm_program *c
         uint64_t planned = programs[i]->buffers[programs[i]->scratch].bytes;
         uint64_t needed = tdm_cuda_scratch_bytes(programs[i]);
         if (needed > planned)
-            return tdm_fail(err, TDM_INTERNAL, "kernels need %llu bytes of scratch, %llu are planned",
+            return tdm_fail(err, TDM_INTERNAL,
+                            "kernels need %llu bytes of scratch, %llu are planned",
                             (unsigned long long)needed, (unsigned long long)planned);
     }
     return TDM_OK;

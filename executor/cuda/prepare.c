@@ -32,9 +32,10 @@ static enum tdm_status begin_program(struct tdm_executor *executor,
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < executor->arena_count && status == TDM_OK; i++)
         if (executor->arenas[i].place == TDM_DEVICE)
-            status = TDM_CUDA(cudaMemsetAsync(executor->arenas[i].base, 0, executor->arenas[i].bytes,
-                                              tdm_cuda_compute(executor)),
-                              err);
+            status =
+                TDM_CUDA(cudaMemsetAsync(executor->arenas[i].base, 0, executor->arenas[i].bytes,
+                                         tdm_cuda_compute(executor)),
+                         err);
     executor->prepared = program;
     executor->like_count = 0;
     return status;
