@@ -151,8 +151,8 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){
-        progress, {progress, taken}, planned, tokens, moved, stepped, evaluated};
+    return (struct tdm_run_listener){progress, {progress, taken}, planned,  tokens,
+                                     moved,    stepped,           evaluated};
 }
 
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)

@@ -161,8 +161,8 @@ static void write_schedules(const char *path, const char *evaluation_path, uint6
 
 static void run_steps(const char *name)
 {
-    const struct tdm_run_listener listener = {
-        NULL, {NULL, NULL}, planned, tokens, moved, stepped, evaluated};
+    const struct tdm_run_listener listener = {NULL,  {NULL, NULL}, planned,  tokens,
+                                              moved, stepped,      evaluated};
     const char *scratch = getenv("TDM_SCRATCH") != NULL ? getenv("TDM_SCRATCH") : "/tmp";
     char path[512], evaluation[512], trace[512];
     struct tdm_error err = {0};
