@@ -16,7 +16,7 @@
 /* Sums over rows are made in two steps, so that they repeat: of so many slices of the rows, then of the
  * slices; gradients of norms, of QK-norms by head, of biases. */
 #define NORM_SLICES 264u
-#define HEAD_SLICES 2112u
+#define HEAD_SLICES 528u
 #define BIAS_SLICES 64u
 
 /* Sums of squares: so many a tensor. */
@@ -38,9 +38,9 @@ uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
         if (model->units[unit].tensor_count > tensors)
             tensors = model->units[unit].tensor_count;
     const uint64_t needs[] = {
-        /* attention: from where a row sees, and in the backward a sum for each head */
+        /* attention: from where a row sees, and in the backward two numbers for each head */
         arrays(tdm_size_mul(tokens, sizeof(uint64_t)),
-               tdm_size_mul(tokens, sizeof(float) * (uint64_t)model->query_heads)),
+               tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads)),
         /* LM head: the loss of each row */
         arrays(tdm_size_mul(tokens, sizeof(double)), 0),
         arrays(tdm_size_mul(model->hidden, NORM_SLICES * sizeof(float)), 0),

@@ -41,7 +41,7 @@ static void test_bytes(void **state)
     struct tdm_schedule *schedule = schedule_of("qwen2.5-7b", 4096);
     uint64_t few = tdm_scratch_bytes(schedule, 128), many = tdm_scratch_bytes(schedule, 1 << 20);
     assert_true(few > 0 && few < many);
-    assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 4 * 28)); /* attention, 28 query heads */
+    assert_int_equal(many, ((uint64_t)1 << 20) * (8 + 2 * 4 * 28)); /* attention, 28 query heads */
     assert_int_equal(tdm_scratch_bytes(schedule, UINT64_MAX / 8), TDM_SIZE_MAX);
     tdm_schedule_free(schedule);
 }
