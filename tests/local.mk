@@ -37,9 +37,11 @@ tests_reference_huggingface_test_LDADD = tests/reference/libreference.a $(LDADD)
 EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
 
 # Random schedules, and what executing them must give.
+random_schedule = tests/random_schedule.c tests/random_schedule.h
+run_steps = tests/run_steps.c tests/run_steps.h tests/step_data.c tests/step_data.h \
+	$(random_schedule)
 cmocka_tests += tests/property_gradients
-tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h \
-	tests/random_schedule.c tests/random_schedule.h
+tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h $(run_steps)
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Evaluations between steps.
@@ -67,7 +69,6 @@ tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_schedule_json \
 	tests/unit_schedule_optimizer tests/validator_mutations
-random_schedule = tests/random_schedule.c tests/random_schedule.h
 recording = tests/recording.c tests/recording.h
 cmocka_tests += tests/unit_room tests/unit_scratch tests/unit_sequence
 tests_unit_sequence_SOURCES = tests/unit_sequence.c $(random_schedule)
@@ -80,8 +81,8 @@ tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedul
 
 # One backend against another, op by op.
 lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockstep_slack.h \
-	tests/backend_cases.c tests/backend_cases.h tests/step_data.c tests/step_data.h \
-	$(random_schedule)
+	tests/written.c tests/written.h tests/backend_cases.c tests/backend_cases.h \
+	tests/step_data.c tests/step_data.h $(random_schedule)
 
 # And that this catches what it is for.
 cmocka_tests += tests/lockstep_faults
@@ -96,7 +97,9 @@ gpu_tests = \
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_attention_test_LDADD = $(gpu_test_libs)
-tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h $(random_schedule)
+tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
+	tests/backend_cases.c tests/backend_cases.h tests/coverage.c tests/coverage.h \
+	tests/jitter.c tests/jitter.h tests/written.c tests/written.h $(run_steps)
 tests_gpu_backend_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
@@ -112,6 +115,9 @@ tests_gpu_norm_test_LDADD = $(gpu_test_libs)
 # GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
 gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
+
+# What they compare and count, without a GPU.
+script_tests += tests/gpu/without-gpu
 
 check_PROGRAMS = $(plain_tests)
 TESTS = $(plain_tests) $(script_tests)

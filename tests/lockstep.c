@@ -2,7 +2,6 @@
 /* Lockstep: a backend against the cpu backend, op by op. */
 #include "tests/lockstep.h"
 
-#include "schedule/layout.h"
 #include "schedule/learning_rate.h"
 #include "schedule/operands.h"
 #include "tests/lockstep_slack.h"
@@ -23,7 +22,7 @@ struct walk {
     struct tdm_arenas cpu, other;
     struct tdm_step step;
     struct tdm_lockstep *lockstep;
-    unsigned char *seen;   /* what the other backend has: as large as the larger arena */
+    unsigned char *seen;   /* room for copies of what the other backend has */
     unsigned char *before; /* operands before the op */
     uint64_t before_bytes;
     uint64_t unseen_bytes; /* written since all of the arenas was compared */
@@ -46,11 +45,11 @@ static enum tdm_status upload(struct walk *w, enum tdm_place place, uint64_t off
                                     (unsigned char *)w->cpu.base[place] + offset, bytes, err);
 }
 
-/* Copies what the other backend has to `seen`. */
+/* Copies what the other backend has. */
 static enum tdm_status download(struct walk *w, enum tdm_place place, uint64_t offset,
-                                uint64_t bytes, struct tdm_error *err)
+                                uint64_t bytes, unsigned char *to, struct tdm_error *err)
 {
-    return w->other.backend->download(w->other.executor, w->seen,
+    return w->other.backend->download(w->other.executor, to,
                                       (unsigned char *)w->other.base[place] + offset, bytes, err);
 }
 
@@ -63,11 +62,6 @@ static enum tdm_status poison(struct walk *w, const struct tdm_buffer *buffer, u
 
 /* ---- an op's operands ---- */
 
-static bool writes(const struct tdm_access *access)
-{
-    return access->buffer != TDM_NONE && access->mode != TDM_READ;
-}
-
 static bool overlap(const struct tdm_access *a, const struct tdm_access *b)
 {
     return a->buffer == b->buffer && a->first_slot < b->first_slot + b->slots &&
@@ -78,7 +72,7 @@ static bool overlap(const struct tdm_access *a, const struct tdm_access *b)
 static bool changes(const struct tdm_op *op, const struct tdm_access *access)
 {
     for (uint32_t i = 0; i < op->access_count; i++)
-        if (writes(&op->access[i]) && overlap(access, &op->access[i]))
+        if (tdm_is_written(&op->access[i]) && overlap(access, &op->access[i]))
             return true;
     return false;
 }
@@ -140,12 +134,6 @@ static enum tdm_status keep_operands(struct walk *w, const struct tdm_op *op,
     return TDM_OK;
 }
 
-/* Is this tensor of a unit among those that an access names? */
-static bool has_tensor(const struct tdm_access *access, const struct tdm_tensor *tensor)
-{
-    return access->part == TDM_PART_ALL || tdm_part_of(tensor->role) == access->part;
-}
-
 static enum tdm_status poison_outputs(struct walk *w, const struct tdm_op *op,
                                       struct tdm_error *err)
 {
@@ -153,7 +141,7 @@ static enum tdm_status poison_outputs(struct walk *w, const struct tdm_op *op,
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++) {
         const struct tdm_access *access = &op->access[i];
-        if (!writes(access) || access->mode != TDM_WRITE || in_place(op, access))
+        if (!tdm_is_written(access) || access->mode != TDM_WRITE || in_place(op, access))
             continue;
         const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
         uint64_t first = offset_of(buffer, access->first_slot);
@@ -165,7 +153,7 @@ static enum tdm_status poison_outputs(struct walk *w, const struct tdm_op *op,
         for (uint32_t t = 0; t < unit->tensor_count && status == TDM_OK; t++) {
             const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + t];
             uint64_t size = tdm_dtype_bytes(buffer->dtype);
-            if (has_tensor(access, tensor))
+            if (tdm_is_of_part(access, tensor))
                 status =
                     poison(w, buffer, first + tensor->offset * size, tensor->elements * size, err);
         }
@@ -238,11 +226,12 @@ static bool is_poison(const unsigned char *at, uint64_t size)
 
 /* Compares the elements of a piece and makes those that are within their bounds the same. */
 static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct tdm_slack *slack,
-                          const struct tdm_slack_piece *piece, enum tdm_dtype dtype,
-                          const unsigned char *due, unsigned char *got, uint64_t elements)
+                          const struct tdm_written *piece, const unsigned char *due,
+                          unsigned char *got)
 {
     struct tdm_lockstep_kind *kind = &w->lockstep->kinds[op->kind];
-    uint64_t size = tdm_dtype_bytes(dtype);
+    enum tdm_dtype dtype = piece->dtype;
+    uint64_t size = tdm_dtype_bytes(dtype), elements = piece->elements;
     bool right = true;
     kind->elements += elements;
     bool wide = dtype != TDM_DTYPE_BF16;
@@ -256,17 +245,15 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
         }
         const char *fault = NULL;
         double allowed = 0, off = fabs(a - b);
-        if (is_poison(due, size)) {
+        allowed = is_poison(due, size) ? -1 : tdm_slack_of(slack, piece, i, a);
+        if (allowed >= 0)
+            allowed += unit_of(fmax(fabs(a), fabs(b)), dtype);
+        if (is_poison(due, size))
             fault = "was written and should not be";
-        } else if (is_poison(got, size)) {
+        else if (is_poison(got, size) && !isinf(allowed))
             fault = "was not written";
-        } else {
-            allowed = tdm_slack_of(slack, piece, i, a);
-            if (allowed >= 0)
-                allowed += unit_of(fmax(fabs(a), fabs(b)), dtype);
-            if (!(off <= allowed))
-                fault = allowed < 0 ? "is not the same" : "is beyond its bound";
-        }
+        else if (!(off <= allowed))
+            fault = allowed < 0 ? "is not the same" : "is beyond its bound";
         if (fault != NULL) {
             note_wrong(w, op, "%s operand %u slot %u element %llu %s: %.9g, due %.9g +- %.3g",
                        tdm_dtype_name(dtype), piece->operand, piece->slot, (unsigned long long)i,
@@ -283,51 +270,22 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
     return right;
 }
 
-/* Elements of a slot that the op works on: others must stay as they are. LM-head ops and those that write
- * pages say themselves which. */
-static uint64_t worked_bytes(const struct tdm_op *op, const struct tdm_access *access,
-                             const struct tdm_buffer *buffer)
-{
-    bool all = op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->kind == TDM_OP_HEAD_GRAD ||
-               access->after.content == TDM_KVPAGES || access->after.content == TDM_DKVPAGES;
-    return all || access->bytes > buffer->slot_bytes ? buffer->slot_bytes : access->bytes;
-}
-
 /* Compares one slot of an operand; `got` is a copy of what the other backend has. */
-static bool compare_slot(struct walk *w, const struct tdm_op *op, const struct tdm_slack *slack,
-                         uint32_t number, uint32_t slot, unsigned char *got)
+static bool compare_slot(struct walk *w, const struct tdm_launch *launch,
+                         const struct tdm_slack *slack, uint32_t number, uint32_t slot,
+                         unsigned char *got)
 {
-    const struct tdm_schedule *schedule = w->program->schedule;
-    const struct tdm_model *model = schedule->model;
-    const struct tdm_access *access = &op->access[number];
-    const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
-    const unsigned char *due = tdm_arenas_slot(&w->cpu, buffer, access->first_slot + slot);
-    struct tdm_slack_piece piece = {.operand = number, .slot = slot};
-    uint64_t size = tdm_dtype_bytes(buffer->dtype);
+    const struct tdm_operand *operand = &launch->operand[number];
+    const unsigned char *due = (unsigned char *)operand->data + slot * operand->slot_bytes;
+    struct tdm_written written[TDM_WRITTEN_MOST];
+    uint32_t count = tdm_list_written(launch, number, slot, written);
     bool right = true;
-    if (tdm_content_is_of_unit(access->after.content)) {
-        const struct tdm_unit *unit = &model->units[access->after.layer];
-        for (uint32_t t = 0; t < unit->tensor_count && right; t++) {
-            piece.tensor = &model->tensors[unit->first_tensor + t];
-            uint64_t at = piece.tensor->offset * size;
-            if (has_tensor(access, piece.tensor))
-                right = compare_piece(w, op, slack, &piece, buffer->dtype, due + at, got + at,
-                                      piece.tensor->elements);
-        }
-    } else if (op->kind == TDM_OP_ATTENTION) {
-        uint64_t lse = tdm_lse_offset(schedule, op->tokens);
-        uint64_t rows = op->tokens * model->query_heads;
-        right =
-            compare_piece(w, op, slack, &piece, buffer->dtype, due, got, rows * model->head_dim);
-        piece.lse = true;
-        right = right &&
-                compare_piece(w, op, slack, &piece, TDM_DTYPE_FP32, due + lse, got + lse, rows);
-    } else {
-        right = compare_piece(w, op, slack, &piece, buffer->dtype, due, got,
-                              worked_bytes(op, access, buffer) / size);
-    }
-    if (right && memcmp(due, got, buffer->slot_bytes) != 0) {
-        note_wrong(w, op, "operand %u slot %u was written where it should not be", number, slot);
+    for (uint32_t i = 0; i < count && right; i++)
+        right = compare_piece(w, launch->op, slack, &written[i], due + written[i].offset,
+                              got + written[i].offset);
+    if (right && memcmp(due, got, operand->slot_bytes) != 0) {
+        note_wrong(w, launch->op, "operand %u slot %u was written where it should not be", number,
+                   slot);
         right = false;
     }
     return right;
@@ -345,72 +303,100 @@ static const char *buffer_at(const struct walk *w, enum tdm_place place, uint64_
     return "no buffer";
 }
 
-/* Compares bytes that must be the same, and makes them so. */
-static enum tdm_status compare_bytes(struct walk *w, const struct tdm_op *op, enum tdm_place place,
-                                     uint64_t offset, uint64_t bytes, bool *right,
-                                     struct tdm_error *err)
-{
-    const unsigned char *due = (const unsigned char *)w->cpu.base[place] + offset;
-    uint64_t at = 0;
-    enum tdm_status status = download(w, place, offset, bytes, err);
-    if (status != TDM_OK || memcmp(due, w->seen, bytes) == 0)
-        return status;
-    while (due[at] == w->seen[at])
-        at++;
-    note_wrong(w, op, "byte %llu of the %s was changed, of %s, which is not its own",
-               (unsigned long long)(offset + at), tdm_place_name(place),
-               buffer_at(w, place, offset + at));
-    *right = false;
-    return upload(w, place, offset, bytes, err);
-}
+/* What the other backend has in an operand and on both sides of it. */
+struct seen {
+    enum tdm_place place;
+    uint64_t first, end;    /* bytes of the operand in the arena */
+    uint64_t offset, bytes; /* with its neighbours */
+    unsigned char *data;
+};
 
-/* Bytes on both sides of what an op wrote. */
-static enum tdm_status compare_neighbours(struct walk *w, const struct tdm_op *op,
-                                          const struct tdm_access *access, bool *right,
-                                          struct tdm_error *err)
+/* Copies of all operands that an op wrote, before any of them is compared. */
+static enum tdm_status see_operands(struct walk *w, const struct tdm_op *op,
+                                    struct seen seen[TDM_OPERANDS], struct tdm_error *err)
 {
-    const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
-    uint64_t first = offset_of(buffer, access->first_slot);
-    uint64_t end = first + access->slots * buffer->slot_bytes;
-    uint64_t before = first < NEIGHBOUR_BYTES ? first : NEIGHBOUR_BYTES;
-    enum tdm_status status =
-        compare_bytes(w, op, buffer->place, first - before, before, right, err);
-    if (status == TDM_OK) /* there is a guard behind all buffers */
-        status = compare_bytes(w, op, buffer->place, end, NEIGHBOUR_BYTES, right, err);
+    unsigned char *at = w->seen;
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++) {
+        const struct tdm_access *access = &op->access[i];
+        seen[i] = (struct seen){0};
+        if (!tdm_is_written(access))
+            continue;
+        const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
+        struct seen *x = &seen[i];
+        x->place = buffer->place;
+        x->first = offset_of(buffer, access->first_slot);
+        x->end = x->first + access->slots * buffer->slot_bytes;
+        x->offset = x->first < NEIGHBOUR_BYTES ? 0 : x->first - NEIGHBOUR_BYTES;
+        x->bytes = x->end + NEIGHBOUR_BYTES - x->offset; /* a guard is behind all buffers */
+        x->data = at;
+        at += x->bytes;
+        status = download(w, x->place, x->offset, x->bytes, x->data, err);
+    }
     return status;
 }
 
+static bool is_operand(const struct seen seen[TDM_OPERANDS], uint32_t count, enum tdm_place place,
+                       uint64_t offset)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (seen[i].data != NULL && seen[i].place == place && offset >= seen[i].first &&
+            offset < seen[i].end)
+            return true;
+    return false;
+}
+
+/* Bytes of an arena that must be the same; true if they are. */
+static bool compare_bytes(struct walk *w, const struct tdm_op *op, enum tdm_place place,
+                          uint64_t offset, uint64_t bytes, const unsigned char *got,
+                          const struct seen seen[TDM_OPERANDS])
+{
+    const unsigned char *due = (const unsigned char *)w->cpu.base[place] + offset;
+    if (memcmp(due, got, bytes) == 0)
+        return true;
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (due[i] == got[i] || is_operand(seen, op->access_count, place, offset + i))
+            continue;
+        note_wrong(w, op, "byte %llu of the %s was changed, of %s, which is not its own",
+                   (unsigned long long)(offset + i), tdm_place_name(place),
+                   buffer_at(w, place, offset + i));
+        return false;
+    }
+    return true;
+}
+
 /* Compares all that an op may have written, and gives the other backend what the cpu has. */
-static enum tdm_status compare_op(struct walk *w, const struct tdm_op *op,
+static enum tdm_status compare_op(struct walk *w, const struct tdm_launch *launch,
                                   const struct tdm_slack *slack, struct tdm_error *err)
 {
+    const struct tdm_op *op = launch->op;
     struct tdm_lockstep_kind *kind = &w->lockstep->kinds[op->kind];
-    enum tdm_status status = TDM_OK;
+    struct seen seen[TDM_OPERANDS];
     bool right = true;
     kind->ops++;
+    enum tdm_status status = see_operands(w, op, seen, err);
     for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++) {
-        const struct tdm_access *access = &op->access[i];
-        if (!writes(access))
+        const struct seen *x = &seen[i];
+        if (x->data == NULL)
             continue;
-        const struct tdm_buffer *buffer = &w->program->buffers[access->buffer];
-        uint64_t first = offset_of(buffer, access->first_slot);
-        uint64_t bytes = access->slots * buffer->slot_bytes;
-        status = download(w, buffer->place, first, bytes, err);
-        if (status != TDM_OK ||
-            memcmp(w->seen, (unsigned char *)w->cpu.base[buffer->place] + first, bytes) == 0) {
-            kind->elements += access->bytes / tdm_dtype_bytes(buffer->dtype);
-            kind->bounded += access->bytes / tdm_dtype_bytes(buffer->dtype);
+        const unsigned char *due = (const unsigned char *)w->cpu.base[x->place] + x->offset;
+        uint64_t bytes = x->end - x->first, margin = x->first - x->offset;
+        if (memcmp(due, x->data, x->bytes) == 0) {
+            kind->elements += op->access[i].bytes / tdm_dtype_bytes(launch->operand[i].dtype);
+            kind->bounded += op->access[i].bytes / tdm_dtype_bytes(launch->operand[i].dtype);
             continue;
         }
-        for (uint32_t slot = 0; slot < access->slots; slot++)
-            right =
-                compare_slot(w, op, slack, i, slot, w->seen + slot * buffer->slot_bytes) && right;
-        status = upload(w, buffer->place, first, bytes, err);
+        right = compare_bytes(w, op, x->place, x->offset, margin, x->data, seen) && right;
+        right = compare_bytes(w, op, x->place, x->end, x->bytes - margin - bytes,
+                              x->data + margin + bytes, seen) &&
+                right;
+        for (uint32_t slot = 0; slot < op->access[i].slots; slot++)
+            right = compare_slot(w, launch, slack, i, slot,
+                                 x->data + margin + slot * launch->operand[i].slot_bytes) &&
+                    right;
+        status = upload(w, x->place, x->offset, x->bytes, err);
         w->unseen_bytes += bytes;
     }
-    for (uint32_t i = 0; i < op->access_count && status == TDM_OK; i++)
-        if (writes(&op->access[i]))
-            status = compare_neighbours(w, op, &op->access[i], &right, err);
     kind->wrong += !right;
     return status;
 }
@@ -419,14 +405,20 @@ static enum tdm_status compare_op(struct walk *w, const struct tdm_op *op,
 static enum tdm_status compare_arenas(struct walk *w, const struct tdm_op *op,
                                       struct tdm_error *err)
 {
+    const struct seen none[TDM_OPERANDS] = {{0}};
     enum tdm_status status = TDM_OK;
-    bool right = true;
     w->unseen_bytes = 0;
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
-        if (w->cpu.base[place] != NULL)
-            status =
-                compare_bytes(w, op, (enum tdm_place)place, 0, w->cpu.bytes[place], &right, err);
-    w->lockstep->kinds[op->kind].wrong += !right;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        uint64_t bytes = w->cpu.bytes[place];
+        if (w->cpu.base[place] == NULL)
+            continue;
+        status = download(w, (enum tdm_place)place, 0, bytes, w->seen, err);
+        if (status != TDM_OK ||
+            compare_bytes(w, op, (enum tdm_place)place, 0, bytes, w->seen, none))
+            continue;
+        w->lockstep->kinds[op->kind].wrong++;
+        status = upload(w, (enum tdm_place)place, 0, bytes, err);
+    }
     return status;
 }
 
@@ -460,7 +452,7 @@ static enum tdm_status run_op(struct walk *w, const struct tdm_op *op, struct td
     if (status == TDM_OK)
         status = tdm_slack_begin(&slack, &before, &w->cpu, err);
     if (status == TDM_OK)
-        status = compare_op(w, op, &slack, err);
+        status = compare_op(w, &of_cpu, &slack, err);
     tdm_slack_end(&slack);
     if (status == TDM_OK && w->unseen_bytes * 8 > w->cpu.bytes[TDM_DEVICE])
         status = compare_arenas(w, op, err);
@@ -482,7 +474,7 @@ static enum tdm_status open_walk(struct walk *w, const struct tdm_schedule *sche
                                  const struct tdm_backend *backend, struct tdm_error *err)
 {
     const struct tdm_backend *cpu;
-    uint64_t most = 0;
+    uint64_t all = 0;
     enum tdm_status status = tdm_backend_find("cpu", &cpu, err);
     if (status == TDM_OK)
         status = tdm_program_lower(schedule, &w->program, err);
@@ -492,10 +484,9 @@ static enum tdm_status open_walk(struct walk *w, const struct tdm_schedule *sche
     for (int place = 0; place < TDM_PLACES; place++) {
         if (w->program->arena_bytes[place] > 0)
             w->program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
-        if (w->program->arena_bytes[place] > most)
-            most = w->program->arena_bytes[place];
+        all += w->program->arena_bytes[place];
     }
-    w->seen = malloc(most);
+    w->seen = malloc(all + TDM_OPERANDS * 2 * NEIGHBOUR_BYTES);
     if (w->seen == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a copy of the arena");
     status = tdm_arenas_take(cpu, 1, programs, &w->cpu, err);

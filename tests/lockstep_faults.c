@@ -5,10 +5,10 @@
  * operand, values rounded too narrowly; and last bits that differ must pass.
  */
 #include "executor/backends.h"
-#include "schedule/operands.h"
 #include "tests/backend_cases.h"
 #include "tests/lockstep.h"
 #include "tests/random_schedule.h"
+#include "tests/written.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,13 +21,14 @@
 #include <string.h>
 
 #define BASE_SEED 71000u
+#define BEYOND_BYTES 4
 
 enum fault {
     NO_FAULT,
     LAST_BITS, /* of all elements: no fault */
     OFF,       /* the largest element */
     UNWRITTEN, /* the first element */
-    BEYOND,    /* the byte behind the last slot */
+    BEYOND,    /* bytes behind the last slot */
     NARROW,    /* fp32 rounded to bf16 */
     FAULTS
 };
@@ -42,7 +43,7 @@ static struct {
     uint32_t done;
 } planted;
 
-/* What the op wrote in an operand: all of a slot, or the first tensor of a part. */
+/* What the op wrote first in an operand. */
 struct target {
     unsigned char *data;
     enum tdm_dtype dtype;
@@ -52,26 +53,15 @@ struct target {
 
 static bool find_target(const struct tdm_launch *launch, uint32_t number, struct target *target)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
-    const struct tdm_access *access = &launch->op->access[number];
     const struct tdm_operand *operand = &launch->operand[number];
-    if (access->buffer == TDM_NONE || access->mode == TDM_READ)
+    struct tdm_written written[TDM_WRITTEN_MOST];
+    if (!tdm_is_written(&launch->op->access[number]) ||
+        tdm_list_written(launch, number, 0, written) == 0)
         return false;
-    uint64_t size = tdm_dtype_bytes(operand->dtype), bytes = operand->slots * operand->slot_bytes;
-    *target = (struct target){operand->data, operand->dtype, operand->slot_bytes / size, bytes};
-    if (!tdm_content_is_of_unit(access->after.content))
-        return true;
-    const struct tdm_unit *unit = &model->units[access->after.layer];
-    for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
-        if (access->part != TDM_PART_ALL && tdm_part_of(tensor->role) != access->part)
-            continue;
-        target->data += tensor->offset * size;
-        target->bytes -= tensor->offset * size;
-        target->elements = tensor->elements;
-        return true;
-    }
-    return false;
+    *target = (struct target){(unsigned char *)operand->data + written[0].offset, written[0].dtype,
+                              written[0].elements,
+                              operand->slots * operand->slot_bytes - written[0].offset};
+    return true;
 }
 
 static float get(const struct target *target, uint64_t i)
@@ -126,7 +116,7 @@ static bool spoil(const struct target *target, const unsigned char *before)
         memset(target->data, 0xff, tdm_dtype_bytes(target->dtype));
         return true;
     case BEYOND:
-        target->data[target->bytes] ^= 1;
+        memset(target->data + target->bytes, 0x5a, BEYOND_BYTES); /* may be the next operand */
         return true;
     case NARROW:
         for (uint64_t i = 0; i < target->elements && target->dtype == TDM_DTYPE_FP32; i++) {

@@ -11,6 +11,7 @@
 #define UNIT 0x1p-24 /* of fp32, half a unit in the last place of 1 */
 #define BF16_UNIT 0x1p-8
 #define EXACT (-1.0)
+#define LEAST_EXP 2e-35 /* exponentials below it are 0 on the cpu: executor/cpu/exp.h */
 
 /* Relative to the sum of the terms' sizes. */
 static double sum_error(double terms)
@@ -145,8 +146,15 @@ static uint64_t column_of(const struct tdm_product_part *part, const struct tdm_
     return column;
 }
 
+/* What rounding a product to bf16 before it is added to something adds: some of cuBLASLt's kernels round
+ * both the product and the sum, where the result is bf16. */
+static double rounded_before(enum tdm_dtype result, double due, double addend)
+{
+    return result == TDM_DTYPE_BF16 ? BF16_UNIT / 2 * fabs(due - addend) : 0;
+}
+
 static double of_product(const struct tdm_slack *slack, const struct tdm_tensor *tensor,
-                         uint64_t element)
+                         uint64_t element, double due)
 {
     const struct tdm_product_part *part = &slack->part;
     const struct tdm_launch *launch = slack->launch;
@@ -159,25 +167,25 @@ static double of_product(const struct tdm_slack *slack, const struct tdm_tensor 
     case TDM_OP_PRODUCT:
         column = element % part->outputs;
         size = first[element / part->outputs] * second[column];
-        if (operand[3].data != NULL)
-            size += fabs(value_at(&operand[3], element));
+        before = operand[3].data != NULL ? value_at(&operand[3], element) : 0;
         for (uint32_t i = 0; i < part->count; i++) {
             if (part->bias[i] != NULL && column < part->matrix[i]->rows)
-                size += fabs(value_at(&operand[1], part->bias[i]->offset + column));
+                before = value_at(&operand[1], part->bias[i]->offset + column);
             column -= column < part->matrix[i]->rows ? column : part->matrix[i]->rows;
         }
-        return slack->relative * size;
+        break;
     case TDM_OP_PRODUCT_GRAD_INPUT:
         size = first[element / part->inputs] * second[element % part->inputs];
         before = adds(&operand[2]) ? value_at(&operand[2], element) : 0;
-        return slack->relative * (size + fabs(before));
+        break;
     default:
         column = column_of(part, tensor, &is_bias);
         before = adds(&operand[2]) ? value_at(&operand[2], tensor->offset + element) : 0;
         size = is_bias ? slack->array[BIAS_SUMS][column + element]
                        : first[element % part->inputs] * second[column + element / part->inputs];
-        return slack->relative * (size + fabs(before));
     }
+    return slack->relative * (size + fabs(before)) +
+           (before != 0 ? rounded_before(operand[2].dtype, due, before) : 0);
 }
 
 /* ---- norms ---- */
@@ -225,7 +233,7 @@ static bool begin_norm_grad(struct tdm_slack *slack)
     return true;
 }
 
-static double of_norm_grad(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+static double of_norm_grad(const struct tdm_slack *slack, const struct tdm_written *piece,
                            uint64_t element)
 {
     const struct tdm_operand *operand = slack->launch->operand;
@@ -360,7 +368,7 @@ static bool begin_turn(struct tdm_slack *slack)
     return true;
 }
 
-static double of_turn(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+static double of_turn(const struct tdm_slack *slack, const struct tdm_written *piece,
                       uint64_t element)
 {
     const struct tdm_schedule *schedule = slack->launch->program->schedule;
@@ -550,7 +558,7 @@ static bool begin_attention(struct tdm_slack *slack, struct tdm_error *err)
     return !back || find_key_sums(slack, &x, err);
 }
 
-static double of_attention(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+static double of_attention(const struct tdm_slack *slack, const struct tdm_written *piece,
                            uint64_t element)
 {
     struct heads x = heads_of(slack);
@@ -566,7 +574,7 @@ static double of_attention(const struct tdm_slack *slack, const struct tdm_slack
     return relative * slack->array[VALUES][g * x.dim + element % x.dim];
 }
 
-static double of_attention_grad(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+static double of_attention_grad(const struct tdm_slack *slack, const struct tdm_written *piece,
                                 uint64_t element)
 {
     const struct tdm_program *program = slack->launch->program;
@@ -699,7 +707,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     for (uint64_t v = 0; v < x->entries; v++) {
         double p = exp(logits[v] - most) / sum;
         double exponent = (16 + 4 * fabs(logits[v] - most)) * UNIT;
-        gradients[v] = x->per_token * (p * (slacks[v] + mean + exponent) +
+        gradients[v] = x->per_token * (p * (slacks[v] + mean + exponent) + LEAST_EXP +
                                        (v == target ? 16 * UNIT * fabs(1 - p) : 0));
         logits[v] = x->per_token * (v == target ? fabs(1 - p) : p); /* the gradient's size */
         if (x->narrow)
@@ -812,7 +820,7 @@ static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64
     return element % 3 == 1 ? (2 * most + sum_error((double)x->entries)) * fabs(due) : most;
 }
 
-static double of_head(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+static double of_head(const struct tdm_slack *slack, const struct tdm_written *piece,
                       uint64_t element, double due)
 {
     const struct tdm_op *op = slack->launch->op;
@@ -888,7 +896,7 @@ void tdm_slack_end(struct tdm_slack *slack)
     *slack = (struct tdm_slack){0};
 }
 
-double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_written *piece,
                     uint64_t element, double due)
 {
     const struct tdm_launch *launch = slack->launch;
@@ -896,7 +904,7 @@ double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_slack_piece 
     case TDM_OP_PRODUCT:
     case TDM_OP_PRODUCT_GRAD_INPUT:
     case TDM_OP_PRODUCT_GRAD_WEIGHT:
-        return of_product(slack, piece->tensor, element);
+        return of_product(slack, piece->tensor, element, due);
     case TDM_OP_NORM:
         return sum_error((double)model_of(slack)->hidden) * fabs(due);
     case TDM_OP_NORM_GRAD:

@@ -16,6 +16,7 @@
 
 #include "executor/arenas.h"
 #include "executor/products.h"
+#include "tests/written.h"
 
 #define TDM_SLACK_ARRAYS 8
 
@@ -27,21 +28,14 @@ struct tdm_slack {
     struct tdm_product_part part;    /* of a product */
 };
 
-/* A run of elements of one dtype in a written operand. */
-struct tdm_slack_piece {
-    uint32_t operand, slot;
-    const struct tdm_tensor *tensor; /* in buffers of units; elements count from its first */
-    bool lse;                        /* the LSE behind an attention output */
-};
-
 /* Prepares for an op. The caller ends it, also after a failure. */
 enum tdm_status tdm_slack_begin(struct tdm_slack *slack, const struct tdm_launch *launch,
                                 const struct tdm_arenas *cpu, struct tdm_error *err);
 void tdm_slack_end(struct tdm_slack *slack);
 
-/* Slack of an element, of which the cpu has `due`; negative: the bits must be the same; infinite: nobody
+/* Slack of an element of a piece, of which the cpu has `due`; negative: the bits must be the same; infinite: nobody
  * reads it. */
-double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_slack_piece *piece,
+double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_written *piece,
                     uint64_t element, double due);
 
 #endif

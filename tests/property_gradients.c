@@ -14,16 +14,14 @@
  * random numbers. Arenas must not be touched beyond the plan.
  */
 #include "base/dtype.h"
-#include "executor/arenas.h"
+#include "executor/backends.h"
 #include "executor/random.h"
-#include "executor/state.h"
 #include "executor/stochastic.h"
-#include "executor/walk.h"
 #include "schedule/learning_rate.h"
-#include "schedule/validate.h"
 #include "tests/bf16.h"
 #include "tests/random_schedule.h"
 #include "tests/reference/reference.h"
+#include "tests/run_steps.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,8 +34,6 @@
 #include <string.h>
 
 #define BOUND 1e-4 /* relative error of a loss and of each tensor */
-#define STEPS 3    /* with an optimizer */
-#define GUARD_BYTES 65536u
 /* Where ops pass bf16 to each other too, fp32 and double agree but for values that lie so near a boundary
  * that they are rounded to different sides of it. Often there is none, or its effect ends with it (in a
  * gradient), and errors are those of fp32. An activation, though, moves all that follow from it, more of
@@ -57,45 +53,17 @@
 #define ROUNDED_BOUND 5e-3
 #define BASE_SEED 20261121u
 
-/* What an execution leaves after each step. */
-enum what { VALUES /* gradients, or masters */, MOMENT1, MOMENT2, WHATS };
-
-struct outcome {
-    double losses[STEPS], norms[STEPS];
-    uint32_t steps;
-    size_t count;  /* elements of all units, which lie one after the other */
-    float *values; /* [STEPS][WHATS][count] */
-};
-
-static float *values_of(const struct outcome *outcome, uint32_t step, enum what what)
-{
-    return outcome->values + ((size_t)step * WHATS + (size_t)what) * outcome->count;
-}
-
 struct data {
-    const struct tdm_model *model;
-    float *weights; /* all units */
-    size_t count;
-    int32_t *inputs, *targets;
-    uint64_t tokens;
+    struct tdm_step_data step;
     uint64_t *lengths; /* of all documents; to the reference each is a sequence of its own */
     uint32_t length_count;
     unsigned char *cuts; /* [tokens]: enum tdm_reference_cut */
 };
 
-static size_t unit_elements(const struct tdm_model *model)
-{
-    size_t count = 0;
-    for (uint32_t unit = 0; unit < model->unit_count; unit++)
-        count += model->units[unit].elements;
-    return count;
-}
-
-/* Lengths of all documents, and no target where one ends inside its sequence. */
+/* Lengths of all documents. */
 static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
 {
-    uint64_t row = 0;
-    data->lengths = calloc(data->tokens, sizeof(*data->lengths));
+    data->lengths = calloc(data->step.tokens, sizeof(*data->lengths));
     assert_non_null(data->lengths);
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
         const struct tdm_sequence *sequence = &schedule->sequences[s];
@@ -104,9 +72,6 @@ static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
             uint64_t start = d == 0 ? 0 : sequence->document_starts[d];
             uint64_t end = last ? sequence->tokens : sequence->document_starts[d + 1];
             data->lengths[data->length_count++] = end - start;
-            row += end - start;
-            if (!last)
-                data->targets[row - 1] = -1;
         }
     }
 }
@@ -115,7 +80,7 @@ static void draw_lengths(struct data *data, const struct tdm_schedule *schedule)
 static void find_cuts(struct data *data, const struct tdm_schedule *schedule)
 {
     uint64_t row = 0;
-    data->cuts = calloc(data->tokens, 1);
+    data->cuts = calloc(data->step.tokens, 1);
     assert_non_null(data->cuts);
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         for (uint64_t token = 0; token < schedule->sequences[s].tokens; token++, row++) {
@@ -127,169 +92,19 @@ static void find_cuts(struct data *data, const struct tdm_schedule *schedule)
         }
 }
 
-/* Weights around those of a trained model: norms about 1, biases small, matrices such that activations
- * neither vanish nor explode. */
 static void draw_data(struct data *data, const struct tdm_schedule *schedule, uint64_t seed)
 {
-    const struct tdm_model *model = schedule->model;
-    struct tdm_dice dice;
-    tdm_dice_seed(&dice, seed ^ 0xda7a);
-    bool alone = schedule->dtypes.weights == TDM_DTYPE_BF16 &&
-                 schedule->dtypes.master == TDM_DTYPE_NONE; /* nothing is wider than the weights */
-    *data = (struct data){.model = model};
-    data->count = unit_elements(model);
-    data->weights = calloc(data->count, sizeof(float));
-    data->tokens = tdm_schedule_tokens(schedule);
-    data->inputs = calloc(data->tokens, sizeof(int32_t));
-    data->targets = calloc(data->tokens, sizeof(int32_t));
-    assert_non_null(data->weights);
-    assert_non_null(data->inputs);
-    assert_non_null(data->targets);
-
-    float *at = data->weights;
-    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
-        for (uint32_t t = 0; t < model->units[unit].tensor_count; t++) {
-            const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + t];
-            bool matrix = tensor->rows > 1;
-            bool norm = tdm_role_is_norm(tensor->role);
-            double scale = matrix ? 1.0 / sqrt((double)tensor->columns) : 0.1;
-            for (uint64_t i = 0; i < tensor->elements; i++) {
-                double uniform = (double)(tdm_dice_next(&dice) >> 11) * 0x1p-53 * 2 - 1;
-                double value = (norm ? 1.0 : 0.0) + 1.7 * scale * uniform;
-                if (tensor->role == TDM_ROLE_EMBEDDING) /* no row of which the norm is nearly 0 */
-                    value = uniform + (uniform < 0 ? -0.5 : 0.5);
-                if (alone)
-                    value = bf16_nearest(value);
-                at[tensor->offset + i] = (float)value;
-            }
-        }
-        at += model->units[unit].elements;
-    }
-    for (uint64_t i = 0; i < data->tokens; i++) {
-        data->inputs[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
-        data->targets[i] = (int32_t)tdm_dice_roll(&dice, 0, model->vocabulary - 1);
-    }
+    *data = (struct data){0};
+    assert_true(tdm_step_data_draw(&data->step, schedule, seed));
     draw_lengths(data, schedule);
     find_cuts(data, schedule);
 }
 
 static void free_data(struct data *data)
 {
-    free(data->weights);
+    tdm_step_data_free(&data->step);
     free(data->cuts);
     free(data->lengths);
-    free(data->inputs);
-    free(data->targets);
-}
-
-/* ---- on the cpu backend ---- */
-
-static enum tdm_status write_all(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                                 const struct data *data, struct tdm_error *err)
-{
-    enum tdm_status status = TDM_OK;
-    const float *at = data->weights;
-    for (uint32_t unit = 0; unit < data->model->unit_count && status == TDM_OK; unit++) {
-        status = tdm_state_write(arenas, program, unit, at, err);
-        at += data->model->units[unit].elements;
-    }
-    return status;
-}
-
-/* What is compared of a step: its gradients, or the weights after all steps. */
-static bool leaves_gradients(const struct tdm_schedule *schedule)
-{
-    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
-}
-
-static bool updates(const struct tdm_schedule *schedule)
-{
-    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
-}
-
-static enum tdm_status read_all(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                                uint32_t step, struct outcome *outcome, struct tdm_error *err)
-{
-    const struct tdm_schedule *schedule = program->schedule;
-    bool gradients = leaves_gradients(schedule);
-    enum tdm_status status = TDM_OK;
-    float *at = values_of(outcome, step, VALUES);
-    for (int what = 0; what < WHATS; what++)
-        for (uint32_t unit = 0; unit < schedule->model->unit_count && status == TDM_OK; unit++) {
-            if (what != VALUES)
-                status = tdm_state_read_moment(arenas, program, unit, what == MOMENT2, at, err);
-            else if (gradients)
-                status = tdm_state_read_gradient(arenas, program, unit, at, err);
-            else
-                status = tdm_state_read_weights(arenas, program, unit, at, err);
-            at += schedule->model->units[unit].elements;
-        }
-    return status;
-}
-
-/* Nothing beyond the planned bytes was touched; the arena is larger. */
-static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
-                                    const uint64_t planned_bytes[TDM_PLACES], struct tdm_error *err)
-{
-    for (int place = 0; place < TDM_PLACES; place++) {
-        uint64_t touched, highest;
-        enum tdm_status status =
-            tdm_arenas_scan(arenas, (enum tdm_place)place, &touched, &highest, err);
-        if (status != TDM_OK)
-            return status;
-        if (highest > planned_bytes[place])
-            return tdm_fail(err, TDM_INTERNAL, "bytes touched up to %llu, %llu planned",
-                            (unsigned long long)highest, (unsigned long long)planned_bytes[place]);
-    }
-    return TDM_OK;
-}
-
-static enum tdm_status execute(const struct tdm_schedule *schedule, const struct data *data,
-                               uint64_t seed, struct outcome *outcome, struct tdm_error *err)
-{
-    const struct tdm_backend *backend;
-    struct tdm_program *program = NULL;
-    struct tdm_arenas arenas = {0};
-    struct tdm_walk *walk = NULL;
-    uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
-    uint64_t planned_bytes[TDM_PLACES] = {0};
-
-    enum tdm_status status = tdm_backend_find("cpu", &backend, err);
-    if (status == TDM_OK)
-        status = tdm_program_lower(schedule, &program, err);
-    if (status == TDM_OK)
-        status = tdm_program_validate(program, no_limit, err);
-    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        planned_bytes[place] = program->arena_bytes[place];
-        program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
-    }
-    if (status == TDM_OK)
-        status =
-            tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
-    if (status == TDM_OK)
-        status = tdm_walk_new(program, &arenas, &walk, err);
-    if (status == TDM_OK)
-        status = tdm_arenas_fill(&arenas, err);
-    if (status == TDM_OK)
-        status = write_all(&arenas, program, data, err);
-    if (status == TDM_OK)
-        status = tdm_state_write_tokens(&arenas, program, data->inputs, data->targets, err);
-    outcome->steps = updates(schedule) ? STEPS : 1;
-    for (uint32_t i = 0; i < outcome->steps && status == TDM_OK; i++) {
-        struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
-        status = tdm_walk_step(walk, &step, NULL, NULL, err);
-        if (status == TDM_OK)
-            status =
-                tdm_state_read_loss(&arenas, program, &outcome->losses[i], &outcome->norms[i], err);
-        if (status == TDM_OK)
-            status = read_all(&arenas, program, i, outcome, err);
-    }
-    if (status == TDM_OK)
-        status = check_arenas(&arenas, planned_bytes, err);
-    tdm_walk_free(walk);
-    tdm_arenas_release(&arenas);
-    tdm_program_free(program);
-    return status;
 }
 
 /* ---- against the reference ---- */
@@ -321,18 +136,18 @@ static double relative(double value, double reference)
     return fabs(value - reference) / fmax(fabs(reference), 1e-3);
 }
 
-static const double *due_of(struct tdm_reference *reference, enum what what, bool gradients,
+static const double *due_of(struct tdm_reference *reference, enum tdm_left what, bool gradients,
                             uint32_t unit)
 {
-    if (what != VALUES)
-        return tdm_reference_moments(reference, unit, what == MOMENT2);
+    if (what != TDM_LEFT_VALUES)
+        return tdm_reference_moments(reference, unit, what == TDM_LEFT_MOMENT2);
     return gradients ? tdm_reference_gradients(reference, unit)
                      : tdm_reference_masters(reference, unit);
 }
 
 /* Root mean square over all elements of what is compared. */
 static double typical(const struct tdm_model *model, struct tdm_reference *reference,
-                      enum what what, bool gradients)
+                      enum tdm_left what, bool gradients)
 {
     double squares = 0, elements = 0;
     for (uint32_t unit = 0; unit < model->unit_count; unit++) {
@@ -348,7 +163,7 @@ static double typical(const struct tdm_model *model, struct tdm_reference *refer
  * a sequence of one token) has no relative error: below 3% of what is typical for the model
  * that is what counts. */
 static void compare_tensors(const struct tdm_model *model, const float *at,
-                            struct tdm_reference *reference, enum what what, bool gradients,
+                            struct tdm_reference *reference, enum tdm_left what, bool gradients,
                             struct worst *worst)
 {
     double least = 3e-2 * typical(model, reference, what, gradients);
@@ -377,7 +192,8 @@ static void compare_tensors(const struct tdm_model *model, const float *at,
 
 /* Values that were rounded to bf16: few differ, and none by more than roundings can do. */
 static void compare_rounded(const struct tdm_model *model, const float *at,
-                            struct tdm_reference *reference, enum what what, struct worst *worst)
+                            struct tdm_reference *reference, enum tdm_left what,
+                            struct worst *worst)
 {
     double usual = typical(model, reference, what, false), other = 0, elements = 0;
     double least = BOUND * usual, usual_unit = bf16_unit(4 * usual);
@@ -482,25 +298,25 @@ static void clip(struct tdm_reference *reference, const struct tdm_model *model,
 /* Compares step by step. Each begins where the executor's last one ended: one value that was rounded
  * to another neighbour changes all gradients of the next step a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
-                    const struct outcome *outcome, bool mixed, struct worst *worst)
+                    const struct tdm_steps *outcome, bool mixed, struct worst *worst)
 {
     const struct tdm_model *model = schedule->model;
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
     const struct tdm_optimizer_settings *o = &schedule->optimizer;
     struct stores stores = {.dtypes = dtypes, .seed = seed};
-    bool gradients = leaves_gradients(schedule);
+    bool gradients = tdm_steps_leave_gradients(schedule);
     bool alone =
         !gradients && dtypes->weights == TDM_DTYPE_BF16 && dtypes->master == TDM_DTYPE_NONE;
     struct tdm_reference *reference;
     struct tdm_error err;
     assert_int_equal(tdm_reference_new(model, &reference, &err), TDM_OK);
     tdm_reference_set_rounding(reference, round_stored, &stores, data->cuts);
-    set_state(reference, model, &stores, data->weights, NULL, NULL);
+    set_state(reference, model, &stores, data->step.weights, NULL, NULL);
     for (uint32_t i = 0; i < outcome->steps; i++) {
         double loss;
         assert_int_equal(tdm_reference_step(reference, data->length_count, data->lengths,
-                                            (const uint32_t *)data->inputs,
-                                            (const uint32_t *)data->targets, &loss, &err),
+                                            (const uint32_t *)data->step.inputs,
+                                            (const uint32_t *)data->step.targets, &loss, &err),
                          TDM_OK);
         double norm = tdm_reference_gradient_norm(reference, 0, model->unit_count);
         double error = relative(outcome->losses[i], loss);
@@ -512,30 +328,24 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
         clip(reference, model, o);
         stores.step = i + 1;
         double rate = tdm_learning_rate(o, i + 1);
-        if (updates(schedule) && o->kind == TDM_OPTIMIZER_SGD)
+        if (tdm_steps_update(schedule) && o->kind == TDM_OPTIMIZER_SGD)
             tdm_reference_sgd(reference, rate, o->weight_decay);
-        else if (updates(schedule))
+        else if (tdm_steps_update(schedule))
             tdm_reference_adamw(reference, i + 1, rate, o->beta1, o->beta2, o->epsilon,
                                 o->weight_decay);
-        for (int what = 0; what < WHATS; what++) {
-            const float *values = values_of(outcome, i, (enum what)what);
-            bool rounded = what == VALUES ? alone : dtypes->moments == TDM_DTYPE_BF16;
+        for (int what = 0; what < TDM_LEFTS; what++) {
+            const float *values = tdm_steps_values(outcome, i, (enum tdm_left)what);
+            bool rounded = what == TDM_LEFT_VALUES ? alone : dtypes->moments == TDM_DTYPE_BF16;
             if (rounded && !mixed) /* if mixed, gradients may differ by more than what they flip */
-                compare_rounded(model, values, reference, (enum what)what, worst);
+                compare_rounded(model, values, reference, (enum tdm_left)what, worst);
             else
-                compare_tensors(model, values, reference, (enum what)what, gradients, worst);
+                compare_tensors(model, values, reference, (enum tdm_left)what, gradients, worst);
         }
-        set_state(reference, model, &stores, values_of(outcome, i, VALUES),
-                  values_of(outcome, i, MOMENT1), values_of(outcome, i, MOMENT2));
+        set_state(reference, model, &stores, tdm_steps_values(outcome, i, TDM_LEFT_VALUES),
+                  tdm_steps_values(outcome, i, TDM_LEFT_MOMENT1),
+                  tdm_steps_values(outcome, i, TDM_LEFT_MOMENT2));
     }
     tdm_reference_free(reference);
-}
-
-static bool same_bits(const struct outcome *a, const struct outcome *b)
-{
-    return memcmp(a->losses, b->losses, a->steps * sizeof(double)) == 0 &&
-           memcmp(a->norms, b->norms, a->steps * sizeof(double)) == 0 &&
-           memcmp(a->values, b->values, (size_t)a->steps * WHATS * a->count * sizeof(float)) == 0;
 }
 
 static void note(const struct worst *here, struct tally *tally)
@@ -552,14 +362,6 @@ static void note(const struct worst *here, struct tally *tally)
     }
 }
 
-static struct outcome new_outcome(const struct data *data)
-{
-    struct outcome outcome = {.count = data->count,
-                              .values = calloc(STEPS * WHATS * data->count, sizeof(float))};
-    assert_non_null(outcome.values);
-    return outcome;
-}
-
 /* One case, noted in tally[mixed]; the failure's text goes to stderr with the seed. */
 static bool run_case(uint64_t seed, struct tally tally[2])
 {
@@ -573,6 +375,7 @@ static bool run_case(uint64_t seed, struct tally tally[2])
         .optimizer = gradients ? TDM_RANDOM_NO_OPTIMIZER : TDM_RANDOM_UPDATES,
         .pass = seed % 9 == 4 ? TDM_RANDOM_EVALUATE : TDM_RANDOM_TRAIN,
         .max_tokens = seed % 8 == 5 ? 300 : 64};
+    const struct tdm_backend *cpu = &tdm_cpu_backend;
     struct tdm_schedule *schedule = NULL, *variant = NULL;
     struct tdm_error err = {0};
     char text[512];
@@ -586,17 +389,17 @@ static bool run_case(uint64_t seed, struct tally tally[2])
     schedule->optimizer.epsilon = variant->optimizer.epsilon = 1e-2;
     schedule->optimizer.learning_rate = variant->optimizer.learning_rate = 1e-2;
     draw_data(&data, schedule, seed);
-    struct outcome first = new_outcome(&data), second = new_outcome(&data);
+    struct tdm_steps first = {0}, second = {0};
     struct worst here = {0};
     for (int role = 0; role < TDM_ROLES; role++)
         here.roles[role] = NAN;
     bool passed = false;
-    if (execute(schedule, &data, seed, &first, &err) != TDM_OK ||
-        execute(variant, &data, seed, &second, &err) != TDM_OK) {
+    if (tdm_steps_run(schedule, cpu, &data.step, seed, false, &first, &err) != TDM_OK ||
+        tdm_steps_run(variant, cpu, &data.step, seed, false, &second, &err) != TDM_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
     } else {
         compare(schedule, &data, seed, &first, mixed, &here);
-        bool same = same_bits(&first, &second);
+        bool same = tdm_steps_same(&first, &second);
         passed = same && (mixed ? within(&here, MIXED_BOUND, MIXED_TENSOR_BOUND)
                                 : within(&here, BOUND, BOUND));
         if (!passed)
@@ -613,8 +416,8 @@ static bool run_case(uint64_t seed, struct tally tally[2])
         fprintf(stderr, "  variant:  %s\n", tdm_schedule_describe(variant, text, sizeof(text)));
     }
     note(&here, &tally[mixed]);
-    free(first.values);
-    free(second.values);
+    tdm_steps_free(&first);
+    tdm_steps_free(&second);
     free_data(&data);
     tdm_schedule_free(schedule);
     tdm_schedule_free(variant);

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole steps of a schedule on a backend. */
+#include "tests/run_steps.h"
+
+#include "executor/state.h"
+#include "executor/walk.h"
+#include "schedule/learning_rate.h"
+#include "schedule/validate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GUARD_BYTES 65536u
+#define POISON 0xff
+
+float *tdm_steps_values(const struct tdm_steps *steps, uint32_t step, enum tdm_left what)
+{
+    return steps->values + ((size_t)step * TDM_LEFTS + (size_t)what) * steps->count;
+}
+
+bool tdm_steps_update(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
+}
+
+bool tdm_steps_leave_gradients(const struct tdm_schedule *schedule)
+{
+    return schedule->optimizer.kind == TDM_OPTIMIZER_NONE && schedule->pass == TDM_TRAIN;
+}
+
+static enum tdm_status read_step(const struct tdm_arenas *arenas, const struct tdm_program *program,
+                                 uint32_t step, struct tdm_steps *steps, struct tdm_error *err)
+{
+    const struct tdm_model *model = program->schedule->model;
+    enum tdm_status status =
+        tdm_state_read_loss(arenas, program, &steps->losses[step], &steps->norms[step], err);
+    float *at = tdm_steps_values(steps, step, TDM_LEFT_VALUES);
+    for (int what = 0; what < TDM_LEFTS; what++)
+        for (uint32_t unit = 0; unit < model->unit_count && status == TDM_OK; unit++) {
+            if (what != TDM_LEFT_VALUES)
+                status =
+                    tdm_state_read_moment(arenas, program, unit, what == TDM_LEFT_MOMENT2, at, err);
+            else if (tdm_steps_leave_gradients(program->schedule))
+                status = tdm_state_read_gradient(arenas, program, unit, at, err);
+            else
+                status = tdm_state_read_weights(arenas, program, unit, at, err);
+            at += model->units[unit].elements;
+        }
+    return status;
+}
+
+static enum tdm_status poison(const struct tdm_arenas *arenas, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        if (arenas->base[place] == NULL)
+            continue;
+        void *bytes = malloc(arenas->bytes[place]);
+        if (bytes == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for poison");
+        memset(bytes, POISON, arenas->bytes[place]);
+        status = arenas->backend->upload(arenas->executor, arenas->base[place], bytes,
+                                         arenas->bytes[place], err);
+        free(bytes);
+    }
+    return status;
+}
+
+/* Nothing beyond the planned bytes was touched; the arena is larger. */
+static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
+                                    const uint64_t planned_bytes[TDM_PLACES], struct tdm_error *err)
+{
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t touched, highest;
+        enum tdm_status status =
+            tdm_arenas_scan(arenas, (enum tdm_place)place, &touched, &highest, err);
+        if (status != TDM_OK)
+            return status;
+        if (highest > planned_bytes[place])
+            return tdm_fail(err, TDM_INTERNAL, "bytes touched up to %llu, %llu planned",
+                            (unsigned long long)highest, (unsigned long long)planned_bytes[place]);
+    }
+    return TDM_OK;
+}
+
+enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
+                              const struct tdm_backend *backend, const struct tdm_step_data *data,
+                              uint64_t seed, bool poisoned, struct tdm_steps *steps,
+                              struct tdm_error *err)
+{
+    struct tdm_program *program = NULL;
+    struct tdm_arenas arenas = {0};
+    struct tdm_walk *walk = NULL;
+    uint64_t no_limit[TDM_PLACES] = {UINT64_MAX, UINT64_MAX};
+    uint64_t planned_bytes[TDM_PLACES] = {0};
+
+    *steps = (struct tdm_steps){.steps = tdm_steps_update(schedule) ? TDM_STEPS_MOST : 1,
+                                .count = data->count};
+    steps->values = calloc((size_t)TDM_STEPS_MOST * TDM_LEFTS * data->count, sizeof(float));
+    if (steps->values == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for what steps leave");
+    enum tdm_status status = tdm_program_lower(schedule, &program, err);
+    if (status == TDM_OK)
+        status = tdm_program_validate(program, no_limit, err);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        planned_bytes[place] = program->arena_bytes[place];
+        program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */
+    }
+    if (status == TDM_OK)
+        status =
+            tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, err);
+    if (status == TDM_OK)
+        status = tdm_walk_new(program, &arenas, &walk, err);
+    if (status == TDM_OK)
+        status = poisoned ? poison(&arenas, err) : tdm_arenas_fill(&arenas, err);
+    if (status == TDM_OK)
+        status = tdm_step_data_write(data, &arenas, program, err);
+    for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++) {
+        struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
+        status = tdm_walk_step(walk, &step, NULL, NULL, err);
+        if (status == TDM_OK)
+            status = read_step(&arenas, program, i, steps, err);
+    }
+    if (status == TDM_OK && !poisoned)
+        status = check_arenas(&arenas, planned_bytes, err);
+    tdm_walk_free(walk);
+    tdm_arenas_release(&arenas);
+    tdm_program_free(program);
+    return status;
+}
+
+void tdm_steps_free(struct tdm_steps *steps)
+{
+    free(steps->values);
+    *steps = (struct tdm_steps){0};
+}
+
+bool tdm_steps_same(const struct tdm_steps *a, const struct tdm_steps *b)
+{
+    return a->steps == b->steps &&
+           memcmp(a->losses, b->losses, a->steps * sizeof(a->losses[0])) == 0 &&
+           memcmp(a->norms, b->norms, a->steps * sizeof(a->norms[0])) == 0 &&
+           memcmp(a->values, b->values,
+                  (size_t)a->steps * TDM_LEFTS * a->count * sizeof(a->values[0])) == 0;
+}

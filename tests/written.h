@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an op writes: runs of elements of one dtype in the slots of its operands, for tests. */
+#ifndef TDM_TESTS_WRITTEN_H
+#define TDM_TESTS_WRITTEN_H
+
+#include "executor/backend.h"
+
+struct tdm_written {
+    uint32_t operand, slot;
+    const struct tdm_tensor *tensor; /* in buffers of units; else NULL */
+    bool lse;                        /* the LSE behind an attention output */
+    enum tdm_dtype dtype;
+    uint64_t offset; /* bytes from the slot's first */
+    uint64_t elements;
+};
+
+#define TDM_WRITTEN_MOST 24
+
+/* Does an access of an op write? */
+bool tdm_is_written(const struct tdm_access *access);
+
+/* Is this tensor of a unit among those that an access names? */
+bool tdm_is_of_part(const struct tdm_access *access, const struct tdm_tensor *tensor);
+
+/* Lists them for one slot of a written operand; returns how many. Of what LM-head ops and those that write
+ * pages have in a slot they write a part, which lies in what is listed. */
+uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uint32_t slot,
+                          struct tdm_written written[TDM_WRITTEN_MOST]);
+
+#endif
