@@ -86,7 +86,7 @@ lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockst
 
 # And that this catches what it is for.
 cmocka_tests += tests/lockstep_faults
-tests_lockstep_faults_SOURCES = tests/lockstep_faults.c $(lockstep)
+tests_lockstep_faults_SOURCES = tests/lockstep_faults.c tests/jitter.c tests/jitter.h $(lockstep)
 
 gpu_tests = \
 	tests/gpu/attention_test \

@@ -6,6 +6,7 @@
  */
 #include "executor/backends.h"
 #include "tests/backend_cases.h"
+#include "tests/jitter.h"
 #include "tests/lockstep.h"
 #include "tests/random_schedule.h"
 #include "tests/written.h"
@@ -131,18 +132,6 @@ static bool spoil(const struct target *target, const unsigned char *before)
     }
 }
 
-/* What only moves values, or computes in one order, has no other last bits. */
-static bool is_exact(enum tdm_op_kind kind)
-{
-    static const enum tdm_op_kind kinds[] = {
-        TDM_OP_COPY,        TDM_OP_ZERO,      TDM_OP_EMBED,    TDM_OP_EMBED_GRAD,
-        TDM_OP_SORT_TOKENS, TDM_OP_OPTIMIZER, TDM_OP_KV_WRITE, TDM_OP_KV_GRAD_READ /* V */};
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (kinds[i] == kind)
-            return true;
-    return false;
-}
-
 static enum tdm_status run_spoiled(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    struct tdm_error *err)
 {
@@ -150,7 +139,10 @@ static enum tdm_status run_spoiled(struct tdm_executor *executor, const struct t
     struct target target[TDM_OPERANDS];
     unsigned char *before[TDM_OPERANDS] = {NULL};
     bool all = planted.fault == LAST_BITS;
-    bool spoils = all ? !is_exact(op->kind) : op->kind == planted.kind && planted.done == 0;
+    bool spoils =
+        all ? !tdm_jitter_spares(op->kind) : op->kind == planted.kind && planted.done == 0;
+    for (uint32_t i = 0; i < op->access_count; i++) /* whose bounds are narrow */
+        spoils = spoils && (planted.fault != NARROW || launch->operand[i].dtype != TDM_DTYPE_BF16);
     for (uint32_t i = 0; i < op->access_count && spoils; i++) {
         if (!find_target(launch, i, &target[i]))
             continue;
