@@ -12,6 +12,8 @@ libexecutor_a_SOURCES += \
 	executor/host_memory.c \
 	executor/host_memory.h \
 	executor/multiplication.h \
+	executor/npy.c \
+	executor/npy.h \
 	executor/null.c \
 	executor/observer.c \
 	executor/observer.h \
@@ -69,7 +71,7 @@ tidemark_executor_SOURCES += \
 	executor/progress.h
 
 # Single ops of the cpu backend against double.
-cmocka_tests += tests/unit_cpu tests/unit_cpu_parts tests/unit_optimizer
+cmocka_tests += tests/unit_cpu tests/unit_cpu_parts tests/unit_optimizer tests/unit_tokens
 tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_qk_norm.c tests/cpu_fixture.c \
 	tests/cpu_fixture.h
 tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)

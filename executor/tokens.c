@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens: a text's bytes, or random ones. */
+/* Tokens: an array's numbers, a text's bytes, or random ones. */
 #include "executor/tokens.h"
 
 #include "base/file.h"
+#include "executor/npy.h"
 #include "executor/random.h"
 #include "schedule/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #define LIMIT_BYTES ((uint64_t)4 << 30) /* the text is held in memory */
@@ -16,11 +18,55 @@
 #define TOKEN_STREAM (POSITION_STREAM + 1)
 
 struct tdm_tokens {
-    unsigned char *bytes; /* NULL: random */
-    bool borrowed;        /* bytes are a part of another's */
+    char *file;                /* what `data` lies in; NULL: random, or a part of another's */
+    const unsigned char *data; /* tokens of `width` bytes; NULL: random */
+    uint32_t width;
     uint64_t count;
     uint32_t vocabulary;
 };
+
+/* Token `i` of a file; little-endian. */
+static uint64_t token_at(const struct tdm_tokens *tokens, uint64_t i)
+{
+    uint64_t token = 0;
+    if (tokens->width == 1)
+        return tokens->data[i];
+    memcpy(&token, tokens->data + i * tokens->width, tokens->width);
+    return token;
+}
+
+/* Finds the tokens in the file that was read, and checks them. */
+static enum tdm_status find_tokens(const char *path, uint64_t bytes, struct tdm_tokens *tokens,
+                                   struct tdm_error *err)
+{
+    struct tdm_npy npy = {.count = bytes, .width = 1};
+    bool array = tdm_npy_is(tokens->file, bytes);
+    if (array) {
+        enum tdm_status status = tdm_npy_find(path, tokens->file, bytes, &npy, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    tokens->data = (const unsigned char *)tokens->file + npy.offset;
+    tokens->count = npy.count;
+    tokens->width = npy.width;
+    if (tokens->count < 2)
+        return tdm_fail(err, TDM_INPUT, "%s: %llu %s; a text of at least 2 is due", path,
+                        (unsigned long long)tokens->count, array ? "tokens" : "bytes");
+    for (uint64_t i = 0; i < tokens->count; i++) {
+        uint64_t token = token_at(tokens, i);
+        if (token < tokens->vocabulary)
+            continue;
+        if (array) /* of negative numbers, which are no tokens either, the bits */
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: token %llu is %lld, and the model's vocabulary has %u", path,
+                            (unsigned long long)i, (long long)token, tokens->vocabulary);
+        tdm_fail(err, TDM_INPUT, "%s: byte %llu is %llu, and the model's vocabulary has %u tokens",
+                 path, (unsigned long long)i, (unsigned long long)token, tokens->vocabulary);
+        return tdm_hint(err, "a text is read as bytes: train a model whose vocab_size is 256 or "
+                             "more");
+    }
+    return TDM_OK;
+}
 
 enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **out,
                                 struct tdm_error *err)
@@ -39,32 +85,16 @@ enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct td
         free(tokens);
         return tdm_fail(err, TDM_INPUT, "%s: is no regular file; a text is due", path);
     }
-    char *data;
-    enum tdm_status status = tdm_file_read(path, LIMIT_BYTES, &data, &tokens->count, err);
+    uint64_t bytes;
+    enum tdm_status status = tdm_file_read(path, LIMIT_BYTES, &tokens->file, &bytes, err);
+    if (status == TDM_OK)
+        status = find_tokens(path, bytes, tokens, err);
     if (status != TDM_OK) {
-        free(tokens);
+        tdm_tokens_free(tokens);
         return status;
     }
-    tokens->bytes = (unsigned char *)data;
-    if (tokens->count < 2) {
-        status = tdm_fail(err, TDM_INPUT, "%s: %llu bytes; a text of at least 2 is due", path,
-                          (unsigned long long)tokens->count);
-        goto free_tokens;
-    }
-    for (uint64_t i = 0; i < tokens->count; i++)
-        if (tokens->bytes[i] >= vocabulary) {
-            status = tdm_fail(err, TDM_INPUT,
-                              "%s: byte %llu is %u, and the model's vocabulary has %u tokens", path,
-                              (unsigned long long)i, tokens->bytes[i], vocabulary);
-            tdm_hint(err, "a text is read as bytes: train a model whose vocab_size is 256 or more");
-            goto free_tokens;
-        }
     *out = tokens;
     return TDM_OK;
-
-free_tokens:
-    tdm_tokens_free(tokens);
-    return status;
 }
 
 enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
@@ -74,8 +104,8 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
     if (last == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens");
     *last = *tokens;
-    last->borrowed = true;
-    if (tokens->bytes != NULL) {
+    last->file = NULL;
+    if (tokens->data != NULL) {
         last->count = (uint64_t)ceil(fraction * (double)tokens->count);
         if (last->count < 2 || last->count + 2 > tokens->count) {
             tdm_fail(err, TDM_INPUT,
@@ -85,7 +115,7 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
             return tdm_hint(err, "use a longer text, or --validation FILE");
         }
         tokens->count -= last->count;
-        last->bytes = tokens->bytes + tokens->count;
+        last->data = tokens->data + tokens->count * tokens->width;
     }
     *out = last;
     return TDM_OK;
@@ -95,8 +125,7 @@ void tdm_tokens_free(struct tdm_tokens *tokens)
 {
     if (tokens == NULL)
         return;
-    if (!tokens->borrowed)
-        free(tokens->bytes);
+    free(tokens->file);
     free(tokens);
 }
 
@@ -107,17 +136,18 @@ uint64_t tdm_tokens_count(const struct tdm_tokens *tokens)
 
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens)
 {
-    if (tokens->bytes == NULL)
-        return log(tokens->vocabulary);
-    uint64_t seen[256] = {0};
-    for (uint64_t i = 0; i < tokens->count; i++)
-        seen[tokens->bytes[i]]++;
+    uint64_t *seen = tokens->data == NULL ? NULL : calloc(tokens->vocabulary, sizeof(*seen));
     double entropy = 0;
-    for (int byte = 0; byte < 256; byte++)
-        if (seen[byte] > 0) {
-            double share = (double)seen[byte] / (double)tokens->count;
+    if (seen == NULL) /* or no memory to tell */
+        return log(tokens->vocabulary);
+    for (uint64_t i = 0; i < tokens->count; i++)
+        seen[token_at(tokens, i)]++;
+    for (uint32_t token = 0; token < tokens->vocabulary; token++)
+        if (seen[token] > 0) {
+            double share = (double)seen[token] / (double)tokens->count;
             entropy -= share * log(share);
         }
+    free(seen);
     return entropy;
 }
 
@@ -137,9 +167,9 @@ static void fill_document(const struct tdm_tokens *tokens, uint64_t length, uint
                           int32_t *targets)
 {
     for (uint64_t i = begin; i < begin + length; i++) {
-        if (tokens->bytes != NULL) {
-            *inputs++ = tokens->bytes[i % tokens->count];
-            *targets++ = tokens->bytes[(i + 1) % tokens->count];
+        if (tokens->data != NULL) {
+            *inputs++ = (int32_t)token_at(tokens, i % tokens->count);
+            *targets++ = (int32_t)token_at(tokens, (i + 1) % tokens->count);
             continue;
         }
         *inputs++ = (int32_t)(tdm_random_bits(seed, step, stream, i) % tokens->vocabulary);
@@ -159,9 +189,9 @@ static void fill_step(const struct tdm_tokens *tokens, const struct tdm_schedule
         uint64_t token = 0;
         for (uint32_t d = 0; d < sequence->document_count; d++) {
             uint64_t length = tdm_document_end(sequence, d) - token;
-            uint64_t begin = step == 0               ? next + row
-                             : tokens->bytes != NULL ? place_of(tokens, seed, step, s, d, length)
-                                                     : token;
+            uint64_t begin = step == 0              ? next + row
+                             : tokens->data != NULL ? place_of(tokens, seed, step, s, d, length)
+                                                    : token;
             fill_document(tokens, length, begin, seed, step, TOKEN_STREAM + (step == 0 ? 0 : s),
                           inputs + row, targets + row);
             row += length;
@@ -180,7 +210,7 @@ void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule 
 
 uint64_t tdm_tokens_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
 {
-    if (tokens->bytes == NULL)
+    if (tokens->data == NULL)
         return UINT64_MAX;
     uint64_t windows = (tokens->count - 1) / tdm_schedule_tokens(schedule);
     return windows == 0 ? 1 : windows;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a run trains on, and what it evaluates on. Any file as bytes, one token a byte, or random
- * tokens.
+ * Tokens: what a run trains on, and what it evaluates on. An array of NumPy (.npy), any other file as
+ * bytes, one token a byte, or random tokens.
  */
 #ifndef TDM_EXECUTOR_TOKENS_H
 #define TDM_EXECUTOR_TOKENS_H
@@ -13,8 +13,9 @@
 
 struct tdm_tokens;
 
-/* Reads a whole file as bytes. `path` NULL: random tokens of the vocabulary. TDM_INPUT: an empty file,
- * no regular file, a byte outside the vocabulary, more than 4 GiB; TDM_IO. */
+/* Reads a whole file: whatever its name, a .npy is known by its first bytes. `path` NULL: random tokens of
+ * the vocabulary. TDM_INPUT: fewer than 2 tokens, no regular file, a token outside the vocabulary, more
+ * than 4 GiB, errors of tdm_npy_find(); TDM_IO. */
 enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Takes the last `fraction` of a text away from `tokens`: steps never see it. `tokens` must outlive

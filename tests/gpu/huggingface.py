@@ -14,11 +14,12 @@ import sys
 import tempfile
 
 try:
+    import numpy
     import torch
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
 except ImportError as missing:
-    print(f"no module {missing.name}: this test needs torch, transformers and safetensors")
+    print(f"no module {missing.name}: this test needs numpy, torch, transformers and safetensors")
     sys.exit(77)
 
 BACKEND = sys.argv[1]
@@ -76,11 +77,11 @@ def make_model(config, folder, dtype, shard):
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
 
 
-def reference(folder, text, gradients):
-    """Loss of PyTorch in fp32 on all tokens of the text, and its gradients by name."""
+def reference(folder, tokens, gradients):
+    """Loss of PyTorch in fp32 on all tokens, and its gradients by name."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                  attn_implementation="sdpa").to(DEVICE)
-    tokens = torch.tensor(list(text), device=DEVICE)
+    tokens = tokens.to(DEVICE)
     logits = model(tokens[None, :-1], use_cache=False).logits[0]
     loss = torch.nn.functional.cross_entropy(logits, tokens[1:])
     if gradients:
@@ -100,13 +101,12 @@ def compare(config, dtype, shard, stored, context, chunk):
     wrong = []
     sets = [f"chunk={chunk}"] + (FP32 if stored == "fp32" else [])
     with tempfile.TemporaryDirectory(dir=os.environ.get("TDM_SCRATCH")) as folder:
-        hf, text = f"{folder}/hf", f"{folder}/text"
+        hf, text = f"{folder}/hf", f"{folder}/tokens.npy"
         make_model(config, hf, dtype, shard)
         torch.manual_seed(2)
         # one token more than the context: there is one place where the step can begin
-        tokens = bytes(torch.randint(0, min(256, config.vocab_size), [context + 1]).tolist())
-        with open(text, "wb") as file:
-            file.write(tokens)
+        tokens = torch.randint(0, config.vocab_size, [context + 1])
+        numpy.save(text, tokens.numpy())
 
         plan(f"{folder}/gradients.json", hf, context, "none", sets)
         ours = run(f"{folder}/gradients.json", text, "--weights", hf, "--save-gradients",

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NumPy's .npy files, as far as they can hold tokens: one row of whole numbers. Format: "NumPy Format
+ * Version 1.0" to 3.0, numpy.lib.format.
+ */
+#ifndef TDM_EXECUTOR_NPY_H
+#define TDM_EXECUTOR_NPY_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Numbers in a file: little-endian, `width` bytes each. */
+struct tdm_npy {
+    uint64_t offset; /* of the first one in the file */
+    uint64_t count;
+    uint32_t width; /* 1, 2, 4 or 8 */
+};
+
+/* Does the file begin as a .npy file does? */
+bool tdm_npy_is(const void *data, uint64_t bytes);
+
+/* Finds the numbers of a whole file; `path` names it in messages. TDM_INPUT: a header that is not right,
+ * more than one dimension, numbers that are not whole or big-endian, more or fewer bytes than it says. */
+enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
+                             struct tdm_npy *npy, struct tdm_error *err);
+
+#endif
