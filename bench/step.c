@@ -134,7 +134,7 @@ static bool measure(const struct options *options, size_t i)
     if (status == 0) {
         snprintf(
             line, sizeof(line),
-            "tidemark run %s/%zu.json --backend %s --steps %u --trace %s/%zu.db --force --json",
+            "tidemark run %s/%zu.json --backend %s --steps %u --trace %s/%zu.db --trace-ops all --force --json",
             options->folder, i, options->backend, options->steps, options->folder, i);
         json_decref(command(line, &status));
     }

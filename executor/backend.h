@@ -33,6 +33,7 @@ struct tdm_step {
     uint64_t number; /* from 1 */
     double learning_rate;
     uint64_t seed;
+    bool untimed; /* nobody asks for the times of its ops */
 };
 
 /* One op, ready to run. */
@@ -63,6 +64,7 @@ struct tdm_backend {
     const char *name;
     const char *description;
     bool executes;          /* false: null; arenas are not taken and no values exist */
+    double timing_seconds;  /* by which taking an op's time delays its lane */
     bool own_device_memory; /* the arena of the device is not memory of this computer */
 
     /* Sets up for programs of one model; scratch is sized here for the largest of `count` programs. */

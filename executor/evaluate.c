@@ -173,7 +173,7 @@ static enum tdm_status run_window(struct tdm_evaluation *evaluation, uint64_t wi
 {
     const struct tdm_arenas *arenas = evaluation->arenas;
     const struct tdm_program *program = evaluation->program;
-    struct tdm_step at = {.number = step, .seed = evaluation->seed};
+    struct tdm_step at = {.number = step, .seed = evaluation->seed, .untimed = true};
     enum tdm_status status = TDM_OK;
     double norm;
     if (evaluation->tokens != NULL) {

@@ -50,7 +50,7 @@ static const char help[] =
     "                     with --optimizer none\n"
     "  --trace FILE       record the run to this SQLite database\n"
     "  --trace-ops WHICH  op times of: all steps, first, or every:K; default all while they are\n"
-    "                     fewer than 2,000,000, else first\n"
+    "                     fewer than 2,000,000 and take less than 1% of a step, else first\n"
     "  --force            replace an existing trace, or a directory that holds only saved files\n"
     "  --dry-run          read, lower and check the schedules, and headers of weights; say what\n"
     "                     they would take, and stop\n"

@@ -191,6 +191,11 @@ static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arena
     return count;
 }
 
+bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
+{
+    return step == 1 || step % recorder->timed_every == 0;
+}
+
 enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
                                   const struct tdm_arenas *arenas,
                                   const struct tdm_recorded_step *recorded, struct tdm_error *err)
@@ -209,7 +214,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->tokens = tdm_schedule_tokens(program->schedule);
 
     size_t count = reap(recorder, arenas, recorded->start_ns);
-    if (recorded->step == 1 || recorded->step % recorder->timed_every == 0) {
+    if (tdm_recorder_times(recorder, recorded->step)) {
         memcpy(batch->timings, recorder->relative, count * sizeof(*batch->timings));
         batch->timing_count = count;
     }

@@ -14,6 +14,9 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
 
+/* Are the times of a step's ops recorded? */
+bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
+
 /* A program is about to run: its schedule, ops with predicted times, predicted memory. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
                                      const struct tdm_program *program, struct tdm_error *err);

@@ -20,6 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Timing ops may take so much of a predicted step, unless asked for. */
+#define MAX_TIMING_SHARE 0.01
+
 /* More op times than this in a run are recorded for its first step only, unless asked for. */
 #define MAX_TIMINGS 2000000u
 
@@ -185,7 +188,9 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     struct tdm_step step = {.number = number,
                             .learning_rate =
                                 tdm_learning_rate(&program->schedule->optimizer, number),
-                            .seed = run->options->seed};
+                            .seed = run->options->seed,
+                            .untimed = run->recorder == NULL ||
+                                       !tdm_recorder_times(run->recorder, number)};
     struct tdm_observer *observer = number == 1 ? training->observer : NULL;
     enum tdm_status status = TDM_OK;
     double loss = NAN, norm = NAN;
@@ -459,18 +464,27 @@ static enum tdm_status check_trace_path(const struct tdm_run_options *options,
     return tdm_hint(err, "give the trace a name of its own");
 }
 
+/* Of all steps, if they are not too many and timing them costs next to nothing; else of the first. */
+static uint64_t choose_timed(const struct run *run)
+{
+    const struct tdm_run_options *options = run->options;
+    uint64_t ops = 0;
+    bool cheap = true;
+    for (uint32_t i = 0; i < options->schedule_count; i++) {
+        ops += run->programs[i]->op_count;
+        cheap = cheap && options->backend->timing_seconds * (double)run->programs[i]->op_count <=
+                             MAX_TIMING_SHARE * run->loaded[i].predicted_seconds;
+    }
+    return cheap && ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
+}
+
 static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     enum tdm_status status = check_trace_path(options, err);
     if (status != TDM_OK)
         return status;
-    uint64_t ops = 0;
-    for (uint32_t i = 0; i < options->schedule_count; i++)
-        ops += run->programs[i]->op_count;
-    uint64_t every = options->timed_every;
-    if (every == 0)
-        every = ops <= MAX_TIMINGS / (options->steps + 1) ? 1 : UINT64_MAX;
+    uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
     return tdm_recorder_open(options, run->program_count, run->programs, every, &run->recorder,
                              err);
 }

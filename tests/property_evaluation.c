@@ -202,7 +202,9 @@ static enum tdm_status run_steps(struct trial *t, struct outcome *outcome, struc
     enum tdm_status status = TDM_OK;
     double norm;
     for (uint64_t i = 1; i <= STEPS && status == TDM_OK; i++) {
-        struct tdm_step step = {i, tdm_learning_rate(&t->schedule->optimizer, i), t->seed};
+        struct tdm_step step = {.number = i,
+                                .learning_rate = tdm_learning_rate(&t->schedule->optimizer, i),
+                                .seed = t->seed};
         tdm_tokens_step(t->tokens, t->schedule, t->seed, i, t->inputs, t->targets);
         status = tdm_state_write_tokens(&t->arenas, t->program, t->inputs, t->targets, err);
         if (status == TDM_OK)

@@ -1,24 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The cuda backend: lanes, events, what is taken at open.
- *
- * A wait is a wait of one stream for an event of another. Times are those of the events that bracket
- * an op: what is elapsed since a base event, which moves along, because elapsed times are floats of
- * milliseconds.
- */
+/* The cuda backend: its table, and what is taken at open. */
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
 
-#include "base/size.h"
-#include "base/units.h"
-#include "schedule/attend.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/* Times are taken from a base event that is not much older than this. */
-#define BASE_MILLISECONDS 1000.0f
 
 static const tdm_cuda_op ops[TDM_OP_KINDS] = {
     [TDM_OP_COPY] = tdm_cuda_run_copy,
@@ -64,51 +51,6 @@ uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program)
     return most;
 }
 
-static int64_t now_cuda(struct tdm_executor *executor)
-{
-    struct timespec time;
-    (void)executor;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-/* ---- events and times ---- */
-
-/* Nanoseconds of an event that has happened. */
-static enum tdm_status time_of(const struct tdm_executor *executor, cudaEvent_t event,
-                               float *milliseconds, int64_t *ns, struct tdm_error *err)
-{
-    enum tdm_status status =
-        TDM_CUDA(cudaEventElapsedTime(milliseconds, executor->base.end, event), err);
-    *ns = executor->base_ns + (int64_t)(1e6 * (double)*milliseconds);
-    return status;
-}
-
-/* Waits for the oldest op of a lane that is not known to have ended, and takes its time. */
-static enum tdm_status take_end(struct tdm_executor *executor, struct tdm_cuda_lane *lane,
-                                struct tdm_error *err)
-{
-    struct tdm_cuda_mark *mark = &lane->marks[lane->ended % TDM_CUDA_RING];
-    struct tdm_timing timing = {.op_number = mark->op_number};
-    float milliseconds;
-    enum tdm_status status = TDM_CUDA(cudaEventSynchronize(mark->end), err);
-    if (status == TDM_OK)
-        status = time_of(executor, mark->start, &milliseconds, &timing.start_ns, err);
-    if (status == TDM_OK)
-        status = time_of(executor, mark->end, &milliseconds, &timing.end_ns, err);
-    if (status != TDM_OK)
-        return status;
-    lane->ended++;
-    tdm_timings_push(&executor->timings, timing);
-    if (milliseconds > BASE_MILLISECONDS) { /* its end is the base from now on */
-        cudaEvent_t event = executor->base.end;
-        executor->base.end = mark->end;
-        executor->base_ns = timing.end_ns;
-        mark->end = event;
-    }
-    return TDM_OK;
-}
-
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err)
 {
@@ -118,41 +60,6 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
                        launch->program->buffers[launch->program->scratch].bytes);
     }
     return ops[launch->op->kind](executor, launch, err);
-}
-
-static enum tdm_status run_cuda(struct tdm_executor *executor, const struct tdm_launch *launch,
-                                struct tdm_error *err)
-{
-    struct tdm_cuda_lane *lane = &executor->lanes[launch->op->lane];
-    struct tdm_cuda_mark *mark = &lane->marks[lane->position % TDM_CUDA_RING];
-    enum tdm_status status = TDM_OK;
-    if (lane->position - lane->ended == TDM_CUDA_RING)
-        status = take_end(executor, lane, err);
-    mark->op_number = launch->op->number;
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaEventRecord(mark->start, lane->stream), err);
-    if (status == TDM_OK)
-        status = tdm_cuda_launch(executor, launch, err);
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaEventRecord(mark->end, lane->stream), err);
-    if (status == TDM_OK)
-        lane->position++;
-    return status;
-}
-
-static enum tdm_status wait_cuda(struct tdm_executor *executor, enum tdm_lane lane,
-                                 enum tdm_lane other, uint64_t position, struct tdm_error *err)
-{
-    const struct tdm_cuda_lane *awaited = &executor->lanes[other];
-    if (position <= awaited->ended)
-        return TDM_OK;
-    if (position > awaited->position)
-        return tdm_fail(err, TDM_INTERNAL, "lane %s waits for op %llu of lane %s, which has %llu",
-                        tdm_lane_name(lane), (unsigned long long)position, tdm_lane_name(other),
-                        (unsigned long long)awaited->position);
-    return TDM_CUDA(cudaStreamWaitEvent(executor->lanes[lane].stream,
-                                        awaited->marks[(position - 1) % TDM_CUDA_RING].end, 0),
-                    err);
 }
 
 /* A kernel met a token that is none. */
@@ -168,67 +75,13 @@ static enum tdm_status check_fault(struct tdm_executor *executor, struct tdm_err
 
 static enum tdm_status finish_cuda(struct tdm_executor *executor, struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    for (int i = 0; i < TDM_LANES; i++) {
-        struct tdm_cuda_lane *lane = &executor->lanes[i];
-        enum tdm_status ended =
-            TDM_CUDA(cudaStreamSynchronize(lane->stream), status == TDM_OK ? err : NULL);
-        while (ended == TDM_OK && lane->ended < lane->position)
-            ended = take_end(executor, lane, status == TDM_OK ? err : NULL);
-        lane->position = lane->ended = 0;
-        status = status == TDM_OK ? ended : status;
-    }
+    enum tdm_status status = tdm_cuda_finish_lanes(executor, err);
     return status == TDM_OK ? check_fault(executor, err) : status;
 }
 
 static size_t reap_cuda(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity)
 {
     return tdm_timings_reap(&executor->timings, timings, capacity);
-}
-
-static enum tdm_status open_lanes(struct tdm_executor *executor, struct tdm_error *err)
-{
-    enum tdm_status status = TDM_OK;
-    for (int i = 0; i < TDM_LANES && status == TDM_OK; i++) {
-        struct tdm_cuda_lane *lane = &executor->lanes[i];
-        lane->marks = calloc(TDM_CUDA_RING, sizeof(*lane->marks));
-        if (lane->marks == NULL)
-            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the events of a lane");
-        status = TDM_CUDA(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), err);
-        for (uint32_t k = 0; k < TDM_CUDA_RING && status == TDM_OK; k++) {
-            status = TDM_CUDA(cudaEventCreate(&lane->marks[k].start), err);
-            if (status == TDM_OK)
-                status = TDM_CUDA(cudaEventCreate(&lane->marks[k].end), err);
-        }
-    }
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaEventCreate(&executor->base.end), err);
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaEventRecord(executor->base.end, tdm_cuda_compute(executor)), err);
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaEventSynchronize(executor->base.end), err);
-    executor->base_ns = now_cuda(executor);
-    return status;
-}
-
-static void close_lanes(struct tdm_executor *executor)
-{
-    for (int i = 0; i < TDM_LANES; i++) {
-        struct tdm_cuda_lane *lane = &executor->lanes[i];
-        if (lane->stream != NULL)
-            cudaStreamSynchronize(lane->stream);
-        for (uint32_t k = 0; lane->marks != NULL && k < TDM_CUDA_RING; k++) {
-            if (lane->marks[k].start != NULL)
-                cudaEventDestroy(lane->marks[k].start);
-            if (lane->marks[k].end != NULL)
-                cudaEventDestroy(lane->marks[k].end);
-        }
-        free(lane->marks);
-        if (lane->stream != NULL)
-            cudaStreamDestroy(lane->stream);
-    }
-    if (executor->base.end != NULL)
-        cudaEventDestroy(executor->base.end);
 }
 
 /* ---- tables ---- */
@@ -337,7 +190,7 @@ static void close_cuda(struct tdm_executor *executor)
 {
     if (executor == NULL)
         return;
-    close_lanes(executor);
+    tdm_cuda_close_lanes(executor);
     tdm_cuda_release_arenas(executor);
     tdm_matmul_close(executor->matmul);
     cudaFree(executor->found);
@@ -370,7 +223,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
         status = TDM_CUDA(cudaSetDevice(0), err);
     }
     if (status == TDM_OK)
-        status = open_lanes(executor, err);
+        status = tdm_cuda_open_lanes(executor, err);
     if (status == TDM_OK)
         status = open_documents(executor, count, programs, err);
     if (status == TDM_OK)
@@ -409,13 +262,14 @@ const struct tdm_backend tdm_cuda_backend = {
     .description = "an NVIDIA GPU, bf16 and fp32 with fp32 sums, products by cuBLASLt",
     .executes = true,
     .own_device_memory = true,
+    .timing_seconds = 2e-6,
     .open = open_cuda,
     .close = close_cuda,
     .arena = tdm_cuda_take_arena,
     .watch = watch_cuda,
     .prepare = tdm_cuda_prepare,
-    .run = {[0 ... TDM_OP_KINDS - 1] = run_cuda},
-    .wait = wait_cuda,
+    .run = {[0 ... TDM_OP_KINDS - 1] = tdm_cuda_run},
+    .wait = tdm_cuda_wait,
     .finish = finish_cuda,
     .reap = reap_cuda,
     .upload = tdm_cuda_upload,
@@ -423,6 +277,6 @@ const struct tdm_backend tdm_cuda_backend = {
     .fill = tdm_cuda_fill,
     .scan = tdm_cuda_scan,
     .used = used_cuda,
-    .now = now_cuda,
+    .now = tdm_cuda_now,
     .outside_bytes = outside_bytes_cuda,
 };

@@ -2,8 +2,7 @@
 /*
  * Inside the cuda backend: its state and its ops.
  *
- * A lane is a stream. Behind every op of a lane an event is recorded, in a ring that the host never
- * overtakes: other lanes wait for it, and it gives the op's time. Kernels take memory from the arena
+ * A lane is a stream (lanes.c). Kernels take memory from the arena
  * alone: their operands, and the program's scratch, which the ops of the compute lane use one after
  * the other.
  */
@@ -26,7 +25,10 @@
 /* An op under way. */
 struct tdm_cuda_mark {
     uint64_t op_number;
-    cudaEvent_t start, end;
+    bool timed;
+    cudaEvent_t end, done;       /* one of them is recorded: if it is timed, end */
+    int64_t launch_ns, end_ns;   /* if it is timed */
+    uint64_t awaited[TDM_LANES]; /* position in each lane that it waits for; 0: none */
 };
 
 struct tdm_cuda_lane {
@@ -35,6 +37,8 @@ struct tdm_cuda_lane {
         *marks;        /* [TDM_CUDA_RING]; the op at position p is number (p - 1) % ring */
     uint64_t position; /* ops launched in this step */
     uint64_t ended;    /* of these, those of which the end and the time are known */
+    int64_t last_end_ns;
+    uint64_t awaited[TDM_LANES]; /* by the next op */
 };
 
 /* What kernels must know of one program. */
@@ -62,7 +66,6 @@ struct tdm_cuda_arena {
 struct tdm_executor {
     struct tdm_cuda_lane lanes[TDM_LANES];
     struct tdm_cuda_mark base; /* its end: the event that others are timed from */
-    int64_t base_ns;
     struct tdm_timings timings;
 
     struct tdm_driver_use driver_use;
@@ -126,6 +129,16 @@ uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t token
 uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens);
+
+/* Lanes, their events and times; lanes.c. Functions of the backend's table, and what opens them. */
+enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_error *err);
+void tdm_cuda_close_lanes(struct tdm_executor *executor);
+enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_launch *launch,
+                             struct tdm_error *err);
+enum tdm_status tdm_cuda_wait(struct tdm_executor *executor, enum tdm_lane lane,
+                              enum tdm_lane other, uint64_t position, struct tdm_error *err);
+enum tdm_status tdm_cuda_finish_lanes(struct tdm_executor *executor, struct tdm_error *err);
+int64_t tdm_cuda_now(struct tdm_executor *executor);
 
 /* Queues an op on its lane, without events. */
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,

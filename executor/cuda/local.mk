@@ -15,6 +15,7 @@ cuda_sources = \
 	executor/cuda/gradients.cuh \
 	executor/cuda/head.c \
 	executor/cuda/kernels.h \
+	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
 	executor/cuda/mma.cuh \
 	executor/cuda/norm.cu executor/cuda/norm.h \
