@@ -185,12 +185,11 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
 {
     const struct tdm_program *program = training->program;
     const struct tdm_backend *backend = run->options->backend;
-    struct tdm_step step = {.number = number,
-                            .learning_rate =
-                                tdm_learning_rate(&program->schedule->optimizer, number),
-                            .seed = run->options->seed,
-                            .untimed = run->recorder == NULL ||
-                                       !tdm_recorder_times(run->recorder, number)};
+    struct tdm_step step = {
+        .number = number,
+        .learning_rate = tdm_learning_rate(&program->schedule->optimizer, number),
+        .seed = run->options->seed,
+        .untimed = run->recorder == NULL || !tdm_recorder_times(run->recorder, number)};
     struct tdm_observer *observer = number == 1 ? training->observer : NULL;
     enum tdm_status status = TDM_OK;
     double loss = NAN, norm = NAN;

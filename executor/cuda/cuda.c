@@ -3,7 +3,6 @@
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 

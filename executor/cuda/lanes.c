@@ -67,8 +67,7 @@ static enum tdm_status take_time(struct tdm_executor *executor, struct tdm_cuda_
     float milliseconds;
     enum tdm_status status = find_start(executor, lane, mark, &timing.start_ns, err);
     if (status == TDM_OK)
-        status =
-            TDM_CUDA(cudaEventElapsedTime(&milliseconds, executor->base.end, mark->end), err);
+        status = TDM_CUDA(cudaEventElapsedTime(&milliseconds, executor->base.end, mark->end), err);
     if (status != TDM_OK)
         return status;
     timing.end_ns = executor->base.end_ns + (int64_t)(1e6 * (double)milliseconds);
