@@ -116,7 +116,9 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         status = tdm_step_data_write(data, &arenas, program, err);
     for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++) {
-        struct tdm_step step = {i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
+        struct tdm_step step = {.number = i + 1,
+                                .learning_rate = tdm_learning_rate(&schedule->optimizer, i + 1),
+                                .seed = seed};
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
             status = read_step(&arenas, program, i, steps, err);
