@@ -155,6 +155,17 @@ struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
                                      moved,    stepped,           evaluated};
 }
 
+/* What the driver reports, and what of that is not the arena: context, kernels, libraries. */
+static void print_driver_use(FILE *out, const struct tdm_run_result *result)
+{
+    char used[TDM_FORMAT_SIZE], beside[TDM_FORMAT_SIZE], planned_text[TDM_FORMAT_SIZE];
+    uint64_t arena = result->device_planned_bytes - result->runtime_planned_bytes;
+    uint64_t all = result->device_used_bytes;
+    fprintf(out, "  the driver reports %s: %s beside the device arena, planned %s\n",
+            tdm_format_bytes(all, used), tdm_format_bytes(all > arena ? all - arena : 0, beside),
+            tdm_format_bytes(result->runtime_planned_bytes, planned_text));
+}
+
 static void print_result(FILE *out, const char *path, const struct tdm_run_result *result)
 {
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
@@ -189,14 +200,11 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
                     (unsigned long long)arena->highest_byte,
                     (unsigned long long)arena->planned_bytes);
     }
-    if (result->device_used_bytes > 0) {
-        char used[TDM_FORMAT_SIZE], all[TDM_FORMAT_SIZE];
-        fprintf(out, "  the driver reports %s of device memory, planned %s\n",
-                tdm_format_bytes(result->device_used_bytes, used),
-                tdm_format_bytes(result->device_planned_bytes, all));
-    }
-    fprintf(out, "  outside the arenas the backend holds %s\n",
-            tdm_format_bytes(result->outside_bytes, outside));
+    if (result->device_used_bytes > 0)
+        print_driver_use(out, result);
+    else
+        fprintf(out, "  outside the arenas the backend holds %s\n",
+                tdm_format_bytes(result->outside_bytes, outside));
 }
 
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,

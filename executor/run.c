@@ -119,9 +119,8 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
             results[i].arenas[place] =
                 (struct tdm_trace_arena){.place = (enum tdm_place)place,
                                          .planned_bytes = run->programs[i]->arena_bytes[place]};
-        results[i].device_planned_bytes =
-            tdm_size_add(run->programs[i]->arena_bytes[TDM_DEVICE],
-                         run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE]);
+        results[i].runtime_planned_bytes =
+            run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE];
         run->listener->planned(run->listener->self, options->schedule_paths[i],
                                run->loaded[i].program, run->loaded[i].predicted_seconds);
     }
@@ -175,6 +174,8 @@ static enum tdm_status read_device_use(const struct run *run, struct tdm_run_res
         return TDM_OK;
     enum tdm_status status =
         run->options->backend->used(run->arenas.executor, used_bytes, &free_bytes, err);
+    result->device_planned_bytes =
+        tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes);
     if (status == TDM_OK && *used_bytes > result->device_used_bytes)
         result->device_used_bytes = *used_bytes;
     return status;

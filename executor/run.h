@@ -76,8 +76,9 @@ struct tdm_run_result {
     struct tdm_run_validation validation;
     struct tdm_trace_arena arenas[TDM_PLACES];
     uint64_t outside_bytes; /* that the backend holds beside the arenas */
-    /* of a device of its own: what its driver reports, the most of all steps, and what is planned */
-    uint64_t device_used_bytes, device_planned_bytes;
+    /* of a device of its own: what its driver reports, the most of all steps; what is planned, the arena
+     * as taken for all schedules and the runtime; and of that the runtime */
+    uint64_t device_used_bytes, device_planned_bytes, runtime_planned_bytes;
 };
 
 /* Runs all; `results` is [schedule_count]. TDM_INTERRUPTED leaves the trace whole and results up to
