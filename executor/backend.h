@@ -98,7 +98,7 @@ struct tdm_backend {
     /* Takes the times of ops that have ended, at most `capacity`; returns how many. */
     size_t (*reap)(struct tdm_executor *executor, struct tdm_timing *timings, size_t capacity);
 
-    /* Copies between an arena and ordinary memory, outside a step. */
+    /* Copies between an arena and ordinary memory, outside a step. upload: source NULL is zeros. */
     enum tdm_status (*upload)(struct tdm_executor *executor, void *arena_bytes, const void *source,
                               uint64_t bytes, struct tdm_error *err);
     enum tdm_status (*download)(struct tdm_executor *executor, void *destination,

@@ -21,6 +21,7 @@ libexecutor_a_SOURCES += \
 	executor/pattern.h \
 	executor/products.c \
 	executor/products.h \
+	executor/random.c \
 	executor/random.h \
 	executor/record.c \
 	executor/record.h \

@@ -42,7 +42,14 @@ static TDM_ON_DEVICE inline double tdm_random_unit(uint64_t bits)
     return (double)((bits >> 11) + 1) * 0x1p-53;
 }
 
-/* Standard normal: Box-Muller over the element's own bits. */
-double tdm_random_normal(uint64_t seed, uint64_t step, uint64_t tensor, uint64_t element);
+/* Standard normal numbers: widths of the ziggurat's strips, see random.c. */
+struct tdm_normal {
+    double width[257];
+};
+
+void tdm_normal_open(struct tdm_normal *normal);
+
+/* The number that follows from a counter's bits. */
+double tdm_normal_draw(const struct tdm_normal *normal, uint64_t bits);
 
 #endif

@@ -10,13 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-double tdm_random_normal(uint64_t seed, uint64_t step, uint64_t tensor, uint64_t element)
-{
-    uint64_t bits = tdm_random_bits(seed, step, tensor, element);
-    double radius = sqrt(-2.0 * log(tdm_random_unit(bits)));
-    return radius * cos(2.0 * M_PI * tdm_random_unit(tdm_random_mix(bits)));
-}
-
 /* Where a content of a unit is at home; NULL if this schedule has none. */
 static void *unit_data(const struct tdm_arenas *arenas, const struct tdm_program *program,
                        enum tdm_content content, uint32_t unit)
@@ -42,7 +35,7 @@ static void *element_of(void *data, enum tdm_dtype dtype, const struct tdm_tenso
     return (char *)data + (tensor->offset + element) * tdm_dtype_bytes(dtype);
 }
 
-/* Writes `count` elements of a content of a tensor's unit, if this schedule has it. */
+/* Writes `count` elements of a content of a tensor's unit, if this schedule has it; source NULL: zeros. */
 static enum tdm_status upload(const struct tdm_arenas *arenas, const struct tdm_program *program,
                               enum tdm_content content, enum tdm_dtype dtype,
                               const struct tdm_tensor *tensor, uint64_t first, uint64_t count,
@@ -73,9 +66,8 @@ enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_
     const struct tdm_dtypes *dtypes = &program->schedule->dtypes;
     uint16_t *weights = malloc(count * sizeof(*weights) + 1);
     uint16_t *remainders = malloc(count * sizeof(*remainders) + 1);
-    float *zeros = calloc(count + 1, sizeof(*zeros));
     enum tdm_status status = TDM_OK;
-    if (weights == NULL || remainders == NULL || zeros == NULL) {
+    if (weights == NULL || remainders == NULL) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu weights",
                           (unsigned long long)count);
         goto free_arrays;
@@ -90,8 +82,8 @@ enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_
          dtypes->weights == TDM_DTYPE_FP32 ? (const void *)values : weights},
         {TDM_UNIT_MASTER, dtypes->master,
          dtypes->master == TDM_DTYPE_FP32 ? (const void *)values : remainders},
-        {TDM_UNIT_MOMENT1, dtypes->moments, zeros},
-        {TDM_UNIT_MOMENT2, dtypes->moments, zeros},
+        {TDM_UNIT_MOMENT1, dtypes->moments, NULL},
+        {TDM_UNIT_MOMENT2, dtypes->moments, NULL},
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == TDM_OK; i++)
         status = upload(arenas, program, parts[i].content, parts[i].dtype, tensor, first, count,
@@ -100,7 +92,6 @@ enum tdm_status tdm_state_put(const struct tdm_arenas *arenas, const struct tdm_
 free_arrays:
     free(weights);
     free(remainders);
-    free(zeros);
     return status;
 }
 
@@ -118,14 +109,14 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
 }
 
 /* By all threads: every element has a random number of its own. */
-static void draw_normal(uint64_t seed, uint32_t tensor, uint64_t first, uint64_t count,
-                        double range, float *values)
+static void draw_normal(const struct tdm_normal *normal, uint64_t stream, uint64_t first,
+                        uint64_t count, double range, float *values)
 {
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
     for (uint64_t i = 0; i < count; i++)
-        values[i] = (float)(range * tdm_random_normal(seed, 0, tensor, first + i));
+        values[i] = (float)(range * tdm_normal_draw(normal, tdm_random_draw(stream, first + i)));
 }
 
 enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
@@ -136,12 +127,15 @@ enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm
     float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
     if (values == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random weights");
+    struct tdm_normal normal;
+    tdm_normal_open(&normal);
     for (uint32_t t = 0; t < model->tensor_count; t++) {
         const struct tdm_tensor *tensor = &model->tensors[t];
         for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
             if (!tdm_role_is_norm(tensor->role) && tensor->rows > 1)
-                draw_normal(seed, t, at, count, model->initializer_range, values);
+                draw_normal(&normal, tdm_random_stream(seed, 0, t), at, count,
+                            model->initializer_range, values);
             else
                 for (uint64_t i = 0; i < count; i++)
                     values[i] = tdm_role_is_norm(tensor->role) ? 1 : 0;

@@ -7,6 +7,7 @@
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
 #include "executor/cpu/gemm.h"
+#include "executor/random.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,6 +123,29 @@ static void test_exp(void **unused)
     assert_true(tdm_exp(1000) == tdm_exp(88) && isnan(tdm_exp(NAN)));
 }
 
+/* Mean, variance, fourth moment, and what lies beyond the ziggurat's tail: to 5 standard errors. */
+static void test_normal(void **unused)
+{
+    (void)unused;
+    enum { DRAWS = 2000000 };
+    struct tdm_normal normal;
+    double sums[3] = {0}, beyond = 0.0;
+    const double tail = 3.6541528853610088, share = erfc(tail / sqrt(2.0));
+    uint64_t stream = tdm_random_stream(7, 0, 3);
+    tdm_normal_open(&normal);
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        double x = tdm_normal_draw(&normal, tdm_random_draw(stream, i));
+        sums[0] += x / DRAWS;
+        sums[1] += x * x / DRAWS;
+        sums[2] += x * x * x * x / DRAWS;
+        beyond += fabs(x) > tail;
+    }
+    assert_true(fabs(sums[0]) < 5.0 / sqrt(DRAWS));
+    assert_true(fabs(sums[1] - 1.0) < 5.0 * sqrt(2.0 / DRAWS));
+    assert_true(fabs(sums[2] - 3.0) < 5.0 * sqrt(96.0 / DRAWS));
+    assert_true(fabs(beyond - share * DRAWS) < 5.0 * sqrt(share * DRAWS));
+}
+
 static void test_arenas(void **unused)
 {
     (void)unused;
@@ -225,8 +249,10 @@ static void test_table(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemm),   cmocka_unit_test(test_convert), cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_arenas), cmocka_unit_test(test_timings), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_gemm),   cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_exp),    cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_arenas), cmocka_unit_test(test_timings),
+        cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests_name("cpu parts", tests, NULL, NULL);
 }

@@ -43,7 +43,10 @@ enum tdm_status tdm_cpu_upload(struct tdm_executor *executor, void *arena_bytes,
 {
     (void)executor;
     (void)err;
-    memcpy(arena_bytes, source, bytes);
+    if (source != NULL)
+        memcpy(arena_bytes, source, bytes);
+    else
+        memset(arena_bytes, 0, bytes);
     return TDM_OK;
 }
 

@@ -59,12 +59,6 @@ static enum tdm_status copy_now(struct tdm_executor *executor, void *to, const v
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
-enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes,
-                                const void *source, uint64_t bytes, struct tdm_error *err)
-{
-    return copy_now(executor, arena_bytes, source, bytes, err);
-}
-
 enum tdm_status tdm_cuda_download(struct tdm_executor *executor, void *destination,
                                   const void *arena_bytes, uint64_t bytes, struct tdm_error *err)
 {
@@ -81,6 +75,20 @@ static bool is_on_device(const struct tdm_executor *executor, const void *addres
             return true;
     }
     return false;
+}
+
+enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes,
+                                const void *source, uint64_t bytes, struct tdm_error *err)
+{
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    if (source != NULL)
+        return copy_now(executor, arena_bytes, source, bytes, err);
+    if (!is_on_device(executor, arena_bytes)) {
+        memset(arena_bytes, 0, bytes);
+        return TDM_OK;
+    }
+    enum tdm_status status = TDM_CUDA(cudaMemsetAsync(arena_bytes, 0, bytes, stream), err);
+    return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
 enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
