@@ -100,8 +100,8 @@ int main(int argc, char **argv)
         .from = zeros(most_tokens * sizeof(uint32_t)),
         .d = zeros(2 * most_tokens * HEADS * sizeof(float)),
     };
-    printf("%8s %8s %12s %10s %12s %10s\n", "tokens", "keys", "forward ms", "TFLOP/s",
-           "backward ms", "TFLOP/s");
+    printf("%-14s%8s %8s %12s %10s %12s %10s\n", "kernels", "tokens", "keys", "forward ms",
+           "TFLOP/s", "backward ms", "TFLOP/s");
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (argc > 1 && strtoull(argv[1], NULL, 10) != all[i].tokens)
             continue;
@@ -111,11 +111,16 @@ int main(int argc, char **argv)
         stop_on(tdm_cuda_attend_from(&a, NULL, &err), &err);
         const double tokens = (double)a.tokens;
         const double pairs = tokens * ((double)a.first_token + (tokens + 1) / 2.0) * HEADS;
-        const float forward = measure(tdm_cuda_attention, &a);
-        const float backward = measure(tdm_cuda_attention_grad, &a);
-        printf("%8llu %8llu %12.3f %10.0f %12.3f %10.0f\n", (unsigned long long)a.tokens,
-               (unsigned long long)all[i].keys, forward, 4e-9 * DIM * pairs / forward, backward,
-               1e-8 * DIM * pairs / backward);
+        for (const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds; kind->suits != NULL;
+             kind++) {
+            if (!kind->suits(&a))
+                continue;
+            const float forward = measure(kind->forward, &a);
+            const float backward = measure(kind->backward, &a);
+            printf("%-14s%8llu %8llu %12.3f %10.0f %12.3f %10.0f\n", kind->name,
+                   (unsigned long long)a.tokens, (unsigned long long)all[i].keys, forward,
+                   4e-9 * DIM * pairs / forward, backward, 1e-8 * DIM * pairs / backward);
+        }
     }
     return 0;
 }

@@ -100,6 +100,12 @@ AS_IF([test "$have_cuda" = yes],
   [CUDA_CFLAGS= CUDA_LIBS=
    AS_CASE(["$with_cuda"], [no|guess], [],
      [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but $cuda_why: name the toolkit's folder, or use --without-cuda])])])
+# Hopper's own instructions are known since CUDA 12.
+have_hopper=$have_cuda
+AS_CASE(["$cuda_version"], [11.*], [have_hopper=no])
+AS_IF([test "$have_hopper" = yes],
+  [AC_DEFINE([HAVE_HOPPER], [1], [Define to 1 if kernels for sm_90a are built])])
+AM_CONDITIONAL([HAVE_HOPPER], [test "$have_hopper" = yes])
 AC_SUBST([CUDA_CFLAGS])
 AC_SUBST([CUDA_LIBS])
 AM_CONDITIONAL([HAVE_CUDA], [test "$have_cuda" = yes])

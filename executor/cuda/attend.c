@@ -4,6 +4,14 @@
 
 #include "schedule/layout.h"
 
+static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
+{
+    const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds;
+    while (kind->suits != NULL && !kind->suits(attend))
+        kind++;
+    return kind;
+}
+
 static void take_scratch(unsigned char **scratch, const struct tdm_model *model, uint64_t tokens,
                          struct tdm_attend *attend)
 {
@@ -58,8 +66,7 @@ enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
     if (status != TDM_OK)
         return status;
-    return (tdm_cuda_attention_suits(&attend) ? tdm_cuda_attention
-                                              : tdm_cuda_attention_plain)(&attend, stream, err);
+    return kind_of(&attend)->forward(&attend, stream, err);
 }
 
 enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
@@ -78,7 +85,5 @@ enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
     if (status != TDM_OK)
         return status;
-    return (tdm_cuda_attention_suits(&attend)
-                ? tdm_cuda_attention_grad
-                : tdm_cuda_attention_grad_plain)(&attend, stream, err);
+    return kind_of(&attend)->backward(&attend, stream, err);
 }

@@ -195,12 +195,11 @@ static int most_shared_bytes(void)
 
 extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
 {
+    const int of_64 = tdm_shared_bytes<64>, of_128 = tdm_shared_bytes<128>;
     return a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
-           most_shared_bytes() >=
-               (a->head_dim == 64 ? tdm_shared_bytes<64> : tdm_shared_bytes<128>)&&a->first_token +
-                   a->tokens - a->key_token <=
-               INT32_MAX;
+           most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) &&
+           a->first_token + a->tokens - a->key_token <= INT32_MAX;
 }
 
 extern "C" enum tdm_status tdm_cuda_attention(const struct tdm_attend *a, cudaStream_t stream,

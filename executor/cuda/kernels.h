@@ -236,6 +236,15 @@ struct tdm_attend {
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 
+/* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 128. */
+bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *attend);
+
+/* Attention on Hopper's tensor cores, where they serve it. `from` must be filled. */
+enum tdm_status tdm_cuda_attention_hopper(const struct tdm_attend *attend, cudaStream_t stream,
+                                          struct tdm_error *err);
+enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_attend *attend, cudaStream_t stream,
+                                               struct tdm_error *err);
+
 /* Do the tensor cores serve it? bf16, head dim 64, 96 or 128. */
 bool tdm_cuda_attention_suits(const struct tdm_attend *attend);
 
@@ -250,6 +259,17 @@ enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *attend, cudaSt
                                          struct tdm_error *err);
 enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend *attend, cudaStream_t stream,
                                               struct tdm_error *err);
+
+/* The kernels that there are, the fastest first. Ends with the one that suits always. */
+struct tdm_attention_kind {
+    const char *name;
+    bool (*suits)(const struct tdm_attend *attend); /* NULL: always */
+    enum tdm_status (*forward)(const struct tdm_attend *attend, cudaStream_t stream,
+                               struct tdm_error *err);
+    enum tdm_status (*backward)(const struct tdm_attend *attend, cudaStream_t stream,
+                                struct tdm_error *err);
+};
+extern const struct tdm_attention_kind tdm_cuda_attention_kinds[];
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@ cuda_sources = \
 	executor/cuda/attend.c \
 	executor/cuda/attention.cu \
 	executor/cuda/attention_grad.cu \
+	executor/cuda/attention_kinds.c \
 	executor/cuda/attention_plain.cu \
 	executor/cuda/cuda.c executor/cuda/cuda.h \
 	executor/cuda/cuda_error.c executor/cuda/cuda_error.h \
@@ -14,6 +15,7 @@ cuda_sources = \
 	executor/cuda/gemm.cu \
 	executor/cuda/gradients.cuh \
 	executor/cuda/head.c \
+	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
 	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
@@ -33,9 +35,19 @@ cuda_sources = \
 	executor/cuda/swiglu.cu \
 	executor/cuda/tiles.cuh
 
+# With instructions that sm_90a alone has.
+hopper_sources = \
+	executor/cuda/attention_grad_hopper.cu \
+	executor/cuda/attention_hopper.cu
+
 if HAVE_CUDA
 libexecutor_a_SOURCES += $(cuda_sources)
+if HAVE_HOPPER
+libexecutor_a_SOURCES += $(hopper_sources)
 endif
+endif
+
+$(hopper_sources:.cu=.o): NVCC_GENCODE = -gencode arch=compute_90a,code=sm_90a
 
 # The same bits as the cpu backend's optimizers, which round every product.
 executor/cuda/optimizer.o: NVCC_OWN_FLAGS = -fmad=false

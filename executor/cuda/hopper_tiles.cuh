@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention on Hopper: what forward and backward share. Tiles as hopper.cuh has them; head dim 128. */
+#ifndef TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
+#define TDM_EXECUTOR_CUDA_HOPPER_TILES_CUH
+
+#include "executor/cuda/hopper.cuh"
+#include "executor/cuda/pages.cuh"
+
+#define TDM_HOPPER_DIM 128
+#define TDM_HOPPER_TILE_BYTES(rows) ((rows)*256u)
+#define TDM_HOPPER_PIECES 16u /* of 16 bytes, of a row */
+
+/* First row of a warp, of its warpgroup's 64. */
+static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
+{
+    return threadIdx.x % TDM_WARPGROUP / 32 * 16;
+}
+
+/* Copies to shared memory by the threads of one warpgroup. A barrier is told of them when the next ones are
+ * on their way, or before the producer waits. */
+struct tdm_producer {
+    uint64_t *pending;
+
+    __device__ __forceinline__ tdm_producer() : pending(NULL)
+    {
+    }
+
+    /* Waits until consumers have left what the next copies overwrite. */
+    __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t phase)
+    {
+        if (tdm_barrier_test(barrier, phase))
+            return;
+        finish();
+        tdm_barrier_wait(barrier, phase);
+    }
+
+    /* All that was copied since the last one belongs to `barrier`. */
+    __device__ __forceinline__ void commit(uint64_t *barrier)
+    {
+        tdm_copy_commit();
+        if (pending != NULL) {
+            tdm_copy_wait<1>();
+            tdm_fence_shared();
+            tdm_barrier_arrive(pending);
+        }
+        pending = barrier;
+    }
+
+    __device__ __forceinline__ void finish()
+    {
+        if (pending == NULL)
+            return;
+        tdm_copy_wait<0>();
+        tdm_fence_shared();
+        tdm_barrier_arrive(pending);
+        pending = NULL;
+    }
+};
+
+/* A thread of the warpgroup has piece `thread % 16` of every 8th row from row `thread / 16` on. */
+static __device__ __forceinline__ uint32_t tdm_hopper_piece(uint32_t tile, uint32_t rows)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
+    const uint32_t piece = threadIdx.x % TDM_HOPPER_PIECES;
+    return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8) ^ row) * 16;
+}
+
+/* Begins to copy ROWS rows: of token t0 + row for one query head, zeros where there are no tokens. */
+template <uint32_t ROWS>
+static __device__ __forceinline__ void tdm_hopper_rows(uint32_t tile, const tdm_attend &a,
+                                                       const void *data, uint64_t t0, uint32_t head)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
+    const uint32_t column = threadIdx.x % TDM_HOPPER_PIECES * 8;
+    const uint32_t to = tdm_hopper_piece(tile, ROWS);
+    const uint64_t stride = (uint64_t)a.query_heads * TDM_HOPPER_DIM;
+    const __nv_bfloat16 *from =
+        (const __nv_bfloat16 *)data + (uint64_t)head * TDM_HOPPER_DIM + column;
+#pragma unroll 8
+    for (uint32_t i = 0; i < ROWS / 8; i++) {
+        const uint64_t t = t0 + row + 8 * i;
+        const bool is_there = t < a.tokens;
+        tdm_copy_async(to + i * 1024, from + (is_there ? t : 0) * stride, is_there);
+    }
+}
+
+/* Begins to copy K or V (`plane` elements behind K) of the ROWS keys from `first` on, zeros from key `end`
+ * on. `whole`: keys from a multiple of ROWS on lie in one page. */
+template <uint32_t ROWS>
+static __device__ __forceinline__ void tdm_hopper_keys(uint32_t tile, const tdm_attend &a,
+                                                       uint64_t plane, uint32_t first, uint32_t end,
+                                                       uint32_t kv_head, bool whole)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
+    const uint32_t column = threadIdx.x % TDM_HOPPER_PIECES * 8;
+    const uint32_t to = tdm_hopper_piece(tile, ROWS);
+    const uint64_t stride = (uint64_t)a.kv_heads * TDM_HOPPER_DIM;
+    const __nv_bfloat16 *pages = (const __nv_bfloat16 *)a.pages.data + plane + column;
+    const __nv_bfloat16 *base = pages + tdm_key_at(a, first, kv_head, a.slot_elements);
+    if (whole) {
+#pragma unroll 8
+        for (uint32_t i = 0; i < ROWS / 8; i++) {
+            const bool is_there = first + row + 8 * i < end;
+            tdm_copy_async(to + i * 1024, base + (is_there ? row + 8 * i : 0) * stride, is_there);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < ROWS / 8; i++) {
+        const uint32_t key = first + row + 8 * i;
+        const bool is_there = key < end;
+        const __nv_bfloat16 *from =
+            is_there ? pages + tdm_key_at(a, key, kv_head, a.slot_elements) : base;
+        tdm_copy_async(to + i * 1024, from, is_there);
+    }
+}
+
+/* A of the warpgroup's 64 rows of a tile of `rows` rows, all columns, in registers. */
+static __device__ __forceinline__ void tdm_hopper_load_a(uint32_t (&a)[TDM_HOPPER_DIM / 16][4],
+                                                         uint32_t tile, uint32_t rows)
+{
+    const uint32_t lane = threadIdx.x % 32, row = tdm_hopper_warp_row() + lane % 16;
+#pragma unroll
+    for (uint32_t block = 0; block < TDM_HOPPER_DIM / 16; block++)
+        tdm_ldmatrix(a[block], tile + block / 4 * rows * 128 + row * 128 +
+                                   ((2 * (block % 4) + lane / 16) ^ (row % 8)) * 16);
+}
+
+#endif
