@@ -72,7 +72,7 @@ static void test_h200(void **state)
     struct tdm_machine *machine = load("h200");
     assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150109880320));
     assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
-    assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(595) << 20);
+    assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(528) << 20);
     assert_int_equal(machine->runtime_bytes[TDM_HOST], 0);
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 720e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] == 650e12);
