@@ -6,7 +6,9 @@
  * cuBLASLt counts in columns: what is row-major here is transposed there, so C = A B becomes
  * C^T = B^T A^T. The library has half a gigabyte, so it is loaded when the backend is opened; runs
  * on other backends start without it. Algorithms come from its heuristics, the first one each time,
- * and without reductions in the dtype of the result; they are kept by shape.
+ * and without reductions in the dtype of the result; they are kept by shape. Timing its first six
+ * candidates at the shapes of a 7B model gained 3% of the products' time at most, noise included
+ * (H200, CUDA 13.0), and what is chosen by the clock need not be the same in the next run.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
