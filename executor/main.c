@@ -41,6 +41,7 @@ static const char help[] =
     "                     trained on (default 0.05)\n"
     "  --save DIR         after the last step write the model to a new directory that transformers\n"
     "                     and --weights load\n"
+    "  --save-every N     write it after every N-th step too, in place of the one before\n"
     "  --save-dtype TYPE  dtype of its files: bf16 or fp32; default that of the schedule's weights;\n"
     "                     fp32 has the precision of the masters\n"
     "  --save-shard SIZE  largest file of it (default 5G): a larger model has shards and an index\n"
@@ -170,9 +171,10 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
 /* The same of a directory to save to. */
 static enum tdm_status complete_saving(struct tdm_run_options *run, struct tdm_error *err)
 {
-    const char *option = run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
-                         : run->shard_bytes > 0            ? "--save-shard"
-                                                           : NULL;
+    const char *option = run->save_every > 0                 ? "--save-every"
+                         : run->save_dtype != TDM_DTYPE_NONE ? "--save-dtype"
+                         : run->shard_bytes > 0              ? "--save-shard"
+                                                             : NULL;
     if (run->save_path == NULL && option != NULL)
         return tdm_fail(err, TDM_USAGE, "%s is given without --save", option);
     if (run->shard_bytes == 0)
@@ -193,6 +195,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         EVALUATE_STEPS,
         VALIDATION,
         SAVE,
+        SAVE_EVERY,
         SAVE_DTYPE,
         SAVE_SHARD,
         SAVE_GRADIENTS,
@@ -213,6 +216,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         {"evaluate-steps", required_argument, NULL, EVALUATE_STEPS},
         {"validation", required_argument, NULL, VALIDATION},
         {"save", required_argument, NULL, SAVE},
+        {"save-every", required_argument, NULL, SAVE_EVERY},
         {"save-dtype", required_argument, NULL, SAVE_DTYPE},
         {"save-shard", required_argument, NULL, SAVE_SHARD},
         {"save-gradients", required_argument, NULL, SAVE_GRADIENTS},
@@ -260,6 +264,10 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
             break;
         case SAVE:
             run->save_path = optarg;
+            break;
+        case SAVE_EVERY:
+            status = tdm_parse_count(optarg, "--save-every", 1, (uint64_t)1 << 40, &run->save_every,
+                                     err);
             break;
         case SAVE_DTYPE:
             status = read_save_dtype(optarg, &run->save_dtype, err);

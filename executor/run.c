@@ -42,6 +42,7 @@ struct run {
     struct tdm_arenas arenas;
     struct tdm_recorder *recorder; /* NULL: no trace */
     const char *moving;            /* what is being done with weights */
+    bool saved;                    /* weights are in place that the next save replaces */
 };
 
 /* A schedule must fit the limits that it was planned for: somebody may have changed either. */
@@ -335,11 +336,26 @@ static enum tdm_status save(struct run *run, const struct tdm_program *program, 
                             struct tdm_error *err)
 {
     const struct tdm_weights_watch watch = {run, moved, run->options->stop};
-    const struct tdm_weights_target target = target_of(run->options, program->schedule, gradients);
+    struct tdm_weights_target target = target_of(run->options, program->schedule, gradients);
     if (target.directory == NULL)
         return TDM_OK;
     run->moving = gradients ? "saving gradients" : "saving weights";
-    return tdm_weights_save(&target, &run->arenas, program, &watch, err);
+    target.force = target.force || (run->saved && !gradients);
+    enum tdm_status status = tdm_weights_save(&target, &run->arenas, program, &watch, err);
+    run->saved = run->saved || (status == TDM_OK && !gradients);
+    return status;
+}
+
+/* After step `step`: what is due then. */
+static enum tdm_status save_step(struct run *run, const struct tdm_program *program, uint64_t step,
+                                 struct tdm_error *err)
+{
+    const struct tdm_run_options *options = run->options;
+    bool last = step == options->steps;
+    enum tdm_status status = TDM_OK;
+    if (last || (options->save_every > 0 && step % options->save_every == 0))
+        status = save(run, program, false, err);
+    return status == TDM_OK && last ? save(run, program, true, err) : status;
 }
 
 /* Before anything is taken: what a run will write can be written, as far as one can see. */
@@ -431,11 +447,9 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
         status = one_step(run, &training, step, result, err);
         if (status == TDM_OK && training.evaluation != NULL)
             status = evaluate(run, &training, step, result, err);
+        if (status == TDM_OK)
+            status = save_step(run, program, step, err);
     }
-    if (status == TDM_OK)
-        status = save(run, program, false, err);
-    if (status == TDM_OK)
-        status = save(run, program, true, err);
 
     tdm_evaluation_free(training.evaluation);
     tdm_tokens_free(training.validation);

@@ -30,6 +30,7 @@ struct tdm_run_options {
     const char *save_path;      /* directory to write the trained model to; NULL: none */
     const char *gradients_path; /* directory for the gradients of the last step; NULL: none */
     enum tdm_dtype save_dtype;  /* of saved weights; NONE: as the schedule has them */
+    uint64_t save_every;        /* steps, beside after the last one; 0: only then */
     uint64_t shard_bytes;       /* of a saved file, at most */
     bool force;                 /* replace an existing trace or saved directory */
     uint64_t timed_every; /* record op times of step 1 and every k-th; 0: choose by their number */
