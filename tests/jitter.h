@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cpu backend that rounds otherwise: what ops sum differs in last bits, by about as much as the lockstep
- * test sees on a GPU, at random. Two runs with different seeds show how far right results of whole steps
+ * A cpu backend that rounds otherwise: what ops sum differs in last bits, at random, by somewhat more than
+ * the lockstep test sees on a GPU. Two runs with different seeds show how far right results of whole steps
  * can be apart: a last bit of an activation moves all that follows from it.
  */
 #ifndef TDM_TESTS_JITTER_H

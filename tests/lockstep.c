@@ -234,13 +234,13 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
     uint64_t size = tdm_dtype_bytes(dtype), elements = piece->elements;
     bool right = true;
     kind->elements += elements;
-    bool wide = dtype != TDM_DTYPE_BF16;
+    struct tdm_lockstep_elements *seen = dtype == TDM_DTYPE_BF16 ? &kind->bf16 : &kind->others;
     for (uint64_t i = 0; i < elements && right; i++, due += size, got += size) {
         double a = as_double(due, dtype), b = as_double(got, dtype);
         if (isfinite(a))
-            kind->size[wide] += a * a;
+            seen->size += a * a;
         if (memcmp(due, got, size) == 0) {
-            kind->bounded++;
+            seen->bounded++;
             continue;
         }
         const char *fault = NULL;
@@ -260,9 +260,9 @@ static bool compare_piece(struct walk *w, const struct tdm_op *op, const struct 
                        fault, b, a, allowed);
             right = false;
         } else if (!isinf(allowed)) {
-            kind->bounded++;
-            kind->differ++;
-            kind->off[wide] += off * off;
+            seen->bounded++;
+            seen->differ++;
+            seen->off += off * off;
             kind->worst = fmax(kind->worst, off / allowed);
         }
         memcpy(got, due, size);
@@ -382,8 +382,10 @@ static enum tdm_status compare_op(struct walk *w, const struct tdm_launch *launc
         const unsigned char *due = (const unsigned char *)w->cpu.base[x->place] + x->offset;
         uint64_t bytes = x->end - x->first, margin = x->first - x->offset;
         if (memcmp(due, x->data, x->bytes) == 0) {
-            kind->elements += op->access[i].bytes / tdm_dtype_bytes(launch->operand[i].dtype);
-            kind->bounded += op->access[i].bytes / tdm_dtype_bytes(launch->operand[i].dtype);
+            enum tdm_dtype dtype = launch->operand[i].dtype;
+            uint64_t elements = op->access[i].bytes / tdm_dtype_bytes(dtype);
+            kind->elements += elements;
+            (dtype == TDM_DTYPE_BF16 ? &kind->bf16 : &kind->others)->bounded += elements;
             continue;
         }
         right = compare_bytes(w, op, x->place, x->offset, margin, x->data, seen) && right;
@@ -539,18 +541,22 @@ enum tdm_status tdm_lockstep_run(const struct tdm_schedule *schedule,
     return status;
 }
 
+static void add_elements(struct tdm_lockstep_elements *all, const struct tdm_lockstep_elements *one)
+{
+    all->bounded += one->bounded;
+    all->differ += one->differ;
+    all->off += one->off;
+    all->size += one->size;
+}
+
 void tdm_lockstep_add(struct tdm_lockstep *all, const struct tdm_lockstep *one)
 {
     for (int i = 0; i < TDM_OP_KINDS; i++) {
         all->kinds[i].ops += one->kinds[i].ops;
         all->kinds[i].elements += one->kinds[i].elements;
-        all->kinds[i].bounded += one->kinds[i].bounded;
-        all->kinds[i].differ += one->kinds[i].differ;
+        add_elements(&all->kinds[i].bf16, &one->kinds[i].bf16);
+        add_elements(&all->kinds[i].others, &one->kinds[i].others);
         all->kinds[i].worst = fmax(all->kinds[i].worst, one->kinds[i].worst);
-        for (int wide = 0; wide < 2; wide++) {
-            all->kinds[i].off[wide] += one->kinds[i].off[wide];
-            all->kinds[i].size[wide] += one->kinds[i].size[wide];
-        }
         all->kinds[i].wrong += one->kinds[i].wrong;
     }
     if (all->wrong == 0 && one->wrong > 0)

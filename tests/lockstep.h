@@ -13,14 +13,19 @@
 
 #include "executor/backends.h"
 
+/* What was seen of elements: of those in bf16, or of others. */
+struct tdm_lockstep_elements {
+    uint64_t bounded; /* that may differ from the cpu's */
+    uint64_t differ;  /* of these, that do */
+    double off, size; /* sums of squares of differences and of values */
+};
+
 /* What was seen of the ops of a kind. */
 struct tdm_lockstep_kind {
     uint64_t ops, elements; /* written */
-    uint64_t bounded;       /* elements that may differ from the cpu's */
-    uint64_t differ;        /* of these, that do */
-    double worst;           /* largest difference in units of its bound */
-    double off[2], size[2]; /* sums of squares of differences and of values; bf16, others */
-    uint64_t wrong;         /* ops with an element beyond its bound, or with a byte too many */
+    struct tdm_lockstep_elements bf16, others;
+    double worst;   /* largest difference in units of its bound */
+    uint64_t wrong; /* ops with an element beyond its bound, or with a byte too many */
 };
 
 struct tdm_lockstep {

@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define UNIT 0x1p-24 /* of fp32, half a unit in the last place of 1 */
-#define BF16_UNIT 0x1p-8
+#define ROUNDED_BF16 \
+    0x1p-8 /* what rounding to bf16 changes at most: half a unit in the last place */
 #define EXACT (-1.0)
 #define LEAST_EXP 2e-35 /* exponentials below it are 0 on the cpu: executor/cpu/exp.h */
 
@@ -150,7 +151,7 @@ static uint64_t column_of(const struct tdm_product_part *part, const struct tdm_
  * both the product and the sum, where the result is bf16. */
 static double rounded_before(enum tdm_dtype result, double due, double addend)
 {
-    return result == TDM_DTYPE_BF16 ? BF16_UNIT / 2 * fabs(due - addend) : 0;
+    return result == TDM_DTYPE_BF16 ? ROUNDED_BF16 * fabs(due - addend) : 0;
 }
 
 static double of_product(const struct tdm_slack *slack, const struct tdm_tensor *tensor,
@@ -426,7 +427,7 @@ static struct heads heads_of(const struct tdm_slack *slack)
         x.keys += program->chunks[pages->before.chunk + i].tokens;
     /* tensor cores take the probabilities, and their gradients, in bf16 */
     if (operand[0].dtype == TDM_DTYPE_BF16 && operand[1].dtype == TDM_DTYPE_BF16)
-        x.rounded = BF16_UNIT / 2;
+        x.rounded = ROUNDED_BF16;
     return x;
 }
 
@@ -690,7 +691,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     for (uint64_t v = 0; v < x->entries; v++) {
         slacks[v] = error * rows[t] * entries[v];
         if (x->narrow) /* to one neighbour or the other */
-            slacks[v] += BF16_UNIT * (fabs(logits[v]) + slacks[v]);
+            slacks[v] += 2 * ROUNDED_BF16 * (fabs(logits[v]) + slacks[v]);
         raise_to(&most, logits[v]);
     }
     if (slack->launch->op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, and the same */
@@ -711,7 +712,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
                                        (v == target ? 16 * UNIT * fabs(1 - p) : 0));
         logits[v] = x->per_token * (v == target ? fabs(1 - p) : p); /* the gradient's size */
         if (x->narrow)
-            gradients[v] += BF16_UNIT * (logits[v] + gradients[v]);
+            gradients[v] += 2 * ROUNDED_BF16 * (logits[v] + gradients[v]);
     }
     double of_target = target < x->entries ? slacks[target] : 0;
     slack->array[LOSSES][t] =

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products by cuBLASLt: bf16 and fp32 factors, fp32 sums, bias and addend added before the result is
- * rounded.
+ * rounded; but what is added to a bf16 C itself some of its kernels round first (on an H200 all that were
+ * met with B not transposed: gradients of K's and V's inputs).
  *
  * cuBLASLt counts in columns: what is row-major here is transposed there, so C = A B becomes
  * C^T = B^T A^T. The library has half a gigabyte, so it is loaded when the backend is opened; runs
