@@ -35,6 +35,8 @@ struct sizes {
 
 enum { MISTRAL = 3, ARCHITECTURES };
 
+#define MOST_RATIO 16u /* query heads a KV head */
+
 static json_t *config_of(const struct sizes *x)
 {
     static const char *const architectures[ARCHITECTURES] = {
@@ -67,13 +69,14 @@ static struct sizes large_sizes(struct tdm_dice *dice)
     return x;
 }
 
-static struct sizes wide_sizes(struct tdm_dice *dice)
+/* Case by case the next head dim and number of query heads, so that few cases have them all. */
+static struct sizes wide_sizes(struct tdm_dice *dice, uint64_t turn)
 {
     static const uint64_t dims[] = {64, 96, 128, 256, 80, 34};
     struct sizes x;
     bool odd = tdm_dice_chance(dice, 30);
-    x.head_dim = dims[tdm_dice_roll(dice, 0, 5)];
-    x.ratio = tdm_dice_roll(dice, 1, 16);
+    x.head_dim = dims[turn % (sizeof(dims) / sizeof(dims[0]))];
+    x.ratio = turn % MOST_RATIO + 1;
     x.kv_heads = x.ratio * x.head_dim > 1024 ? 1 : tdm_dice_roll(dice, 1, 3);
     x.hidden = odd ? tdm_dice_roll(dice, 17, 150) : 8 * tdm_dice_roll(dice, 4, 24);
     x.intermediate = odd ? tdm_dice_roll(dice, 5, 200) : 8 * tdm_dice_roll(dice, 2, 30);
@@ -203,7 +206,7 @@ static enum tdm_status wide_case(uint64_t seed, struct tdm_schedule **schedule,
     struct tdm_schedule *plain = NULL;
     struct tdm_dice dice;
     tdm_dice_seed(&dice, seed ^ 0x71de);
-    struct sizes sizes = wide_sizes(&dice);
+    struct sizes sizes = wide_sizes(&dice, seed / TDM_CASES);
     uint64_t tokens = tdm_dice_roll(&dice, 40, 350);
     enum tdm_status status = new_schedule(&sizes, tokens, &plain, err);
     if (status == TDM_OK)

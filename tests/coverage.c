@@ -4,6 +4,7 @@
 
 #include "schedule/layout.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void note(struct tdm_coverage *coverage, const char *name, bool has)
@@ -137,11 +138,37 @@ static void note_model(struct tdm_coverage *c, const struct tdm_schedule *s)
     note(c, "activations in fp32", s->dtypes.activations == TDM_DTYPE_FP32);
 }
 
+void tdm_coverage_note_heads(struct tdm_coverage *coverage, const struct tdm_model *model)
+{
+    static const struct {
+        uint32_t dim;
+        const char *name;
+    } dims[] = {{64, "head dim 64"},   {96, "head dim 96"}, {128, "head dim 128"},
+                {256, "head dim 256"}, {80, "head dim 80"}, {34, "head dim 34"}};
+    static const char *const ratios[] = {"ratio 1",  "ratio 2",  "ratio 3",  "ratio 4",
+                                         "ratio 5",  "ratio 6",  "ratio 7",  "ratio 8",
+                                         "ratio 9",  "ratio 10", "ratio 11", "ratio 12",
+                                         "ratio 13", "ratio 14", "ratio 15", "ratio 16"};
+    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
+        note(coverage, dims[i].name, model->head_dim == dims[i].dim);
+    for (uint32_t i = 0; i < sizeof(ratios) / sizeof(ratios[0]); i++)
+        note(coverage, ratios[i], model->query_heads / model->kv_heads == i + 1);
+}
+
 void tdm_coverage_note(struct tdm_coverage *coverage, const struct tdm_schedule *schedule)
 {
     note_nest(coverage, schedule);
     note_state(coverage, schedule);
     note_model(coverage, schedule);
+}
+
+void tdm_coverage_print(const struct tdm_coverage *coverage)
+{
+    printf("# schedules that had");
+    for (uint32_t i = 0; i < coverage->count; i++)
+        printf("%s %s: %llu", i == 0 ? "" : ",", coverage->names[i],
+               (unsigned long long)coverage->schedules[i]);
+    printf("\n");
 }
 
 const char *tdm_coverage_missing(const struct tdm_coverage *coverage, uint32_t *next)

@@ -17,6 +17,12 @@ struct tdm_coverage {
 /* Notes what a schedule has: its nest, sets, places, homes, optimizer, model. */
 void tdm_coverage_note(struct tdm_coverage *coverage, const struct tdm_schedule *schedule);
 
+/* Notes its head dim and how many query heads have a KV head. */
+void tdm_coverage_note_heads(struct tdm_coverage *coverage, const struct tdm_model *model);
+
+/* Prints all of it on one line: "# schedules that had ...". */
+void tdm_coverage_print(const struct tdm_coverage *coverage);
+
 /* The next thing that no schedule had, from number *next on, which moves behind it; NULL: no more. */
 const char *tdm_coverage_missing(const struct tdm_coverage *coverage, uint32_t *next);
 

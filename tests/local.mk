@@ -105,7 +105,8 @@ tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
-tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h $(lockstep)
+tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h \
+	tests/coverage.c tests/coverage.h $(lockstep)
 tests_gpu_lockstep_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_lockstep_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h

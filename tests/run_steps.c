@@ -83,6 +83,58 @@ static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
     return TDM_OK;
 }
 
+/* ---- what ran beside what ---- */
+
+/* Lanes of all ops, and the times of a step. */
+struct times {
+    enum tdm_lane *lanes;       /* [ops] */
+    struct tdm_timing *timings; /* [ops] */
+    uint64_t ops;
+};
+
+static enum tdm_status note_lane(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct times *times = self;
+    (void)err;
+    if (item->kind == TDM_RUN)
+        times->lanes[item->op->number] = item->op->lane;
+    return TDM_OK;
+}
+
+static bool run_together(const struct tdm_timing *a, const struct tdm_timing *b)
+{
+    return a->start_ns < b->end_ns && b->start_ns < a->end_ns;
+}
+
+/* Takes the times of a step and counts the copies that ran while something was computed. */
+static enum tdm_status count_overlapped(const struct tdm_program *program,
+                                        const struct tdm_arenas *arenas, uint64_t *overlapped,
+                                        struct tdm_error *err)
+{
+    const struct tdm_backend *backend = arenas->backend;
+    struct times times = {.lanes = calloc(program->op_count + 1, sizeof(*times.lanes)),
+                          .timings = calloc(program->op_count + 1, sizeof(*times.timings))};
+    enum tdm_status status = times.lanes == NULL || times.timings == NULL
+                                 ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for times")
+                                 : tdm_program_emit(program, note_lane, &times, err);
+    *overlapped = 0;
+    if (status == TDM_OK && backend->reap != NULL)
+        times.ops = backend->reap(arenas->executor, times.timings, program->op_count);
+    for (uint64_t i = 0; i < times.ops; i++) {
+        const struct tdm_timing *copy = &times.timings[i];
+        bool beside = false;
+        if (times.lanes[copy->op_number] == TDM_LANE_COMPUTE)
+            continue;
+        for (uint64_t k = 0; k < times.ops && !beside; k++)
+            beside = times.lanes[times.timings[k].op_number] == TDM_LANE_COMPUTE &&
+                     run_together(copy, &times.timings[k]);
+        *overlapped += beside;
+    }
+    free(times.lanes);
+    free(times.timings);
+    return status;
+}
+
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,
@@ -122,6 +174,8 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
             status = read_step(&arenas, program, i, steps, err);
+        if (status == TDM_OK)
+            status = count_overlapped(program, &arenas, &steps->overlapped, err);
     }
     if (status == TDM_OK && !poisoned)
         status = check_arenas(&arenas, planned_bytes, err);

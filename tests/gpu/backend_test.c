@@ -58,6 +58,8 @@ struct tally {
     uint64_t cases, close; /* by loss and norm */
     uint64_t roles[TDM_ROLES], close_roles[TDM_ROLES];
     double worst_share; /* largest error in units of what it may be */
+    uint64_t
+        overlapped; /* cases that ran twice with copies under way beside compute, and the same bits */
 };
 
 /* ---- comparison ---- */
@@ -246,6 +248,7 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, e
         again = tdm_steps_same(&runs.first, &runs.again);
         same = tdm_steps_same(&runs.first, &runs.variant);
         note(&errors, allowed, fp32, &tally[!fp32]);
+        tally[!fp32].overlapped += again && runs.first.overlapped > 0 && runs.again.overlapped > 0;
         tdm_coverage_note(coverage, schedule);
         tdm_coverage_note(coverage, variant);
     }
@@ -292,11 +295,7 @@ static void report_coverage(struct gpu_test *test, const struct tdm_coverage *co
 {
     const char *missing;
     uint32_t next = 0;
-    printf("# schedules that had");
-    for (uint32_t i = 0; i < coverage->count; i++)
-        printf("%s %s %llu", i == 0 ? "" : ",", coverage->names[i],
-               (unsigned long long)coverage->schedules[i]);
-    printf("\n");
+    tdm_coverage_print(coverage);
     while ((missing = tdm_coverage_missing(coverage, &next)) != NULL)
         gpu_test_case(test, false, "no schedule had: %s", missing);
 }
@@ -309,7 +308,7 @@ int main(void)
     struct tdm_coverage coverage = {0};
     struct tdm_error err = {0};
     const struct tdm_backend *backend;
-    uint64_t cases = tdm_case_count(20, 80);
+    uint64_t cases = tdm_case_count(20, 80), overlapped;
     if (tdm_backend_find(name, &backend, &err) != TDM_OK) {
         printf("Bail out! %s\n", err.message);
         return 1;
@@ -320,7 +319,12 @@ int main(void)
     }
     judge(&test, &tally[0], "fp32");
     judge(&test, &tally[1], "bf16");
-    if (cases >= 80)
+    if (cases >= 80) {
         report_coverage(&test, &coverage);
+        overlapped = tally[0].overlapped + tally[1].overlapped;
+        gpu_test_case(&test, overlapped > 0 || strcmp(name, "cuda") != 0,
+                      "%llu cases gave the same bits again with copies beside compute",
+                      (unsigned long long)overlapped);
+    }
     return gpu_test_end(&test);
 }

@@ -6,6 +6,7 @@
  * (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
  */
 #include "tests/backend_cases.h"
+#include "tests/coverage.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/lockstep.h"
 #include "tests/random_schedule.h"
@@ -18,7 +19,7 @@
 #define LEAST_TO_JUDGE 10000u /* elements */
 
 static void run_case(struct gpu_test *test, const struct tdm_backend *backend, enum tdm_case kind,
-                     uint64_t seed, struct tdm_lockstep *all)
+                     uint64_t seed, struct tdm_lockstep *all, struct tdm_coverage *coverage)
 {
     struct tdm_schedule *schedule = NULL;
     struct tdm_error err = {0};
@@ -30,6 +31,8 @@ static void run_case(struct gpu_test *test, const struct tdm_backend *backend, e
                       tdm_case_name(kind), err.message);
         return;
     }
+    tdm_coverage_note_heads(coverage, schedule->model);
+    tdm_coverage_note(coverage, schedule);
     uint32_t steps = schedule->optimizer.kind == TDM_OPTIMIZER_NONE ? 1 : 2;
     status = tdm_lockstep_run(schedule, backend, seed, steps, &here, &err);
     uint64_t ops = 0;
@@ -103,11 +106,21 @@ static void report(struct gpu_test *test, const struct tdm_lockstep *all)
     }
 }
 
+static void report_coverage(struct gpu_test *test, const struct tdm_coverage *coverage)
+{
+    const char *missing;
+    uint32_t next = 0;
+    tdm_coverage_print(coverage);
+    while ((missing = tdm_coverage_missing(coverage, &next)) != NULL)
+        gpu_test_case(test, false, "no schedule had: %s", missing);
+}
+
 int main(void)
 {
     const char *name = gpu_test_backend();
     struct gpu_test test = gpu_test_begin();
     struct tdm_lockstep all = {0};
+    struct tdm_coverage coverage = {0};
     struct tdm_error err = {0};
     const struct tdm_backend *backend;
     uint64_t cases = tdm_case_count(9, 60);
@@ -117,9 +130,11 @@ int main(void)
     }
     for (uint64_t i = 0; i < cases; i++) {
         uint64_t seed = tdm_case_seed(BASE_SEED, i);
-        run_case(&test, backend, tdm_case_of(seed), seed, &all);
+        run_case(&test, backend, tdm_case_of(seed), seed, &all, &coverage);
     }
     if (cases >= 9)
         report(&test, &all);
+    if (cases >= 60)
+        report_coverage(&test, &coverage);
     return gpu_test_end(&test);
 }
