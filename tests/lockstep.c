@@ -531,7 +531,9 @@ enum tdm_status tdm_lockstep_run(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         status = begin_walk(&w, &data, err);
     for (uint32_t i = 0; i < steps && status == TDM_OK; i++) {
-        w.step = (struct tdm_step){i + 1, tdm_learning_rate(&schedule->optimizer, i + 1), seed};
+        w.step = (struct tdm_step){.number = i + 1,
+                                   .learning_rate = tdm_learning_rate(&schedule->optimizer, i + 1),
+                                   .seed = seed};
         status = tdm_program_emit(w.program, take_item, &w, err);
     }
     if (status == TDM_OK)
