@@ -93,6 +93,7 @@ gpu_tests = \
 	tests/gpu/backend_test \
 	tests/gpu/copy_test \
 	tests/gpu/lockstep_test \
+	tests/gpu/memory_test \
 	tests/gpu/norm_test
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
@@ -109,6 +110,9 @@ tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h
 	tests/coverage.c tests/coverage.h $(lockstep)
 tests_gpu_lockstep_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_lockstep_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_memory_test_SOURCES = tests/gpu/memory_test.c tests/gpu/gpu_test.h
+tests_gpu_memory_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_memory_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h
 tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_norm_test_LDADD = $(gpu_test_libs)

@@ -41,7 +41,8 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
                         .chunk = TDM_NONE,
                         .access_count = 2};
     op.access[0].bytes = op.access[1].bytes = words * sizeof(*to);
-    struct tdm_launch launch = {.program = circle->program, .op = &op};
+    static const struct tdm_step step = {.number = 1};
+    struct tdm_launch launch = {.program = circle->program, .op = &op, .step = &step};
     launch.operand[0] = (struct tdm_operand){.data = from, .dtype = TDM_DTYPE_FP32, .slots = 1};
     launch.operand[1] = (struct tdm_operand){.data = to, .dtype = TDM_DTYPE_FP32, .slots = 1};
     enum tdm_status status = TDM_OK;
