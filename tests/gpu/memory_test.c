@@ -87,7 +87,8 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
         backend->used(arenas.executor, &used, &left, &err) != TDM_OK)
         die(&err);
     uint64_t planned = program->arena_bytes[TDM_DEVICE];
-    gpu_test_case(test, highest == planned && touched <= planned && planned - touched < planned / 50,
+    gpu_test_case(test,
+                  highest == planned && touched <= planned && planned - touched < planned / 50,
                   "touched %" PRIu64 " of %" PRIu64 " bytes planned, the highest at %" PRIu64,
                   touched, planned, highest);
     uint64_t all = planned + schedule->machine->runtime_bytes[TDM_DEVICE];
@@ -113,14 +114,14 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
     if (tdm_program_lower(schedule, &program, &err) != TDM_OK)
         die(&err);
     uint64_t before = free_bytes();
-    enum tdm_status status = tdm_arenas_take(
-        backend, 1, (const struct tdm_program *const *)&program, &arenas, &err);
+    enum tdm_status status =
+        tdm_arenas_take(backend, 1, (const struct tdm_program *const *)&program, &arenas, &err);
     uint64_t after = free_bytes();
     gpu_test_case(test, status == TDM_INFEASIBLE && strstr(err.hint, "--memory") != NULL,
                   "a schedule of %" PRIu64 " GiB: \"%s\"; hint: %s",
                   program->arena_bytes[TDM_DEVICE] / 1024 / MIB, err.message, err.hint);
-    gpu_test_case(test, before < after + DRIVER_BOUND, "%" PRIu64 " MiB free before, %" PRIu64
-                  " after", before / MIB, after / MIB);
+    gpu_test_case(test, before < after + DRIVER_BOUND,
+                  "%" PRIu64 " MiB free before, %" PRIu64 " after", before / MIB, after / MIB);
     tdm_program_free(program);
     tdm_schedule_free(schedule);
 }
