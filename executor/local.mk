@@ -30,6 +30,8 @@ libexecutor_a_SOURCES += \
 	executor/room.h \
 	executor/run.c \
 	executor/run.h \
+	executor/run_weights.c \
+	executor/run_weights.h \
 	executor/state.c \
 	executor/state.h \
 	executor/stochastic.h \

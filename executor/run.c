@@ -7,10 +7,10 @@
 #include "base/units.h"
 #include "executor/evaluate.h"
 #include "executor/record.h"
+#include "executor/run_weights.h"
 #include "executor/state.h"
 #include "executor/tokens.h"
 #include "executor/walk.h"
-#include "executor/weights.h"
 #include "planner/simulate.h"
 #include "schedule/cost.h"
 #include "schedule/learning_rate.h"
@@ -38,11 +38,9 @@ struct run {
     struct loaded *loaded; /* the one that evaluates last, if there is one */
     const struct tdm_program **programs;
     uint32_t program_count;
-    struct tdm_weights *weights; /* to begin with; NULL: random */
+    struct tdm_run_weights weights;
     struct tdm_arenas arenas;
     struct tdm_recorder *recorder; /* NULL: no trace */
-    const char *moving;            /* what is being done with weights */
-    bool saved;                    /* weights are in place that the next save replaces */
 };
 
 /* A schedule must fit the limits that it was planned for: somebody may have changed either. */
@@ -299,108 +297,6 @@ static enum tdm_status open_evaluation(struct run *run, struct training *trainin
     return status;
 }
 
-/* ---- weights from and to directories ---- */
-
-static void moved(void *self, uint64_t done, uint64_t elements)
-{
-    const struct run *run = self;
-    run->listener->moved(run->listener->self, run->moving, done, elements);
-}
-
-static enum tdm_status init_weights(struct run *run, const struct tdm_program *program,
-                                    struct tdm_error *err)
-{
-    const struct tdm_weights_watch watch = {run, moved, run->options->stop};
-    run->moving = "loading weights";
-    if (run->weights != NULL)
-        return tdm_weights_load(run->weights, &run->arenas, program, &watch, err);
-    return tdm_state_init(&run->arenas, program, run->options->seed, err);
-}
-
-/* What a run writes: the model that it trained, or the gradients of its last step. */
-static struct tdm_weights_target target_of(const struct tdm_run_options *options,
-                                           const struct tdm_schedule *schedule, bool gradients)
-{
-    enum tdm_dtype dtype =
-        options->save_dtype != TDM_DTYPE_NONE ? options->save_dtype : schedule->dtypes.weights;
-    return (struct tdm_weights_target){.directory =
-                                           gradients ? options->gradients_path : options->save_path,
-                                       .model = schedule->model,
-                                       .gradients = gradients,
-                                       .dtype = gradients ? TDM_DTYPE_FP32 : dtype,
-                                       .shard_bytes = options->shard_bytes,
-                                       .force = options->force};
-}
-
-static enum tdm_status save(struct run *run, const struct tdm_program *program, bool gradients,
-                            struct tdm_error *err)
-{
-    const struct tdm_weights_watch watch = {run, moved, run->options->stop};
-    struct tdm_weights_target target = target_of(run->options, program->schedule, gradients);
-    if (target.directory == NULL)
-        return TDM_OK;
-    run->moving = gradients ? "saving gradients" : "saving weights";
-    target.force = target.force || (run->saved && !gradients);
-    enum tdm_status status = tdm_weights_save(&target, &run->arenas, program, &watch, err);
-    run->saved = run->saved || (status == TDM_OK && !gradients);
-    return status;
-}
-
-/* After step `step`: what is due then. */
-static enum tdm_status save_step(struct run *run, const struct tdm_program *program, uint64_t step,
-                                 struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    bool last = step == options->steps;
-    enum tdm_status status = TDM_OK;
-    if (last || (options->save_every > 0 && step % options->save_every == 0))
-        status = save(run, program, false, err);
-    return status == TDM_OK && last ? save(run, program, true, err) : status;
-}
-
-/* Before anything is taken: what a run will write can be written, as far as one can see. */
-static enum tdm_status check_target(const struct run *run, bool gradients, struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    const struct tdm_schedule *schedule = run->programs[0]->schedule;
-    const struct tdm_weights_target target = target_of(options, schedule, gradients);
-    if (target.directory == NULL)
-        return TDM_OK;
-    const char *option = gradients ? "--save-gradients" : "--save";
-    if (!options->backend->executes)
-        return tdm_fail(err, TDM_USAGE, "%s %s: backend %s computes nothing to save", option,
-                        target.directory, options->backend->name);
-    if (options->schedule_count > 1)
-        return tdm_fail(err, TDM_USAGE, "%s %s: %u schedules train; one can be saved", option,
-                        target.directory, options->schedule_count);
-    if (gradients &&
-        (schedule->optimizer.kind != TDM_OPTIMIZER_NONE || schedule->pass == TDM_EVALUATE)) {
-        tdm_fail(err, TDM_USAGE, "%s %s: %s leaves no gradients behind", option, target.directory,
-                 options->schedule_paths[0]);
-        return tdm_hint(err, "plan with --optimizer none");
-    }
-    const char *other = gradients ? options->save_path : options->weights_path;
-    if (other != NULL &&
-        (strcmp(other, target.directory) == 0 || tdm_file_same(other, target.directory))) {
-        tdm_fail(err, TDM_USAGE, "%s %s: is what %s names", option, target.directory,
-                 gradients ? "--save" : "--weights");
-        return tdm_hint(err, "name a new directory");
-    }
-    return tdm_weights_check(&target, err);
-}
-
-static enum tdm_status check_weights(struct run *run, struct tdm_error *err)
-{
-    const struct tdm_run_options *options = run->options;
-    enum tdm_status status = TDM_OK;
-    if (options->weights_path != NULL)
-        status = tdm_weights_find(options->weights_path, options->schedule_paths[0],
-                                  run->programs[0]->schedule->model, &run->weights, err);
-    if (status == TDM_OK)
-        status = check_target(run, false, err);
-    return status == TDM_OK ? check_target(run, true, err) : status;
-}
-
 static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
                              struct tdm_error *err)
 {
@@ -436,7 +332,7 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
                               result->unigram_entropy);
         status = tdm_arenas_fill(&run->arenas, err);
         if (status == TDM_OK)
-            status = init_weights(run, program, err);
+            status = tdm_run_weights_init(&run->weights, &run->arenas, program, err);
     }
     if (status == TDM_OK && run->recorder != NULL)
         status = tdm_recorder_program(run->recorder, options->schedule_paths[index], program, err);
@@ -448,7 +344,7 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
         if (status == TDM_OK && training.evaluation != NULL)
             status = evaluate(run, &training, step, result, err);
         if (status == TDM_OK)
-            status = save_step(run, program, step, err);
+            status = tdm_run_weights_save(&run->weights, &run->arenas, program, step, err);
     }
 
     tdm_evaluation_free(training.evaluation);
@@ -522,7 +418,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (status == TDM_OK)
         status = load_all(&run, results, err);
     if (status == TDM_OK)
-        status = check_weights(&run, err);
+        status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
@@ -537,7 +433,7 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     status = tdm_recorder_close(run.recorder, status, err);
 
 free_programs:
-    tdm_weights_close(run.weights);
+    tdm_run_weights_close(&run.weights);
     for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);
