@@ -186,6 +186,8 @@ static enum tdm_status cut_wide(struct tdm_dice *dice, uint64_t tokens,
 static void choose_dtypes(struct tdm_dice *dice, struct tdm_dtypes *dtypes)
 {
     uint64_t shape = tdm_dice_roll(dice, 0, 9);
+    if (dtypes->master != TDM_DTYPE_NONE && tdm_dice_chance(dice, 40))
+        dtypes->master = TDM_DTYPE_FP32;
     struct tdm_dtypes kept = *dtypes;
     if (shape < 2) {
         *dtypes = all_fp32;

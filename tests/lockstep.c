@@ -90,7 +90,10 @@ static bool in_place(const struct tdm_op *op, const struct tdm_access *write)
 static struct tdm_launch launch_in(const struct walk *w, const struct tdm_arenas *arenas,
                                    const struct tdm_op *op)
 {
-    struct tdm_launch launch = {.program = w->program, .op = op, .step = &w->step};
+    struct tdm_launch launch = {.program = w->program,
+                                .op = op,
+                                .step = &w->step,
+                                .scratch = tdm_arenas_scratch(arenas, w->program)};
     for (uint32_t i = 0; i < op->access_count; i++) {
         const struct tdm_access *access = &op->access[i];
         if (access->buffer == TDM_NONE)
@@ -346,6 +349,14 @@ static bool is_operand(const struct seen seen[TDM_OPERANDS], uint32_t count, enu
     return false;
 }
 
+/* Scratch is the op's own, and nobody's after it. */
+static bool is_scratch(const struct walk *w, enum tdm_place place, uint64_t offset)
+{
+    const struct tdm_buffer *scratch = &w->program->buffers[w->program->scratch];
+    return place == scratch->place && offset >= scratch->offset &&
+           offset - scratch->offset < scratch->bytes;
+}
+
 /* Bytes of an arena that must be the same; true if they are. */
 static bool compare_bytes(struct walk *w, const struct tdm_op *op, enum tdm_place place,
                           uint64_t offset, uint64_t bytes, const unsigned char *got,
@@ -355,7 +366,8 @@ static bool compare_bytes(struct walk *w, const struct tdm_op *op, enum tdm_plac
     if (memcmp(due, got, bytes) == 0)
         return true;
     for (uint64_t i = 0; i < bytes; i++) {
-        if (due[i] == got[i] || is_operand(seen, op->access_count, place, offset + i))
+        if (due[i] == got[i] || is_scratch(w, place, offset + i) ||
+            is_operand(seen, op->access_count, place, offset + i))
             continue;
         note_wrong(w, op, "byte %llu of the %s was changed, of %s, which is not its own",
                    (unsigned long long)(offset + i), tdm_place_name(place),
@@ -403,23 +415,35 @@ static enum tdm_status compare_op(struct walk *w, const struct tdm_launch *launc
     return status;
 }
 
-/* Compares all bytes of the arenas: ops up to this one have left alone what is not theirs. */
+static enum tdm_status compare_range(struct walk *w, const struct tdm_op *op, enum tdm_place place,
+                                     uint64_t offset, uint64_t bytes, struct tdm_error *err)
+{
+    const struct seen none[TDM_OPERANDS] = {{0}};
+    enum tdm_status status = download(w, place, offset, bytes, w->seen, err);
+    if (status != TDM_OK || compare_bytes(w, op, place, offset, bytes, w->seen, none))
+        return status;
+    w->lockstep->kinds[op->kind].wrong++;
+    return upload(w, place, offset, bytes, err);
+}
+
+/* Compares all bytes of the arenas but scratch: ops up to this one have left alone what is not theirs. */
 static enum tdm_status compare_arenas(struct walk *w, const struct tdm_op *op,
                                       struct tdm_error *err)
 {
-    const struct seen none[TDM_OPERANDS] = {{0}};
+    const struct tdm_buffer *scratch = &w->program->buffers[w->program->scratch];
     enum tdm_status status = TDM_OK;
     w->unseen_bytes = 0;
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        uint64_t bytes = w->cpu.bytes[place];
+        uint64_t bytes = w->cpu.bytes[place], begin = bytes, end = bytes;
+        if (scratch->used && (int)scratch->place == place) {
+            begin = scratch->offset;
+            end = scratch->offset + scratch->bytes;
+        }
         if (w->cpu.base[place] == NULL)
             continue;
-        status = download(w, (enum tdm_place)place, 0, bytes, w->seen, err);
-        if (status != TDM_OK ||
-            compare_bytes(w, op, (enum tdm_place)place, 0, bytes, w->seen, none))
-            continue;
-        w->lockstep->kinds[op->kind].wrong++;
-        status = upload(w, (enum tdm_place)place, 0, bytes, err);
+        status = compare_range(w, op, (enum tdm_place)place, 0, begin, err);
+        if (status == TDM_OK)
+            status = compare_range(w, op, (enum tdm_place)place, end, bytes - end, err);
     }
     return status;
 }
@@ -456,7 +480,8 @@ static enum tdm_status run_op(struct walk *w, const struct tdm_op *op, struct td
     if (status == TDM_OK)
         status = compare_op(w, &of_cpu, &slack, err);
     tdm_slack_end(&slack);
-    if (status == TDM_OK && w->unseen_bytes * 8 > w->cpu.bytes[TDM_DEVICE])
+    uint64_t all = w->cpu.bytes[TDM_DEVICE] - w->program->buffers[w->program->scratch].bytes;
+    if (status == TDM_OK && w->unseen_bytes * 8 > all)
         status = compare_arenas(w, op, err);
     return status;
 }

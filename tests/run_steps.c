@@ -164,6 +164,8 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         status = tdm_walk_new(program, &arenas, &walk, err);
     if (status == TDM_OK)
+        status = tdm_walk_prepare(walk, err);
+    if (status == TDM_OK)
         status = poisoned ? poison(&arenas, err) : tdm_arenas_fill(&arenas, err);
     if (status == TDM_OK)
         status = tdm_step_data_write(data, &arenas, program, err);
