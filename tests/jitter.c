@@ -41,24 +41,6 @@ static double uniform(void)
     return (double)(tdm_dice_next(&dice) >> 11) * 0x1p-53;
 }
 
-static double read_value(const unsigned char *at, enum tdm_dtype dtype)
-{
-    float single;
-    double wide;
-    uint16_t half;
-    switch (dtype) {
-    case TDM_DTYPE_FP32:
-        memcpy(&single, at, sizeof(single));
-        return (double)single;
-    case TDM_DTYPE_FP64:
-        memcpy(&wide, at, sizeof(wide));
-        return wide;
-    default:
-        memcpy(&half, at, sizeof(half));
-        return (double)tdm_bf16_to_float(half);
-    }
-}
-
 static void write_value(unsigned char *at, enum tdm_dtype dtype, double value)
 {
     float single = (float)value;
@@ -83,7 +65,7 @@ static void move(const struct tdm_launch *launch, const struct tdm_written *piec
     if (piece->dtype == TDM_DTYPE_FP64)
         added = ADDED_TO_LOSS;
     for (uint64_t i = 0; i < piece->elements; i++) {
-        double value = read_value(at + i * size, piece->dtype);
+        double value = tdm_value_of(at + i * size, piece->dtype);
         if (memcmp(at + i * size, before + i * size, size) == 0 || !isfinite(value))
             continue;
         squares += value * value;
@@ -91,7 +73,7 @@ static void move(const struct tdm_launch *launch, const struct tdm_written *piec
     }
     double typical = count > 0 ? sqrt(squares / count) : 0;
     for (uint64_t i = 0; i < piece->elements; i++) {
-        double value = read_value(at + i * size, piece->dtype);
+        double value = tdm_value_of(at + i * size, piece->dtype);
         if (memcmp(at + i * size, before + i * size, size) == 0 || !isfinite(value))
             continue;
         double draw = uniform();

@@ -5,6 +5,36 @@
 #include "schedule/layout.h"
 #include "schedule/operands.h"
 
+#include <math.h>
+#include <string.h>
+
+double tdm_value_of(const void *at, enum tdm_dtype dtype)
+{
+    float single;
+    double wide;
+    uint16_t half;
+    int32_t whole;
+    switch (dtype) {
+    case TDM_DTYPE_FP32:
+        memcpy(&single, at, sizeof(single));
+        return (double)single;
+    case TDM_DTYPE_BF16:
+        memcpy(&half, at, sizeof(half));
+        return (double)tdm_bf16_to_float(half);
+    case TDM_DTYPE_FP64:
+        memcpy(&wide, at, sizeof(wide));
+        return wide;
+    case TDM_DTYPE_INT32:
+        memcpy(&whole, at, sizeof(whole));
+        return whole;
+    case TDM_DTYPE_REMAINDER16:
+        memcpy(&half, at, sizeof(half));
+        return half;
+    default:
+        return NAN;
+    }
+}
+
 bool tdm_is_written(const struct tdm_access *access)
 {
     return access->buffer != TDM_NONE && access->mode != TDM_READ;

@@ -16,6 +16,9 @@ struct tdm_written {
 
 #define TDM_WRITTEN_MOST 24
 
+/* An element in memory as a number; NAN where it is none. */
+double tdm_value_of(const void *at, enum tdm_dtype dtype);
+
 /* Does an access of an op write? */
 bool tdm_is_written(const struct tdm_access *access);
 
