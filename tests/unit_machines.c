@@ -70,7 +70,7 @@ static void test_h200(void **state)
 {
     (void)state;
     struct tdm_machine *machine = load("h200");
-    assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150109880320));
+    assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150093103104));
     assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
     assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(528) << 20);
     assert_int_equal(machine->runtime_bytes[TDM_HOST], 0);
@@ -122,7 +122,7 @@ static void test_broken(void **state)
         {"{\"device_bytes\": 0}", NULL, "\"device_bytes\" is 0; it must be a whole number"},
         {"{\"device_bytes\": 1.5e11}", NULL, "it must be a whole number"},
         {"{\"host_bytes\": null}", NULL, "\"host_bytes\" is missing"},
-        {"{\"runtime_device_bytes\": 150109880320}", NULL,
+        {"{\"runtime_device_bytes\": 150093103104}", NULL,
          "\"runtime_device_bytes\" leaves nothing of \"device_bytes\""},
         {"{\"launch_seconds\": -1}", NULL, "\"launch_seconds\" is -1; it must be a number from 0"},
         {"{\"rates\": null}", NULL, "\"rates\" is missing; add it as an object"},

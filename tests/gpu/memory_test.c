@@ -5,6 +5,7 @@
  * back; op times are there when they are asked for, and not when nobody asks.
  */
 #include "executor/arenas.h"
+#include "executor/room.h"
 #include "executor/state.h"
 #include "executor/tokens.h"
 #include "executor/walk.h"
@@ -126,6 +127,43 @@ static void test_too_large_is_refused(struct gpu_test *test, const struct tdm_ba
     tdm_schedule_free(schedule);
 }
 
+/* A plan for all that the machine has is not refused, where the card is that machine and idle. */
+static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backend)
+{
+    struct tdm_schedule *schedule = schedule_of("qwen2.5-0.5b", 4096, 1024);
+    struct tdm_program *program = NULL;
+    struct tdm_executor *executor;
+    struct tdm_device_room room;
+    struct tdm_error err = {0};
+    struct cudaDeviceProp properties;
+    uint64_t all = schedule->machine->capacity_bytes[TDM_DEVICE];
+    uint64_t arena = all - schedule->machine->runtime_bytes[TDM_DEVICE];
+    void *base;
+    room.runtime_bytes = schedule->machine->runtime_bytes[TDM_DEVICE];
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+        exit(1);
+    if (properties.totalGlobalMem < all || properties.totalGlobalMem > all + DRIVER_BOUND ||
+        properties.totalGlobalMem - free_bytes() > DRIVER_BOUND + room.runtime_bytes) {
+        printf("# this card is not an idle H200\n");
+        goto free_schedule;
+    }
+    if (tdm_program_lower(schedule, &program, &err) != TDM_OK ||
+        backend->open(1, (const struct tdm_program *const *)&program, &executor, &err) != TDM_OK ||
+        backend->used(executor, &room.used_bytes, &room.free_bytes, &err) != TDM_OK)
+        die(&err);
+    enum tdm_status status = tdm_room_check_device(&room, arena, &err);
+    if (status == TDM_OK)
+        status = backend->arena(executor, TDM_DEVICE, arena, &base, &err);
+    gpu_test_case(test, status == TDM_OK, "an arena of %" PRIu64 " MiB, %" PRIu64
+                  " MiB free of %" PRIu64 ": %s", arena / MIB, room.free_bytes / MIB,
+                  (uint64_t)properties.totalGlobalMem / MIB,
+                  status == TDM_OK ? "taken" : err.message);
+    backend->close(executor);
+    tdm_program_free(program);
+free_schedule:
+    tdm_schedule_free(schedule);
+}
+
 int main(void)
 {
     struct gpu_test test = gpu_test_begin();
@@ -135,5 +173,6 @@ int main(void)
         die(&err);
     test_too_large_is_refused(&test, backend);
     test_planned_is_used(&test, backend);
+    test_all_fits(&test, backend);
     return gpu_test_end(&test);
 }
