@@ -154,9 +154,9 @@ static void test_all_fits(struct gpu_test *test, const struct tdm_backend *backe
     enum tdm_status status = tdm_room_check_device(&room, arena, &err);
     if (status == TDM_OK)
         status = backend->arena(executor, TDM_DEVICE, arena, &base, &err);
-    gpu_test_case(test, status == TDM_OK, "an arena of %" PRIu64 " MiB, %" PRIu64
-                  " MiB free of %" PRIu64 ": %s", arena / MIB, room.free_bytes / MIB,
-                  (uint64_t)properties.totalGlobalMem / MIB,
+    gpu_test_case(test, status == TDM_OK,
+                  "an arena of %" PRIu64 " MiB, %" PRIu64 " MiB free of %" PRIu64 ": %s",
+                  arena / MIB, room.free_bytes / MIB, (uint64_t)properties.totalGlobalMem / MIB,
                   status == TDM_OK ? "taken" : err.message);
     backend->close(executor);
     tdm_program_free(program);
