@@ -4,6 +4,7 @@
 bench_programs = bench/curves bench/nests bench/packing bench/packing_programs bench/scale bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
+EXTRA_DIST += bench/curves.gp
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
 bench_attention_bench_SOURCES = bench/attention_bench.c

@@ -44,11 +44,11 @@ static const struct row rows[] = {
 
 /* Steps of other systems, on the same kind of card (H200). */
 static const char *const others[] = {
-    "32K   gradients, PyTorch, FlashAttention, layer checkpoints    64867 MiB    6.96 s",
-    "64K   gradients, PyTorch, FlashAttention, layer checkpoints   100548 MiB   21.0 s",
-    "32K   gradients, OOMB                                          37223 MiB   43 s",
-    "64K   adamw, als244/ml_dataflow, 96 to 109 GiB of host                     10.47 s",
-    "128K  adamw, als244/ml_dataflow, 96 to 109 GiB of host                     30.8 s",
+    "32K     gradients, PyTorch, FlashAttention, layer checkpoints    64867 MiB    6.96 s",
+    "64K     gradients, PyTorch, FlashAttention, layer checkpoints   100548 MiB   21.0 s",
+    "32K     gradients, OOMB                                          37223 MiB   43 s",
+    "64K     adamw, als244/ml_dataflow, 96 to 109 GiB of host                     10.47 s",
+    "128K    adamw, als244/ml_dataflow, 96 to 109 GiB of host                     30.8 s",
 };
 
 struct options {
@@ -113,7 +113,7 @@ static void print_row(const struct row *row, const json_t *report)
         if (is_in_floor(json_string_value(json_object_get(time, "kind"))))
             floor_seconds += number(time, "predicted_seconds");
     }
-    printf("%-6s%-44s%10.0f%10.0f%10.0f%10.2f%10.2f%10.2f%7.1f%%\n", row->context, row->what,
+    printf("%-8s%-44s%10.0f%10.0f%10.0f%10.2f%10.2f%10.2f%7.1f%%\n", row->context, row->what,
            number(predicted, "peak_bytes") / MIB, number(measured, "peak_bytes") / MIB,
            number(predicted, "host_peak_bytes") / MIB, number(predicted, "step_seconds"), seconds,
            floor_seconds, 100.0 * floor_seconds / seconds);
@@ -139,7 +139,7 @@ static bool measure(const struct options *options, size_t i)
         json_decref(command(line, &status));
     }
     if (status != 0) {
-        printf("%-6s%-44s failed: exit status %d\n", row->context, row->what, status);
+        printf("%-8s%-44s failed: exit status %d\n", row->context, row->what, status);
         return false;
     }
     snprintf(line, sizeof(line), "tidemark report %s/%zu.db --step %u --json", options->folder, i,
@@ -186,11 +186,11 @@ int main(int argc, char **argv)
     }
     if (list) {
         for (size_t i = 0; i < ROWS; i++)
-            printf("%2zu  %-6s%-44s%s\n", i, rows[i].context, rows[i].what, rows[i].plan);
+            printf("%2zu  %-8s%-44s%s\n", i, rows[i].context, rows[i].what, rows[i].plan);
         return 0;
     }
     printf("%s on %s, step %u\n", options.model, options.machine, options.steps);
-    printf("%-6s%-44s%10s%10s%10s%10s%10s%10s%8s\n", "tokens", "step", "MiB plan", "MiB used",
+    printf("%-8s%-44s%10s%10s%10s%10s%10s%10s%8s\n", "tokens", "step", "MiB plan", "MiB used",
            "MiB host", "s plan", "s taken", "s floor", "share");
     for (size_t i = 0; i < ROWS; i++) {
         bool chosen = first == argc;
