@@ -22,12 +22,16 @@
 /* Ops of a lane that the host may be ahead of the device. */
 #define TDM_CUDA_RING 1024u
 
+/* Ends of a lane's last ops that are remembered, for the ops of other lanes that waited for them: a ring
+ * of copies may reach back over many times as many ops of the compute lane. */
+#define TDM_CUDA_ENDS 65536u
+
 /* An op under way. */
 struct tdm_cuda_mark {
     uint64_t op_number;
     bool timed;
     cudaEvent_t end, done;       /* one of them is recorded: if it is timed, end */
-    int64_t launch_ns, end_ns;   /* if it is timed */
+    int64_t launch_ns;           /* if it is timed */
     uint64_t awaited[TDM_LANES]; /* position in each lane that it waits for; 0: none */
 };
 
@@ -38,6 +42,7 @@ struct tdm_cuda_lane {
     uint64_t position; /* ops launched in this step */
     uint64_t ended;    /* of these, those of which the end and the time are known */
     int64_t last_end_ns;
+    int64_t *ends_ns;            /* [TDM_CUDA_ENDS], by position: of timed ops */
     uint64_t awaited[TDM_LANES]; /* by the next op */
 };
 
@@ -66,6 +71,7 @@ struct tdm_cuda_arena {
 struct tdm_executor {
     struct tdm_cuda_lane lanes[TDM_LANES];
     struct tdm_cuda_mark base; /* its end: the event that others are timed from */
+    int64_t base_ns;           /* when that was */
     struct tdm_timings timings;
 
     struct tdm_driver_use driver_use;

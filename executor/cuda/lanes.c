@@ -52,10 +52,10 @@ static enum tdm_status find_start(struct tdm_executor *executor, const struct td
         uint64_t position = mark->awaited[i];
         while (other->ended < position && status == TDM_OK)
             status = take_end(executor, other, err);
-        /* the ring may have gone on since: then it ended long before */
-        if (status == TDM_OK && position > 0 && other->position - position < TDM_CUDA_RING &&
-            mark_at(other, position)->end_ns > *start_ns)
-            *start_ns = mark_at(other, position)->end_ns;
+        /* where even that is forgotten, the op seems to have begun when it could not yet */
+        if (status == TDM_OK && position > 0 && other->ended - position < TDM_CUDA_ENDS &&
+            other->ends_ns[position % TDM_CUDA_ENDS] > *start_ns)
+            *start_ns = other->ends_ns[position % TDM_CUDA_ENDS];
     }
     return status;
 }
@@ -70,15 +70,15 @@ static enum tdm_status take_time(struct tdm_executor *executor, struct tdm_cuda_
         status = TDM_CUDA(cudaEventElapsedTime(&milliseconds, executor->base.end, mark->end), err);
     if (status != TDM_OK)
         return status;
-    timing.end_ns = executor->base.end_ns + (int64_t)(1e6 * (double)milliseconds);
+    timing.end_ns = executor->base_ns + (int64_t)(1e6 * (double)milliseconds);
     if (timing.start_ns > timing.end_ns)
         timing.start_ns = timing.end_ns;
-    mark->end_ns = lane->last_end_ns = timing.end_ns;
+    lane->ends_ns[(lane->ended + 1) % TDM_CUDA_ENDS] = lane->last_end_ns = timing.end_ns;
     tdm_timings_push(&executor->timings, timing);
     if (milliseconds > BASE_MILLISECONDS) { /* its end is the base from now on */
         cudaEvent_t event = executor->base.end;
         executor->base.end = mark->end;
-        executor->base.end_ns = timing.end_ns;
+        executor->base_ns = timing.end_ns;
         mark->end = event;
     }
     return TDM_OK;
@@ -146,7 +146,7 @@ static enum tdm_status set_base(struct tdm_executor *executor, struct tdm_error 
         TDM_CUDA(cudaEventRecord(executor->base.end, tdm_cuda_compute(executor)), err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaEventSynchronize(executor->base.end), err);
-    executor->base.end_ns = tdm_cuda_now(executor);
+    executor->base_ns = tdm_cuda_now(executor);
     return status;
 }
 
@@ -185,7 +185,8 @@ enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_er
     for (int i = 0; i < TDM_LANES && status == TDM_OK; i++) {
         struct tdm_cuda_lane *lane = &executor->lanes[i];
         lane->marks = calloc(TDM_CUDA_RING, sizeof(*lane->marks));
-        if (lane->marks == NULL)
+        lane->ends_ns = calloc(TDM_CUDA_ENDS, sizeof(*lane->ends_ns));
+        if (lane->marks == NULL || lane->ends_ns == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the events of a lane");
         status = TDM_CUDA(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking), err);
         for (uint32_t k = 0; k < TDM_CUDA_RING && status == TDM_OK; k++)
@@ -211,6 +212,7 @@ void tdm_cuda_close_lanes(struct tdm_executor *executor)
         for (uint32_t k = 0; lane->marks != NULL && k < TDM_CUDA_RING; k++)
             close_mark(&lane->marks[k]);
         free(lane->marks);
+        free(lane->ends_ns);
         if (lane->stream != NULL)
             cudaStreamDestroy(lane->stream);
     }
