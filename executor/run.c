@@ -422,11 +422,10 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
-    if (options->trace_path != NULL)
+    status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
+                                     &listener->taking, &run.arenas, err);
+    if (status == TDM_OK && options->trace_path != NULL) /* a run that cannot begin leaves none */
         status = open_recorder(&run, err);
-    if (status == TDM_OK)
-        status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
-                                         &listener->taking, &run.arenas, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)
         status = train(&run, i, &results[i], err);
     tdm_arenas_release(&run.arenas);
