@@ -90,6 +90,6 @@ enum tdm_status tdm_npy_find(const char *path, const void *data, uint64_t bytes,
                         "%s: has %" PRIu64 " bytes of data, but %" PRIu64 " numbers of %" PRIu32
                         " bytes by its header",
                         path, bytes - offset, count, width);
-    *npy = (struct tdm_npy){offset, count, width};
+    *npy = (struct tdm_npy){offset, count, width, descr[2] == 'i'};
     return TDM_OK;
 }

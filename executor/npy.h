@@ -16,6 +16,7 @@ struct tdm_npy {
     uint64_t offset; /* of the first one in the file */
     uint64_t count;
     uint32_t width; /* 1, 2, 4 or 8 */
+    bool is_signed;
 };
 
 /* Does the file begin as a .npy file does? */

@@ -21,17 +21,19 @@ struct tdm_tokens {
     char *file;                /* what `data` lies in; NULL: random, or a part of another's */
     const unsigned char *data; /* tokens of `width` bytes; NULL: random */
     uint32_t width;
+    bool is_signed;
     uint64_t count;
     uint32_t vocabulary;
 };
 
-/* Token `i` of a file; little-endian. */
+/* Token `i` of a file; little-endian. A negative number is none, and gives a very large one. */
 static uint64_t token_at(const struct tdm_tokens *tokens, uint64_t i)
 {
     uint64_t token = 0;
-    if (tokens->width == 1)
-        return tokens->data[i];
     memcpy(&token, tokens->data + i * tokens->width, tokens->width);
+    unsigned bits = 8 * tokens->width;
+    if (tokens->is_signed && bits < 64 && token >> (bits - 1) != 0)
+        token |= UINT64_MAX << bits;
     return token;
 }
 
@@ -49,6 +51,7 @@ static enum tdm_status find_tokens(const char *path, uint64_t bytes, struct tdm_
     tokens->data = (const unsigned char *)tokens->file + npy.offset;
     tokens->count = npy.count;
     tokens->width = npy.width;
+    tokens->is_signed = npy.is_signed;
     if (tokens->count < 2)
         return tdm_fail(err, TDM_INPUT, "%s: %llu %s; a text of at least 2 is due", path,
                         (unsigned long long)tokens->count, array ? "tokens" : "bytes");
@@ -56,7 +59,7 @@ static enum tdm_status find_tokens(const char *path, uint64_t bytes, struct tdm_
         uint64_t token = token_at(tokens, i);
         if (token < tokens->vocabulary)
             continue;
-        if (array) /* of negative numbers, which are no tokens either, the bits */
+        if (array)
             return tdm_fail(err, TDM_INPUT,
                             "%s: token %llu is %lld, and the model's vocabulary has %u", path,
                             (unsigned long long)i, (long long)token, tokens->vocabulary);

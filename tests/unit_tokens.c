@@ -124,6 +124,11 @@ static void test_refused(void **unused)
     fwrite(&negative, 1, sizeof(negative), file);
     fclose(file);
     refused("token 1 is -1, and the model's vocabulary has 200");
+    put(1, "{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", 1, 1, 0);
+    file = fopen(FILE_NAME, "ab");
+    fwrite(&negative, 1, 1, file);
+    fclose(file);
+    refused("token 1 is -1, and the model's vocabulary has 200");
 }
 
 /* Each header is wrong in one way. */
