@@ -51,7 +51,9 @@ static char *header_text(enum tdm_dtype dtype, uint32_t tensor_count,
                                       shape, "data_offsets", (json_int_t)offset, (json_int_t)end));
         offset = end;
     }
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
+    /* where memory ran out, a tensor is not there */
+    bool complete = json_object_size(root) == (size_t)tensor_count + 1;
+    char *text = complete ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text == NULL)
         return NULL;
@@ -74,8 +76,9 @@ uint64_t tdm_safetensors_file_bytes(enum tdm_dtype dtype, uint32_t tensor_count,
     if (data > INT64_MAX)
         return TDM_SIZE_MAX;
     char *text = header_text(dtype, tensor_count, tensors, &header_bytes);
+    uint64_t sum = text == NULL ? TDM_SIZE_MAX : tdm_size_add(8 + header_bytes, data);
     free(text);
-    return text == NULL ? TDM_SIZE_MAX : tdm_size_add(8 + header_bytes, data);
+    return sum;
 }
 
 enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,

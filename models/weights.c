@@ -129,13 +129,12 @@ static enum tdm_status open_shards(struct tdm_weights *weights, const char *dire
 static enum tdm_status check_index(const struct tdm_weights *weights, const char *index,
                                    json_t *map, const json_t *shards, struct tdm_error *err)
 {
-    uint64_t tensors = 0;
     char tensor[TDM_SHOWN_NAME], shard[TDM_SHOWN_NAME];
     json_t *seen = json_object();
     enum tdm_status status = TDM_OK;
     for (uint32_t f = 0; f < weights->file_count && status == TDM_OK; f++) {
         const struct tdm_safetensors *file = weights->files[f];
-        for (uint32_t t = 0; t < file->tensor_count && status == TDM_OK; t++, tensors++) {
+        for (uint32_t t = 0; t < file->tensor_count && status == TDM_OK; t++) {
             const char *name = file->tensors[t].name;
             const char *due = json_string_value(json_object_get(map, name));
             const json_t *number = due == NULL ? NULL : json_object_get(shards, due);

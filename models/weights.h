@@ -66,6 +66,7 @@ struct tdm_weights_target {
     enum tdm_dtype dtype; /* fp32, bf16 or fp16 */
     uint64_t shard_bytes; /* of a file at most, unless one tensor is larger */
     bool force;           /* replace a directory that holds such files and no others */
+    bool repeated;        /* written again and again in its place */
 };
 
 struct tdm_weights_writer;

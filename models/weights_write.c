@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 /* Tensors [first, end) of the model. */
 struct shard {
@@ -32,14 +33,16 @@ struct tdm_weights_writer {
 /* The files that a writer makes: those of a model, or of gradients. */
 static bool is_file_of(const char *name, const char *stem)
 {
-    size_t length = strlen(stem), suffix = strlen(".safetensors"), all = strlen(name);
+    size_t length = strlen(stem);
     if (strncmp(name, stem, length) != 0)
         return false;
     name += length;
-    all -= length;
     if (strcmp(name, ".safetensors") == 0 || strcmp(name, ".safetensors.index.json") == 0)
         return true;
-    return name[0] == '-' && all > suffix && strcmp(name + all - suffix, ".safetensors") == 0;
+    unsigned number, count; /* -00001-of-00002.safetensors */
+    int end = 0;
+    return sscanf(name, "-%5u-of-%5u.safetensors%n", &number, &count, &end) == 2 && end > 0 &&
+           name[end] == '\0';
 }
 
 static bool owns_model(const char *name)
@@ -68,6 +71,8 @@ static enum tdm_status check_space(const struct tdm_weights_target *target, stru
         return TDM_OK;
     uint64_t free_bytes = tdm_size_mul(info.f_bavail, info.f_frsize);
     uint64_t needed = tdm_size_mul(target->model->parameters, tdm_dtype_bytes(target->dtype));
+    if (target->repeated && access(target->directory, F_OK) != 0)
+        needed = tdm_size_mul(needed, 2); /* the next is complete before the last one goes */
     if (needed <= free_bytes)
         return TDM_OK;
     char needs[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
@@ -177,6 +182,10 @@ static enum tdm_status write_index(struct tdm_weights_writer *writer, struct tdm
     for (uint32_t s = 0; s < writer->shard_count; s++)
         for (uint32_t i = writer->shards[s].first; i < writer->shards[s].end; i++)
             json_object_set_new(map, writer->tensors[i].name, json_string(writer->shards[s].name));
+    if (json_object_size(map) != writer->target.model->tensor_count) { /* memory ran out */
+        json_decref(map);
+        map = NULL;
+    }
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)writer->bytes,
                              "weight_map", map);
     return write_json(writer,
