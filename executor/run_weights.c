@@ -19,10 +19,10 @@ enum tdm_status tdm_run_weights_init(struct tdm_run_weights *weights,
                                      const struct tdm_program *program, struct tdm_error *err)
 {
     const struct tdm_weights_watch watch = {weights, moved, weights->options->stop};
-    weights->moving = "loading weights";
+    weights->moving = weights->files != NULL ? "loading weights" : "drawing weights";
     if (weights->files != NULL)
         return tdm_weights_load(weights->files, arenas, program, &watch, err);
-    return tdm_state_init(arenas, program, weights->options->seed, err);
+    return tdm_weights_draw(weights->options->seed, arenas, program, &watch, err);
 }
 
 /* What a run writes: the model that it trained, or the gradients of its last step. */
@@ -37,7 +37,8 @@ static struct tdm_weights_target target_of(const struct tdm_run_options *options
                                        .gradients = gradients,
                                        .dtype = gradients ? TDM_DTYPE_FP32 : dtype,
                                        .shard_bytes = options->shard_bytes,
-                                       .force = options->force};
+                                       .force = options->force,
+                                       .repeated = !gradients && options->save_every > 0};
 }
 
 static enum tdm_status save(struct tdm_run_weights *weights, const struct tdm_arenas *arenas,

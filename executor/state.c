@@ -2,7 +2,6 @@
 /* State: weights, masters and moments into the arenas; weights, gradients and losses out of them. */
 #include "executor/state.h"
 
-#include "executor/random.h"
 #include "executor/remainder.h"
 #include "schedule/lowering.h"
 
@@ -105,44 +104,6 @@ enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct td
          t++)
         status = tdm_state_put(arenas, program, &model->tensors[t], 0, model->tensors[t].elements,
                                values + model->tensors[t].offset, err);
-    return status;
-}
-
-/* By all threads: every element has a random number of its own. */
-static void draw_normal(const struct tdm_normal *normal, uint64_t stream, uint64_t first,
-                        uint64_t count, double range, float *values)
-{
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static)
-#endif
-    for (uint64_t i = 0; i < count; i++)
-        values[i] = (float)(range * tdm_normal_draw(normal, tdm_random_draw(stream, first + i)));
-}
-
-enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                               uint64_t seed, struct tdm_error *err)
-{
-    const struct tdm_model *model = program->schedule->model;
-    enum tdm_status status = TDM_OK;
-    float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
-    if (values == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for random weights");
-    struct tdm_normal normal;
-    tdm_normal_open(&normal);
-    for (uint32_t t = 0; t < model->tensor_count; t++) {
-        const struct tdm_tensor *tensor = &model->tensors[t];
-        for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
-            uint64_t count = tdm_state_block(tensor, at);
-            if (!tdm_role_is_norm(tensor->role) && tensor->rows > 1)
-                draw_normal(&normal, tdm_random_stream(seed, 0, t), at, count,
-                            model->initializer_range, values);
-            else
-                for (uint64_t i = 0; i < count; i++)
-                    values[i] = tdm_role_is_norm(tensor->role) ? 1 : 0;
-            status = tdm_state_put(arenas, program, tensor, at, count, values, err);
-        }
-    }
-    free(values);
     return status;
 }
 

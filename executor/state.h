@@ -29,11 +29,6 @@ enum tdm_status tdm_state_get(const struct tdm_arenas *arenas, const struct tdm_
                               enum tdm_content content, const struct tdm_tensor *tensor,
                               uint64_t first, uint64_t count, float *values, struct tdm_error *err);
 
-/* Random weights: norms 1, biases 0, matrices normal with the config's initializer_range; masters to
- * match, moments 0. Repeatable by (seed, tensor, element). */
-enum tdm_status tdm_state_init(const struct tdm_arenas *arenas, const struct tdm_program *program,
-                               uint64_t seed, struct tdm_error *err);
-
 /* Writes the weights of a unit from `values` [units[unit].elements] (padding is ignored), its master
  * to match, and zero moments. */
 enum tdm_status tdm_state_write(const struct tdm_arenas *arenas, const struct tdm_program *program,

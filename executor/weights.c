@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights between arenas and files. */
+/* Weights between arenas and files; random weights. */
 #include "executor/weights.h"
 
+#include "executor/random.h"
 #include "executor/state.h"
 
 #include <stdlib.h>
@@ -62,28 +63,63 @@ static enum tdm_status block_moved(const struct tdm_weights_watch *watch, uint64
                                    uint64_t *done, uint64_t elements, struct tdm_error *err)
 {
     *done += count;
-    if (watch->moved != NULL)
+    if (watch != NULL && watch->moved != NULL)
         watch->moved(watch->self, *done, elements);
-    if (watch->stop != NULL && *watch->stop)
+    if (watch != NULL && watch->stop != NULL && *watch->stop)
         return tdm_fail(err, TDM_INTERRUPTED, "interrupted while weights were moved");
     return TDM_OK;
 }
 
-enum tdm_status tdm_weights_load(const struct tdm_weights *weights, const struct tdm_arenas *arenas,
-                                 const struct tdm_program *program,
-                                 const struct tdm_weights_watch *watch, struct tdm_error *err)
+/* Where weights come from. */
+struct source {
+    const struct tdm_weights *files; /* NULL: they are random */
+    uint64_t seed;
+    struct tdm_normal normal;
+};
+
+/* By all threads: every element has a random number of its own. */
+static void draw_normal(const struct source *source, uint32_t tensor, uint64_t first,
+                        uint64_t count, double range, float *values)
+{
+    uint64_t stream = tdm_random_stream(source->seed, 0, tensor);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (uint64_t i = 0; i < count; i++)
+        values[i] =
+            (float)(range * tdm_normal_draw(&source->normal, tdm_random_draw(stream, first + i)));
+}
+
+static enum tdm_status next_block(const struct source *source, const struct tdm_model *model,
+                                  uint32_t number, uint64_t first, uint64_t count, float *values,
+                                  struct tdm_error *err)
+{
+    const struct tdm_tensor *tensor = &model->tensors[number];
+    if (source->files != NULL)
+        return tdm_weights_read(source->files, number, first, count, values, err);
+    if (!tdm_role_is_norm(tensor->role) && tensor->rows > 1)
+        draw_normal(source, number, first, count, model->initializer_range, values);
+    else
+        for (uint64_t i = 0; i < count; i++)
+            values[i] = tdm_role_is_norm(tensor->role) ? 1 : 0;
+    return TDM_OK;
+}
+
+static enum tdm_status fill(const struct source *source, const struct tdm_arenas *arenas,
+                            const struct tdm_program *program,
+                            const struct tdm_weights_watch *watch, struct tdm_error *err)
 {
     const struct tdm_model *model = program->schedule->model;
     enum tdm_status status = TDM_OK;
     uint64_t done = 0;
     float *values = malloc(TDM_STATE_BLOCK * sizeof(*values));
     if (values == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for loading weights");
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the weights of a run");
     for (uint32_t t = 0; t < model->tensor_count; t++) {
         const struct tdm_tensor *tensor = &model->tensors[t];
         for (uint64_t at = 0; at < tensor->elements && status == TDM_OK; at += TDM_STATE_BLOCK) {
             uint64_t count = tdm_state_block(tensor, at);
-            status = tdm_weights_read(weights, t, at, count, values, err);
+            status = next_block(source, model, t, at, count, values, err);
             if (status == TDM_OK)
                 status = tdm_state_put(arenas, program, tensor, at, count, values, err);
             if (status == TDM_OK)
@@ -92,6 +128,23 @@ enum tdm_status tdm_weights_load(const struct tdm_weights *weights, const struct
     }
     free(values);
     return status;
+}
+
+enum tdm_status tdm_weights_load(const struct tdm_weights *weights, const struct tdm_arenas *arenas,
+                                 const struct tdm_program *program,
+                                 const struct tdm_weights_watch *watch, struct tdm_error *err)
+{
+    const struct source source = {.files = weights};
+    return fill(&source, arenas, program, watch, err);
+}
+
+enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
+                                 const struct tdm_program *program,
+                                 const struct tdm_weights_watch *watch, struct tdm_error *err)
+{
+    struct source source = {.seed = seed};
+    tdm_normal_open(&source.normal);
+    return fill(&source, arenas, program, watch, err);
 }
 
 enum tdm_status tdm_weights_save(const struct tdm_weights_target *target,

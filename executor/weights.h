@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights between the arenas of a program and a directory of files: block by block, so that beside the
- * arenas there is never more of a model in memory than a few blocks.
+ * Weights between the arenas of a program and a directory of files, or random ones: block by block, so that
+ * beside the arenas there is never more of a model in memory than a few blocks.
  */
 #ifndef TDM_EXECUTOR_WEIGHTS_H
 #define TDM_EXECUTOR_WEIGHTS_H
@@ -11,7 +11,7 @@
 
 #include <signal.h>
 
-/* Told after every block how many of all elements have moved. */
+/* Told after every block how many of all elements have moved. A NULL watch watches nothing. */
 struct tdm_weights_watch {
     void *self;
     void (*moved)(void *self, uint64_t done, uint64_t elements);
@@ -28,6 +28,12 @@ enum tdm_status tdm_weights_find(const char *directory, const char *schedule,
 /* Files into arenas: weights, masters to match (exact: a file's fp32 is the master, bit for bit), zero
  * moments. */
 enum tdm_status tdm_weights_load(const struct tdm_weights *weights, const struct tdm_arenas *arenas,
+                                 const struct tdm_program *program,
+                                 const struct tdm_weights_watch *watch, struct tdm_error *err);
+
+/* Random weights: norms 1, biases 0, matrices normal with the config's initializer_range; masters to
+ * match, moments 0. Repeatable by (seed, tensor, element). */
+enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
                                  const struct tdm_program *program,
                                  const struct tdm_weights_watch *watch, struct tdm_error *err);
 

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "executor/state.h"
+#include "executor/weights.h"
 #include "schedule/learning_rate.h"
 
 #include <stdlib.h>
@@ -41,14 +42,16 @@ enum tdm_status tdm_execution_begin(struct tdm_execution *e, int byte, struct td
     for (int place = 0; place < TDM_PLACES; place++)
         if (e->arenas.base[place] != NULL)
             memset(e->arenas.base[place], byte, e->arenas.bytes[place]);
-    return tdm_state_init(&e->arenas, e->program, e->seed, err);
+    return tdm_weights_draw(e->seed, &e->arenas, e->program, NULL, err);
 }
 
 enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, struct tdm_step *step,
                                    struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = e->program->schedule;
-    *step = (struct tdm_step){number, tdm_learning_rate(&schedule->optimizer, number), e->seed};
+    *step = (struct tdm_step){.number = number,
+                              .learning_rate = tdm_learning_rate(&schedule->optimizer, number),
+                              .seed = e->seed};
     tdm_tokens_step(e->tokens, schedule, e->seed, number, e->inputs, e->targets);
     return tdm_state_write_tokens(&e->arenas, e->program, e->inputs, e->targets, err);
 }

@@ -10,6 +10,7 @@
 #include "executor/evaluate.h"
 #include "executor/state.h"
 #include "executor/walk.h"
+#include "executor/weights.h"
 #include "schedule/learning_rate.h"
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
@@ -87,7 +88,7 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
                                     &t->evaluation, err);
     if (status == TDM_OK)
         status = tdm_arenas_fill(&t->arenas, err);
-    return status == TDM_OK ? tdm_state_init(&t->arenas, t->program, t->seed, err) : status;
+    return status == TDM_OK ? tdm_weights_draw(t->seed, &t->arenas, t->program, NULL, err) : status;
 }
 
 static void close_trial(struct trial *t)

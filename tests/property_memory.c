@@ -12,6 +12,7 @@
 #include "base/size.h"
 #include "executor/state.h"
 #include "executor/walk.h"
+#include "executor/weights.h"
 #include "planner/simulate.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
@@ -342,7 +343,7 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
     if (status == TDM_OK && e.arenas.backend->executes)
         status = tdm_arenas_fill(&e.arenas, err);
     if (status == TDM_OK && e.arenas.backend->executes)
-        status = tdm_state_init(&e.arenas, program, seed, err);
+        status = tdm_weights_draw(seed, &e.arenas, program, NULL, err);
     if (status == TDM_OK)
         status = run_step(&e, observer, err);
     *touches = NULL;

@@ -9,6 +9,7 @@
 #include "executor/state.h"
 #include "executor/tokens.h"
 #include "executor/walk.h"
+#include "executor/weights.h"
 #include "tests/gpu/gpu_test.h"
 
 #include <inttypes.h>
@@ -81,7 +82,7 @@ static void test_planned_is_used(struct gpu_test *test, const struct tdm_backend
             TDM_OK ||
         tdm_walk_new(program, &arenas, &walk, &err) != TDM_OK ||
         tdm_walk_prepare(walk, &err) != TDM_OK || tdm_arenas_fill(&arenas, &err) != TDM_OK ||
-        tdm_state_init(&arenas, program, 1, &err) != TDM_OK)
+        tdm_weights_draw(1, &arenas, program, NULL, &err) != TDM_OK)
         die(&err);
     size_t timed = run_step(program, &arenas, walk, false);
     if (tdm_arenas_scan(&arenas, TDM_DEVICE, &touched, &highest, &err) != TDM_OK ||
