@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint32_t of_k = stages + tdm_lane_columns<D>();
     const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
 
-    tdm_walk walk;
+    tdm_key_walk walk;
     uint32_t next = begin, next_stage = 0; /* to be copied */
     if constexpr (WHOLE)
         walk = tdm_walk_from(a, begin, kv_head);

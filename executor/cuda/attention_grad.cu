@@ -170,7 +170,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
     const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
-    tdm_walk walk;
+    tdm_key_walk walk;
     uint32_t next = begin, next_stage = 0; /* to be copied */
     if constexpr (WHOLE)
         walk = tdm_walk_from(a, begin, kv_head);

@@ -42,11 +42,11 @@ struct tiles {
     }
 };
 
-struct barriers {
+struct step_barriers {
     uint64_t full[STAGES], empty[STAGES];
 };
 
-static __device__ __forceinline__ void init_barriers(barriers &b)
+static __device__ __forceinline__ void init_barriers(step_barriers &b)
 {
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
@@ -57,19 +57,19 @@ static __device__ __forceinline__ void init_barriers(barriers &b)
     __syncthreads();
 }
 
-static __device__ __forceinline__ void wait_empty(barriers &b, tdm_producer &producer,
+static __device__ __forceinline__ void wait_empty(step_barriers &b, tdm_producer &producer,
                                                   uint32_t number)
 {
     if (number >= STAGES)
         producer.wait(&b.empty[number % STAGES], number / STAGES - 1);
 }
 
-static __device__ __forceinline__ void wait_full(barriers &b, uint32_t number)
+static __device__ __forceinline__ void wait_full(step_barriers &b, uint32_t number)
 {
     tdm_barrier_wait(&b.full[number % STAGES], number / STAGES);
 }
 
-static __device__ __forceinline__ void release(barriers &b, uint32_t number)
+static __device__ __forceinline__ void release(step_barriers &b, uint32_t number)
 {
     if (threadIdx.x % 32 == 0)
         tdm_barrier_arrive(&b.empty[number % STAGES]);
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void mask_rows(float (&s)[STEP / 8][4], const 
 }
 
 static __device__ __forceinline__ void sum_rows(const tdm_attend &a, const tiles &shared,
-                                                barriers &b, uint64_t t0, uint32_t head,
+                                                step_barriers &b, uint64_t t0, uint32_t head,
                                                 uint32_t begin, uint32_t end, float scale)
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, column = threadIdx.x % 4 * 2;
@@ -193,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     grad_of_rows(const tdm_attend a, float scale, bool whole)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ barriers b;
+    __shared__ step_barriers b;
     const tiles shared(memory);
     const uint32_t row_tiles = (uint32_t)((a.tokens + TILE - 1) / TILE);
     const uint32_t head = blockIdx.x % a.query_heads;
@@ -284,7 +284,7 @@ static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const 
 
 template <typename T>
 static __device__ __forceinline__ void sum_keys(const tdm_attend &a, const tiles &shared,
-                                                barriers &b, const tdm_row_fact (*facts)[STEP],
+                                                step_barriers &b, const tdm_row_fact (*facts)[STEP],
                                                 const walk &w, float scale)
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, column = threadIdx.x % 4 * 2;
@@ -342,7 +342,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     grad_of_keys(const tdm_attend a, float scale, bool whole)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ barriers b;
+    __shared__ step_barriers b;
     __shared__ __align__(16) tdm_row_fact facts[STAGES][STEP];
     const tiles shared(memory);
     const walk w = walk_of(a);

@@ -20,7 +20,7 @@
 #define TILE_BYTES TDM_HOPPER_TILE_BYTES(KEYS)
 #define SHARED_BYTES ((1 + 2 * STAGES) * TILE_BYTES + 1024u) /* tiles begin at multiples of 1024 */
 
-struct barriers {
+struct key_barriers {
     uint64_t full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES];
 };
 
@@ -44,7 +44,7 @@ static __device__ __forceinline__ span span_of(const tdm_attend &a)
     return s;
 }
 
-static __device__ void produce(const tdm_attend &a, const span &s, uint32_t tiles, barriers &b,
+static __device__ void produce(const tdm_attend &a, const span &s, uint32_t tiles, key_barriers &b,
                                bool whole)
 {
     const uint32_t k = tiles + TILE_BYTES, v = k + STAGES * TILE_BYTES;
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void release(uint64_t *barrier)
 }
 
 static __device__ __forceinline__ void consume(const tdm_attend &a, const span &s, uint32_t tiles,
-                                               barriers &b, float scale)
+                                               key_barriers &b, float scale)
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
     const uint32_t k = tiles + TILE_BYTES, v = k + STAGES * TILE_BYTES;
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     attend_hopper(const tdm_attend a, float scale, bool whole)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ barriers b;
+    __shared__ key_barriers b;
     const uint32_t tiles = (tdm_shared(memory) + 1023) / 1024 * 1024;
     const span s = span_of(a);
     if (threadIdx.x == 0) {

@@ -17,8 +17,7 @@
 
 #define WARPS 4u
 #define THREADS (WARPS * TDM_WARP)
-#define MOST_HEAD_DIM 512u
-#define OF_LANE (MOST_HEAD_DIM / TDM_WARP) /* dimensions of a lane */
+#define OF_LANE (TDM_CUDA_MOST_HEAD_DIM / TDM_WARP) /* dimensions of a lane */
 
 static __global__ void __launch_bounds__(256) find_from(const tdm_attend a)
 {
@@ -234,9 +233,9 @@ extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cuda
 
 static enum tdm_status check(const struct tdm_attend *a, struct tdm_error *err)
 {
-    if (a->head_dim > MOST_HEAD_DIM)
+    if (a->head_dim > TDM_CUDA_MOST_HEAD_DIM)
         return tdm_fail(err, TDM_INPUT, "attention on the GPU takes a head dim up to %u, not %u",
-                        MOST_HEAD_DIM, a->head_dim);
+                        TDM_CUDA_MOST_HEAD_DIM, a->head_dim);
     if (a->first_token + a->tokens - a->key_token > INT32_MAX)
         return tdm_fail(err, TDM_INPUT, "attention on the GPU takes at most %d keys", INT32_MAX);
     return TDM_OK;

@@ -155,6 +155,18 @@ struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
     return executor->programs[i].documents[chunk->sequence];
 }
 
+/* What the kernels would refuse in the middle of a run. */
+static enum tdm_status check_model(const struct tdm_model *model, struct tdm_error *err)
+{
+    if (model->hidden > TDM_CUDA_MOST_HIDDEN)
+        return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes hidden sizes up to %u, not %u",
+                        model->name, TDM_CUDA_MOST_HIDDEN, model->hidden);
+    if (model->head_dim > TDM_CUDA_MOST_HEAD_DIM)
+        return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes head dims up to %u, not %u",
+                        model->name, TDM_CUDA_MOST_HEAD_DIM, model->head_dim);
+    return TDM_OK;
+}
+
 /* Scratch is planned: here the kernels only say that it will do. */
 static enum tdm_status check_scratch(uint32_t count, const struct tdm_program *const *programs,
                                      struct tdm_error *err)
@@ -214,7 +226,9 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
     int devices = 0;
-    enum tdm_status status = check_scratch(count, programs, err);
+    enum tdm_status status = check_model(programs[0]->schedule->model, err);
+    if (status == TDM_OK)
+        status = check_scratch(count, programs, err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {

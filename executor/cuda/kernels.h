@@ -21,6 +21,10 @@ extern "C" {
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Sizes that the kernels take at most; head dims are even. */
+#define TDM_CUDA_MOST_HIDDEN 16384u
+#define TDM_CUDA_MOST_HEAD_DIM 512u
+
 /* Elements on the device; fp32 or bf16. */
 struct tdm_array {
     void *data;
@@ -33,7 +37,7 @@ struct tdm_documents {
     uint32_t count;
 };
 
-/* A token that is not in the vocabulary, as a kernel found it: the largest row wins. */
+/* A token that is not in the vocabulary, as a kernel found it: any of them where there are several. */
 struct tdm_fault {
     uint64_t row; /* of the chunk, from 1; 0: none */
     int32_t token;

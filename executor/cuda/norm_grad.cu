@@ -16,7 +16,6 @@
 #define THREADS 512u
 #define WARPS (THREADS / TDM_WARP)
 #define ROWS 2
-#define MOST_HIDDEN 16384u
 
 /* W elements as they are stored: few registers between the reading and the writing of a row. */
 template <typename X, int W> struct packed {
@@ -153,7 +152,7 @@ extern "C" uint64_t tdm_cuda_rms_norm_grad_scratch(uint32_t hidden)
 /* The kernel whose threads have all columns between them. */
 template <typename X, int W, int V> static auto kernel_of(uint32_t hidden)
 {
-    if constexpr (W * V * THREADS < MOST_HIDDEN)
+    if constexpr (W * V * THREADS < TDM_CUDA_MOST_HIDDEN)
         return hidden <= W * V * THREADS ? rms_norm_grad<X, W, V> : kernel_of<X, W, 2 * V>(hidden);
     else
         return rms_norm_grad<X, W, V>;
@@ -169,7 +168,7 @@ extern "C" enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm
     const void *const pointers[] = {x.data, weight.data, dy.data, dx.data, scratch};
     const bool eights = tdm_in_eights(hidden, pointers, 5);
     float *partial = (float *)scratch;
-    if (dy.dtype != x.dtype || dx.dtype != x.dtype || hidden > MOST_HIDDEN)
+    if (dy.dtype != x.dtype || dx.dtype != x.dtype || hidden > TDM_CUDA_MOST_HIDDEN)
         return tdm_fail(err, TDM_INTERNAL, "no gradient of RMSNorm for hidden size %u in %s, %s",
                         hidden, tdm_dtype_name(x.dtype), tdm_dtype_name(dy.dtype));
     enum tdm_status status = tdm_with_type(x.dtype, err, [&](auto *type) {

@@ -37,7 +37,7 @@ enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
         status = tdm_cuda_multiply(executor->matmul, count, multiplications,
                                    tdm_cuda_compute(executor), err);
     uint64_t column = 0;
-    for (uint32_t i = 0; i < part.count && status == TDM_OK; i++) {
+    for (uint32_t i = 0; status == TDM_OK && i < part.count; i++) {
         uint64_t columns = part.matrix[i]->rows;
         if (part.bias[i] != NULL)
             status = tdm_cuda_column_sums(tdm_array_at(dy, column), launch->op->tokens,

@@ -17,8 +17,7 @@
 #define SLICES 528u /* four for each multiprocessor of an H100 or H200 */
 #define THREADS 256u
 #define TOKENS 8u
-#define MOST_HEAD_DIM 512u
-#define SHARED_FLOATS (TOKENS * MOST_HEAD_DIM)
+#define SHARED_FLOATS (TOKENS * TDM_CUDA_MOST_HEAD_DIM)
 
 /* First element of a head of a token. */
 static __device__ __forceinline__ uint64_t head_at(const tdm_heads &rows, uint64_t token,
@@ -263,8 +262,9 @@ static void launch(const struct tdm_turn *turn, float *partial, cudaStream_t str
     const uint32_t half = turn->head_dim / 2;
     const bool normed = turn->weight.data != NULL;
     if (!tdm_in_eights(half, pointers, 4)) {
-        auto *kernel = normed ? turn_heads<From, To, 1, MOST_HEAD_DIM / 2 / TDM_WARP, true>
-                              : turn_heads<From, To, 1, MOST_HEAD_DIM / 2 / TDM_WARP, false>;
+        auto *kernel = normed
+                           ? turn_heads<From, To, 1, TDM_CUDA_MOST_HEAD_DIM / 2 / TDM_WARP, true>
+                           : turn_heads<From, To, 1, TDM_CUDA_MOST_HEAD_DIM / 2 / TDM_WARP, false>;
         kernel<<<SLICES, THREADS, 0, stream>>>(*turn, TDM_WARP, partial);
         return;
     }
@@ -279,10 +279,13 @@ extern "C" enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scra
                                          cudaStream_t stream, struct tdm_error *err)
 {
     float *partial = turn->weight.data != NULL && turn->back ? (float *)scratch : NULL;
-    if (turn->head_dim > MOST_HEAD_DIM || turn->head_dim % 2 != 0 ||
-        (partial != NULL && turn->raw.array.dtype != turn->to.array.dtype))
+    if (turn->head_dim > TDM_CUDA_MOST_HEAD_DIM || turn->head_dim % 2 != 0)
         return tdm_fail(err, TDM_INPUT, "RoPE on the GPU takes an even head dim up to %u, not %u",
-                        MOST_HEAD_DIM, turn->head_dim);
+                        TDM_CUDA_MOST_HEAD_DIM, turn->head_dim);
+    if (partial != NULL && turn->raw.array.dtype != turn->to.array.dtype)
+        return tdm_fail(err, TDM_INTERNAL, "no gradient of QK-norm of %s in %s",
+                        tdm_dtype_name(turn->raw.array.dtype),
+                        tdm_dtype_name(turn->to.array.dtype));
     enum tdm_status status = TDM_OK, inner = TDM_OK;
     status = tdm_with_type(turn->from.array.dtype, err, [&](auto *type) {
         using From = std::remove_pointer_t<decltype(type)>;

@@ -113,17 +113,17 @@ static __device__ __forceinline__ void tdm_fetch_keys(uint32_t k, uint32_t v, co
 }
 
 /* A walk over keys, KEYS at a time, where that many from a multiple of KEYS on lie in one page. */
-struct tdm_walk {
+struct tdm_key_walk {
     const __nv_bfloat16 *slot, *at; /* the slot's first K, and the next */
     uint32_t in_slot, in_page;
 };
 
-static __device__ __forceinline__ tdm_walk tdm_walk_from(const tdm_attend &a, uint32_t key,
-                                                         uint32_t kv_head)
+static __device__ __forceinline__ tdm_key_walk tdm_walk_from(const tdm_attend &a, uint32_t key,
+                                                             uint32_t kv_head)
 {
     const uint32_t slot = key / (uint32_t)a.chunk_tokens;
     const __nv_bfloat16 *pages = (const __nv_bfloat16 *)a.pages.data;
-    tdm_walk walk;
+    tdm_key_walk walk;
     walk.slot = pages + slot * a.slot_elements + (uint64_t)kv_head * a.head_dim;
     walk.at = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
     walk.in_slot = key - slot * (uint32_t)a.chunk_tokens;
@@ -133,7 +133,7 @@ static __device__ __forceinline__ tdm_walk tdm_walk_from(const tdm_attend &a, ui
 
 /* To the next KEYS keys. */
 template <int KEYS>
-static __device__ __forceinline__ void tdm_walk_on(tdm_walk &walk, const tdm_attend &a)
+static __device__ __forceinline__ void tdm_walk_on(tdm_key_walk &walk, const tdm_attend &a)
 {
     walk.at += KEYS * a.kv_heads * a.head_dim;
     walk.in_slot += KEYS;
@@ -150,8 +150,9 @@ static __device__ __forceinline__ void tdm_walk_on(tdm_walk &walk, const tdm_att
 
 /* Begins to copy K and V of the next KEYS keys of a walk, of which `count` are there. */
 template <int D, int KEYS, int THREADS>
-static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v, const tdm_walk &walk,
-                                                      const tdm_attend &a, uint32_t count)
+static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
+                                                      const tdm_key_walk &walk, const tdm_attend &a,
+                                                      uint32_t count)
 {
     const uint32_t stride = a.kv_heads * D;
     tdm_fetch<D, KEYS, THREADS>(k, walk.at, stride, count);
