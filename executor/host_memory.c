@@ -25,13 +25,16 @@
 struct version {
     const char *controllers; /* in proc/self/cgroup */
     const char *folder;
-    const char *limit, *used, *cache;
+    const char *limit, *used, *caches[2];
 };
 
 static const struct version versions[] = {
-    {"", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
-    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-     "total_inactive_file"},
+    {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},
+    {"memory",
+     "/sys/fs/cgroup/memory",
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file", "total_active_file"}},
 };
 
 static FILE *open_below(const char *root, const char *folder, const char *group, const char *name)
@@ -82,9 +85,11 @@ static uint64_t group_room(const char *root, const struct version *version, cons
     if (!read_number(root, version->folder, group, version->limit, &limit) ||
         !read_number(root, version->folder, group, version->used, &used) || limit >= NO_LIMIT)
         return TDM_SIZE_MAX;
-    uint64_t cache =
-        read_line(open_below(root, version->folder, group, "memory.stat"), version->cache);
-    used = used > cache ? used - cache : 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t cache =
+            read_line(open_below(root, version->folder, group, "memory.stat"), version->caches[i]);
+        used = used > cache ? used - cache : 0;
+    }
     return limit > used ? limit - used : 0;
 }
 

@@ -123,7 +123,7 @@ static void test_groups(void **state)
     put(root, "sys/fs/cgroup/user.slice/memory.max", "17179869184\n"); /* 16 GiB */
     put(root, "sys/fs/cgroup/user.slice/memory.current", "3221225472\n");
     put(root, "sys/fs/cgroup/user.slice/memory.stat",
-        "anon 2147483648\ninactive_file 1073741824\nactive_file 0\n");
+        "anon 2147483648\ninactive_file 805306368\nactive_file 268435456\n");
     struct tdm_host_memory memory = read_root(root);
     assert_int_equal(memory.allowed_bytes, 14 * GIB);
     assert_int_equal(tdm_host_memory_room(&memory), 14 * GIB - RESERVE);
