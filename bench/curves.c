@@ -70,7 +70,7 @@ static bool train(const struct options *options, size_t i, struct curve *curve)
              "tidemark plan %s --context %lu --machine %s --optimizer %s %s%s%s --set chunk=%lu "
              "--set optimizer.learning_rate=6e-4 --set optimizer.warmup_steps=%lu "
              "--set optimizer.schedule=cosine --set optimizer.decay_steps=%lu "
-             "-o %s/curve-%zu.json --force > /dev/null",
+             "-o '%s/curve-%zu.json' --force > /dev/null",
              options->model, options->context, options->machine, variants[i].optimizer,
              variants[i].plan, i == UNEVEN ? " --set groups=" : "",
              i == UNEVEN ? options->groups : "", chunk, options->steps / 20 + 1, options->steps,
@@ -78,8 +78,8 @@ static bool train(const struct options *options, size_t i, struct curve *curve)
     if (!run_line(line))
         return false;
     snprintf(line, sizeof(line),
-             "tidemark run %s/curve-%zu.json --backend %s --tokens '%s' --weights random:1 "
-             "--steps %lu --trace %s --trace-ops first --force > /dev/null",
+             "tidemark run '%s/curve-%zu.json' --backend %s --tokens '%s' --weights random:1 "
+             "--steps %lu --trace '%s' --trace-ops first --force > /dev/null",
              options->folder, i, options->backend, options->text, options->steps, trace);
     if (!run_line(line))
         return false;

@@ -128,13 +128,13 @@ static bool measure(const struct options *options, size_t i)
     char line[2048];
     int status = 1;
     snprintf(line, sizeof(line),
-             "tidemark plan %s --context %s --machine %s %s -o %s/%zu.json --force --json",
+             "tidemark plan %s --context %s --machine %s %s -o '%s/%zu.json' --force --json",
              options->model, row->context, options->machine, row->plan, options->folder, i);
     json_decref(command(line, &status));
     if (status == 0) {
         snprintf(
             line, sizeof(line),
-            "tidemark run %s/%zu.json --backend %s --steps %u --trace %s/%zu.db --trace-ops all --force --json",
+            "tidemark run '%s/%zu.json' --backend %s --steps %u --trace '%s/%zu.db' --trace-ops all --force --json",
             options->folder, i, options->backend, options->steps, options->folder, i);
         json_decref(command(line, &status));
     }
@@ -142,7 +142,7 @@ static bool measure(const struct options *options, size_t i)
         printf("%-8s%-44s failed: exit status %d\n", row->context, row->what, status);
         return false;
     }
-    snprintf(line, sizeof(line), "tidemark report %s/%zu.db --step %u --json", options->folder, i,
+    snprintf(line, sizeof(line), "tidemark report '%s/%zu.db' --step %u --json", options->folder, i,
              options->steps);
     json_t *report = command(line, &status);
     if (report != NULL)

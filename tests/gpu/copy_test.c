@@ -98,7 +98,7 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
         uint64_t number = timings[i].op_number;
         late += timings[i].start_ns > timings[i].end_ns || timings[i].start_ns < begin - slack_ns ||
                 timings[i].end_ns > end + slack_ns ||
-                /* it began when the one before it had ended, as far as the clock is exact */
+                /* it ended after the one before it, as far as the clock is exact */
                 (number > 0 && ends[number - 1] > 0 && timings[i].end_ns + 2000 < ends[number - 1]);
     }
     gpu_test_case(test, count > 0 && late == 0, "times of %zu ops, %zu of them out of order", count,
