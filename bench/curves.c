@@ -147,7 +147,7 @@ static bool write_losses(const struct options *options, const struct curve *curv
 
 static bool read_options(int argc, char **argv, struct options *options)
 {
-    if (argc < 2 || argc % 2 != 0)
+    if (argc < 2 || argc % 2 != 0 || strncmp(argv[1], "--", 2) == 0)
         return false;
     options->text = argv[1];
     for (int i = 2; i < argc; i += 2) {

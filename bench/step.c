@@ -30,7 +30,8 @@ struct row {
 static const struct row rows[] = {
     {"8K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
     {"32K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
-    {"32K", "gradients, layer-major, groups 10,8,5,3,2", GRADIENTS " --set groups=10,8,5,3,2"},
+    {"32K", "gradients, layer-major, groups 10,8,5,3,2",
+     GRADIENTS " --set order=layer-major --set groups=10,8,5,3,2"},
     {"32K", "gradients, chunk-major", GRADIENTS " --set order=chunk-major"},
     {"32K", "gradients, parallel", GRADIENTS " --set order=layer-major --set chunk=32K"},
     {"64K", "gradients, layer-major", GRADIENTS " --set order=layer-major"},
@@ -171,7 +172,12 @@ static bool read_options(int argc, char **argv, struct options *options, bool *l
     }
     *list = i + 1 == argc && strcmp(argv[i], "--list") == 0;
     *first = i;
-    return *list || i == argc || strncmp(argv[i], "--", 2) != 0;
+    for (int k = i; k < argc && !*list; k++) {
+        char *end;
+        if (argv[k][0] < '0' || argv[k][0] > '9' || strtoul(argv[k], &end, 10) >= ROWS || *end != 0)
+            return false;
+    }
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -181,7 +187,8 @@ int main(int argc, char **argv)
     int first = 1, failed = 0;
     if (!read_options(argc, argv, &options, &list, &first)) {
         fprintf(stderr, "usage: bench/step [--machine M] [--backend B] [--model M] [--steps N] "
-                        "[--dir DIR] [--list | ROW...]\n");
+                        "[--dir DIR] [--list | ROW...]\n"
+                        "ROW is a number of --list; tidemark is looked for on PATH\n");
         return 2;
     }
     if (list) {
@@ -195,7 +202,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ROWS; i++) {
         bool chosen = first == argc;
         for (int k = first; k < argc; k++)
-            chosen = chosen || (size_t)strtoul(argv[k], NULL, 10) == i;
+            chosen = chosen || (size_t)atol(argv[k]) == i;
         if (chosen && !measure(&options, i))
             failed = 1;
     }
