@@ -16,9 +16,11 @@
 #include "schedule/learning_rate.h"
 #include "schedule/validate.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Timing ops may take so much of a predicted step, unless asked for. */
 #define MAX_TIMING_SHARE 0.01
@@ -368,10 +370,25 @@ static enum tdm_status check_trace_path(const struct tdm_run_options *options,
         input = input || (others[i] != NULL && tdm_file_same(trace, others[i]));
     for (uint32_t i = 0; i < options->schedule_count; i++)
         input = input || tdm_file_same(trace, options->schedule_paths[i]);
-    if (!input)
+    const char *written[] = {options->save_path, options->gradients_path};
+    bool output = false;
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
+        output = output || (written[i] != NULL && strcmp(trace, written[i]) == 0);
+    if (!input && !output)
         return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "--trace %s: is a file that this run reads", trace);
+    tdm_fail(err, TDM_USAGE, "--trace %s: is a file that this run %s", trace,
+             input ? "reads" : "saves to");
     return tdm_hint(err, "give the trace a name of its own");
+}
+
+/* What can be told of the files of a run before its memory is taken. */
+static enum tdm_status check_paths(const struct tdm_run_options *options, struct tdm_error *err)
+{
+    const char *texts[] = {options->tokens_path, options->validation_path};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (texts[i] != NULL && access(texts[i], R_OK) != 0)
+            return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", texts[i], strerror(errno));
+    return options->trace_path != NULL ? check_trace_path(options, err) : TDM_OK;
 }
 
 /* Of all steps, if they are not too many and timing them costs next to nothing; else of the first. */
@@ -391,9 +408,6 @@ static uint64_t choose_timed(const struct run *run)
 static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    enum tdm_status status = check_trace_path(options, err);
-    if (status != TDM_OK)
-        return status;
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
     return tdm_recorder_open(options, run->program_count, run->programs, every, &run->recorder,
                              err);
@@ -419,6 +433,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = load_all(&run, results, err);
     if (status == TDM_OK)
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
+    if (status == TDM_OK)
+        status = check_paths(options, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
