@@ -78,9 +78,9 @@ static void free_entries(struct dirent **entries, int count)
 }
 
 /* By bytes, whatever the locale. */
-static int by_bytes(const struct dirent **a, const struct dirent **b)
+static int by_bytes(const void *a, const void *b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name);
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***names,
@@ -92,7 +92,7 @@ enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***n
         return status;
 
     struct dirent **entries;
-    int entry_count = scandir(path, &entries, NULL, by_bytes);
+    int entry_count = scandir(path, &entries, NULL, NULL);
     if (entry_count < 0) {
         tdm_fail(err, TDM_IO, "%s: cannot be read: %s", path, strerror(errno));
         tdm_hint(err, "run make install, or set TIDEMARK_DATA to the source directory");
@@ -125,6 +125,7 @@ enum tdm_status tdm_data_names(const char *folder, const char *suffix, char ***n
         }
     }
     list[next] = NULL;
+    qsort(list, count, sizeof(*list), by_bytes); /* of the names alone: "h200" before "h200-x" */
     free_entries(entries, entry_count);
     *names = list;
     return TDM_OK;

@@ -14,7 +14,7 @@
 static void print_row(const struct tdm_machine *machine)
 {
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
-    printf("%-10s %11s %11s %9.1f %9.1f  %s\n", machine->name,
+    printf("%-14s %11s %11s %9.1f %9.1f  %s\n", machine->name,
            tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], device),
            tdm_format_bytes(machine->capacity_bytes[TDM_HOST], host), machine->peak_flops / 1e12,
            machine->rate[TDM_RATE_H2D] / 1e9, machine->title);
@@ -97,7 +97,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         return status;
     json_t *list = json_array();
     if (!as_json)
-        printf("%-10s %11s %11s %9s %9s\n", "machine", "device", "host", "TFLOP/s", "h2d GB/s");
+        printf("%-14s %11s %11s %9s %9s\n", "machine", "device", "host", "TFLOP/s", "h2d GB/s");
     for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
         struct tdm_machine *machine;
         status = tdm_machine_load(names[i], &machine, err);
