@@ -2,7 +2,7 @@
 /*
  * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 128.
  *
- * The two kernels of attention_grad.cu, which see there, with products of warpgroups: one of producers, two of
+ * The two kinds of tiles of attention_grad.cu, which see, with products of warpgroups: one of producers, two of
  * consumers with 64 rows or keys each. All transposes are those of operands in shared memory:
  *
  *     grad_of_rows: S = Q K^T and dP = dO V^T [64 rows, STEP keys], dQ += dS K
@@ -189,20 +189,18 @@ static __device__ __forceinline__ void sum_rows(const tdm_attend &a, const tiles
     tdm_put_dq(a, t, head, dq, scale);
 }
 
-static __global__ void __launch_bounds__(THREADS, 1)
-    grad_of_rows(const tdm_attend a, float scale, bool whole)
+/* A tile of rows; the longest are the first. `whole`: keys from a multiple of STEP on lie in one page. */
+static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale, bool whole,
+                                                    uint32_t block, const tiles &shared,
+                                                    step_barriers &b)
 {
-    extern __shared__ unsigned char memory[];
-    __shared__ step_barriers b;
-    const tiles shared(memory);
     const uint32_t row_tiles = (uint32_t)((a.tokens + TILE - 1) / TILE);
-    const uint32_t head = blockIdx.x % a.query_heads;
+    const uint32_t head = block % a.query_heads;
     const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
-    const uint64_t t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * TILE;
+    const uint64_t t0 = (uint64_t)(row_tiles - 1 - block / a.query_heads) * TILE;
     const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
     const uint32_t end = (uint32_t)(a.first_token - a.key_token + last) + 1; /* of the keys */
     const uint32_t begin = a.from[t0] / STEP * STEP;
-    init_barriers(b);
     if (threadIdx.x < TDM_WARPGROUP) {
         tdm_give_registers<40>();
         const uint64_t plane = tdm_plane_of(a);
@@ -236,12 +234,12 @@ struct walk {
     }
 };
 
-static __device__ __forceinline__ walk walk_of(const tdm_attend &a)
+static __device__ __forceinline__ walk walk_of(const tdm_attend &a, uint32_t block)
 {
     walk w;
-    w.kv_head = blockIdx.x % a.kv_heads;
+    w.kv_head = block % a.kv_heads;
     w.ratio = a.query_heads / a.kv_heads;
-    w.key0 = blockIdx.x / a.kv_heads * TILE;
+    w.key0 = block / a.kv_heads * TILE;
     w.before = (uint32_t)(a.first_token - a.key_token);
     w.end = w.before + (uint32_t)a.tokens;
     const tdm_seeing seeing =
@@ -337,16 +335,13 @@ static __device__ __forceinline__ void sum_keys(const tdm_attend &a, const tiles
     tdm_put_keys<T>(a, key, w.end, w.kv_head, dk, dv, scale);
 }
 
+/* A tile of keys. `whole`: keys from a multiple of TILE on lie in one page. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS, 1)
-    grad_of_keys(const tdm_attend a, float scale, bool whole)
+static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float scale, bool whole,
+                                                    uint32_t block, const tiles &shared,
+                                                    step_barriers &b, tdm_row_fact (*facts)[STEP])
 {
-    extern __shared__ unsigned char memory[];
-    __shared__ step_barriers b;
-    __shared__ __align__(16) tdm_row_fact facts[STAGES][STEP];
-    const tiles shared(memory);
-    const walk w = walk_of(a);
-    init_barriers(b);
+    const walk w = walk_of(a, block);
     if (threadIdx.x < TDM_WARPGROUP) {
         tdm_give_registers<40>();
         const uint32_t numbers = w.steps * w.ratio;
@@ -369,6 +364,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+/* Both kinds of tiles, so that what one leaves idle at its end the other fills. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 1)
+    grad_tiles(const tdm_attend a, float scale, bool whole_steps, bool whole, uint32_t key_blocks)
+{
+    extern __shared__ unsigned char memory[];
+    __shared__ barriers b;
+    __shared__ __align__(16) tdm_row_fact facts[STAGES][STEP];
+    const tiles shared(memory);
+    init_barriers(b);
+    if (blockIdx.x < key_blocks)
+        grad_of_keys<T>(a, scale, whole, blockIdx.x, shared, b, facts);
+    else
+        grad_of_rows(a, scale, whole_steps, blockIdx.x - key_blocks, shared, b);
+}
+
 extern "C" enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_attend *a,
                                                           cudaStream_t stream,
                                                           struct tdm_error *err)
@@ -380,18 +391,15 @@ extern "C" enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_atten
     const bool whole_steps = a->page_tokens % STEP == 0 && a->chunk_tokens % STEP == 0;
     const bool whole = a->page_tokens % TILE == 0 && a->chunk_tokens % TILE == 0;
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)grad_of_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES);
-    if (code != cudaSuccess)
-        return tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);
+    cudaError_t code = cudaSuccess;
     tdm_launch_row_facts(a, stream);
-    grad_of_rows<<<row_blocks, THREADS, SHARED_BYTES, stream>>>(*a, scale, whole_steps);
     enum tdm_status status = tdm_with_type(gradients, err, [&](auto *type) {
-        auto *kernel = grad_of_keys<std::remove_pointer_t<decltype(type)>>;
+        auto *kernel = grad_tiles<std::remove_pointer_t<decltype(type)>>;
         code = cudaFuncSetAttribute((const void *)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES);
         if (code == cudaSuccess)
-            kernel<<<key_blocks, THREADS, SHARED_BYTES, stream>>>(*a, scale, whole);
+            kernel<<<row_blocks + key_blocks, THREADS, SHARED_BYTES, stream>>>(
+                *a, scale, whole_steps, whole, key_blocks);
     });
     if (status == TDM_OK)
         status = tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);
