@@ -4,11 +4,10 @@
 
 #include "base/file.h"
 #include "base/units.h"
-#include "planner/candidates.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
+#include "planner/request.h"
 #include "planner/schedule_table.h"
-#include "planner/set_keys.h"
 #include "planner/shortage.h"
 #include "planner/weights_report.h"
 #include "schedule/optimizer.h"
@@ -18,64 +17,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
-#define MOST_SEQUENCES 4096u
-#define MOST_HOST_BYTES (UINT64_C(1) << 60)
-#define MOST_PAIRS 64u
-
 struct arguments {
-    const char *model, *machine, *output;
-    const char *pairs[MOST_PAIRS]; /* of --set */
-    size_t pair_count;
-    uint64_t context, memory_bytes, host_memory_bytes, sequences;
-    bool has_memory, has_host_memory, force, json, done;
-    enum tdm_optimizer optimizer;
-    enum tdm_purpose pass;
-    enum tdm_clip clip;
+    struct tdm_request request;
+    const char *output;
+    bool force, json, done;
 };
 
 static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
 {
+    struct tdm_request *r = &a->request;
     enum tdm_status status;
     switch (option) {
     case 'c':
-        status = tdm_parse_tokens(optarg, "--context", &a->context, err);
-        if (status == TDM_OK && a->context > LONGEST_CONTEXT)
+        status = tdm_parse_tokens(optarg, "--context", &r->context, err);
+        if (status == TDM_OK && r->context > TDM_LONGEST_CONTEXT)
             return tdm_fail(err, TDM_USAGE, "--context: \"%s\" is more than 256M tokens", optarg);
         return status;
     case 'M':
-        a->machine = optarg;
+        r->machine = optarg;
         return TDM_OK;
     case 'm':
-        a->has_memory = true;
-        return tdm_parse_bytes(optarg, "--memory", &a->memory_bytes, err);
+        r->has_memory = true;
+        return tdm_parse_bytes(optarg, "--memory", &r->memory_bytes, err);
     case 'H':
-        a->has_host_memory = true;
-        status = tdm_parse_bytes(optarg, "--host-memory", &a->host_memory_bytes, err);
-        if (status == TDM_OK && a->host_memory_bytes > MOST_HOST_BYTES)
+        r->has_host_memory = true;
+        status = tdm_parse_bytes(optarg, "--host-memory", &r->host_memory_bytes, err);
+        if (status == TDM_OK && r->host_memory_bytes > TDM_MOST_HOST_BYTES)
             return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", optarg);
         return status;
     case 'n':
-        return tdm_parse_count(optarg, "--sequences", 1, MOST_SEQUENCES, &a->sequences, err);
+        return tdm_parse_count(optarg, "--sequences", 1, TDM_MOST_SEQUENCES, &r->sequences, err);
     case 'O':
-        if (tdm_optimizer_parse(optarg, &a->optimizer))
+        if (tdm_optimizer_parse(optarg, &r->optimizer))
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--optimizer: \"%s\" is not known; %s is due", optarg,
                         TDM_OPTIMIZER_NAMES);
     case 'p':
-        if (tdm_purpose_parse(optarg, &a->pass))
+        if (tdm_purpose_parse(optarg, &r->pass))
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--pass: \"%s\" is not known; use train or evaluate",
                         optarg);
     case 'C':
-        if (tdm_clip_parse(optarg, &a->clip))
+        if (tdm_clip_parse(optarg, &r->clip))
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--clip: \"%s\" is not known; it must be %s", optarg,
                         TDM_CLIP_NAMES);
+    case 'P':
+        return tdm_preset_find(optarg, &r->preset, err);
     case 's':
-        if (a->pair_count == MOST_PAIRS)
-            return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
-        a->pairs[a->pair_count++] = optarg;
+        if (r->pair_count == TDM_MOST_PAIRS)
+            return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", TDM_MOST_PAIRS);
+        r->pairs[r->pair_count++] = optarg;
         return TDM_OK;
     case 'o':
         a->output = optarg;
@@ -102,6 +94,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"optimizer", required_argument, NULL, 'O'},
                                             {"pass", required_argument, NULL, 'p'},
                                             {"clip", required_argument, NULL, 'C'},
+                                            {"preset", required_argument, NULL, 'P'},
                                             {"set", required_argument, NULL, 's'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
@@ -126,72 +119,18 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                  optind == argc ? "plan: no model is named" : "plan: takes one model only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plan.usage);
     }
-    if (a->context == 0) {
+    if (a->request.context == 0) {
         tdm_fail(err, TDM_USAGE, "plan: --context is missing");
         return tdm_hint(err, "for example --context 256K");
     }
     if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
-    a->model = argv[optind];
-    if (a->output != NULL &&
-        (tdm_file_same(a->output, a->model) || tdm_file_same(a->output, a->machine))) {
+    a->request.model = argv[optind];
+    if (a->output != NULL && (tdm_file_same(a->output, a->request.model) ||
+                              tdm_file_same(a->output, a->request.machine))) {
         tdm_fail(err, TDM_USAGE, "plan: -o %s: is a file that the plan reads", a->output);
         return tdm_hint(err, "give the schedule a name of its own");
     }
-    return TDM_OK;
-}
-
-static enum tdm_status set_limits(const struct arguments *a, struct tdm_schedule *schedule,
-                                  struct tdm_error *err)
-{
-    const struct tdm_machine *machine = schedule->machine;
-    uint64_t capacity = machine->capacity_bytes[TDM_DEVICE];
-    char asked[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
-    if (a->has_memory && a->memory_bytes > capacity) {
-        tdm_fail(err, TDM_USAGE, "--memory: %s is more than the %s that %s has",
-                 tdm_format_bytes(a->memory_bytes, asked), tdm_format_bytes(capacity, has),
-                 machine->name);
-        return tdm_hint(err, "without --memory the whole device is used");
-    }
-    if (a->has_memory)
-        schedule->memory_bytes = a->memory_bytes;
-    if (a->has_host_memory)
-        schedule->host_memory_bytes = a->host_memory_bytes;
-    return TDM_OK;
-}
-
-/* Model, machine, limits and pins, ready for the search. */
-static enum tdm_status make_request(const struct arguments *a, struct tdm_schedule **out,
-                                    struct tdm_pins *pins, struct tdm_error *err)
-{
-    struct tdm_model *model = NULL;
-    struct tdm_machine *machine = NULL;
-    struct tdm_schedule *schedule = NULL;
-    enum tdm_status status = tdm_model_load(a->model, &model, err);
-    if (status == TDM_OK)
-        status = tdm_machine_load(a->machine, &machine, err);
-    if (status == TDM_OK)
-        status = tdm_schedule_new(model, machine, a->context, &schedule, err);
-    if (status != TDM_OK) {
-        tdm_machine_free(machine);
-        tdm_model_free(model);
-        return status;
-    }
-    tdm_schedule_set_optimizer(schedule, a->optimizer);
-    schedule->pass = a->pass;
-    tdm_schedule_set_clip(schedule, a->clip);
-    status = set_limits(a, schedule, err);
-    if (status == TDM_OK)
-        status = tdm_schedule_set_sequences(schedule, (uint32_t)a->sequences, a->context, err);
-    if (status == TDM_OK)
-        status = tdm_set_keys_apply(a->pairs, a->pair_count, schedule, pins, err);
-    if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
-        status = err->status = TDM_USAGE; /* it came from the command line */
-    if (status != TDM_OK) {
-        tdm_schedule_free(schedule);
-        return status;
-    }
-    *out = schedule;
     return TDM_OK;
 }
 
@@ -301,15 +240,13 @@ static enum tdm_status explain_shortage(const struct arguments *a, struct tdm_sc
 static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
 {
     struct tdm_schedule *schedule;
-    struct tdm_pins pins = {0};
+    struct tdm_pins pins;
     struct tdm_search search = {0};
     struct tdm_weights *weights = NULL;
-    enum tdm_status status = make_request(a, &schedule, &pins, err);
-    if (status != TDM_OK) {
-        tdm_pins_free(&pins);
+    enum tdm_status status = tdm_request_make(&a->request, &schedule, &pins, err);
+    if (status != TDM_OK)
         return status;
-    }
-    status = tdm_weights_beside(a->model, schedule->model, &weights, err);
+    status = tdm_weights_beside(a->request.model, schedule->model, &weights, err);
     if (status == TDM_OK)
         status = tdm_candidates_search(schedule, &pins, &search, err);
     if (status == TDM_INFEASIBLE)
@@ -341,7 +278,7 @@ free_request:
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments arguments = {
-        .machine = "h200", .sequences = 1, .optimizer = TDM_OPTIMIZER_ADAMW};
+        .request = {.machine = "h200", .sequences = 1, .optimizer = TDM_OPTIMIZER_ADAMW}};
     enum tdm_status status = read_arguments(argc, argv, &arguments, err);
     return status == TDM_OK && !arguments.done ? plan(&arguments, err) : status;
 }
@@ -364,6 +301,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  --clip WHAT         scale gradients down to a norm of optimizer.clip_norm: layer (each\n"
         "                      layer's by itself, embedding and head too), global (all by the norm\n"
         "                      of all, so optimizer.when=end) or none (default)\n"
+        "  --preset NAME       fix the knobs that another system fixes (below)\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout\n"
         "  --force             overwrite FILE\n"
@@ -374,6 +312,15 @@ const struct tdm_command tdm_cmd_plan = {
         "(safetensors) in that directory are checked against it; only their headers are read.\n"
         "Sizes are 1024-based: 80G and 80GiB are the same; so are tokens: 256K is 262,144.\n"
         "When nothing fits, the exit status is 3, and what would help is said with numbers.\n"
+        "\n"
+        "Presets, of which --set may change a knob:\n"
+        "  oomb             chunk by chunk through all layers, K, V and their gradients on the device\n"
+        "  oomb-offload     the same, K, V and their gradients on the host\n"
+        "  ml_dataflow      layer by layer over all chunks, K, V and attention outputs of the last\n"
+        "                   chunks kept\n"
+        "  selective        the whole sequence at once, q, K, V, attention outputs, gate and up kept\n"
+        "  full-recompute   the whole sequence at once, inputs of layers kept and nothing else\n"
+        "  split-50%        layer by layer over all chunks, attention outputs of the later half kept\n"
         "\n"
         "Keys of --set:\n"
         "  order=layer-major|chunk-major   the loop order\n"

@@ -2,13 +2,16 @@
 # What plans and predicts is in the library, for tests too; what prints is in the program.
 libtidemark_a_SOURCES += \
 	planner/candidates.c planner/candidates.h \
+	planner/compare.c planner/compare.h \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
 	planner/estimate_evaluate.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/prediction.c planner/prediction.h \
+	planner/presets.c planner/presets.h \
 	planner/recipes.c planner/recipes.h \
+	planner/request.c planner/request.h \
 	planner/set_keys.c planner/set_keys.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
@@ -16,6 +19,7 @@ libtidemark_a_SOURCES += \
 
 tidemark_SOURCES += \
 	planner/cmd.c planner/cmd.h \
+	planner/cmd_compare.c \
 	planner/cmd_doctor.c \
 	planner/cmd_machines.c \
 	planner/cmd_models.c \
@@ -30,5 +34,5 @@ tidemark_SOURCES += \
 	planner/schedule_table.c planner/schedule_table.h
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
-cmocka_tests += tests/unit_planner
+cmocka_tests += tests/unit_answers tests/unit_planner
 tests_unit_planner_SOURCES = tests/unit_planner.c tests/random_schedule.c tests/random_schedule.h

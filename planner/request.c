@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request becomes a schedule without a nest, and pins. */
+#include "planner/request.h"
+
+#include "base/units.h"
+#include "planner/set_keys.h"
+#include "schedule/optimizer.h"
+
+static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_schedule *schedule,
+                                  struct tdm_error *err)
+{
+    const struct tdm_machine *machine = schedule->machine;
+    uint64_t capacity = machine->capacity_bytes[TDM_DEVICE];
+    char asked[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
+    if (request->has_memory && request->memory_bytes > capacity) {
+        tdm_fail(err, TDM_USAGE, "--memory: %s is more than the %s that %s has",
+                 tdm_format_bytes(request->memory_bytes, asked), tdm_format_bytes(capacity, has),
+                 machine->name);
+        return tdm_hint(err, "without --memory the whole device is used");
+    }
+    if (request->has_memory)
+        schedule->memory_bytes = request->memory_bytes;
+    if (request->has_host_memory)
+        schedule->host_memory_bytes = request->host_memory_bytes;
+    return TDM_OK;
+}
+
+static enum tdm_status apply_keys(const struct tdm_request *request, struct tdm_schedule *schedule,
+                                  struct tdm_pins *pins, struct tdm_error *err)
+{
+    struct tdm_preset_pairs merged;
+    if (request->preset == NULL)
+        return tdm_set_keys_apply(request->pairs, request->pair_count, schedule, pins, err);
+    enum tdm_status status =
+        tdm_preset_merge(request->preset, schedule->model->layers, request->context, request->pairs,
+                         request->pair_count, &merged, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_set_keys_apply(merged.pairs, merged.count, schedule, pins, err);
+    tdm_preset_pairs_free(&merged);
+    return status;
+}
+
+enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **out,
+                                 struct tdm_pins *pins, struct tdm_error *err)
+{
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    struct tdm_schedule *schedule = NULL;
+    *pins = (struct tdm_pins){0};
+    enum tdm_status status = tdm_model_load(request->model, &model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load(request->machine, &machine, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_new(model, machine, request->context, &schedule, err);
+    if (status != TDM_OK) {
+        tdm_machine_free(machine);
+        tdm_model_free(model);
+        return status;
+    }
+    tdm_schedule_set_optimizer(schedule, request->optimizer);
+    schedule->pass = request->pass;
+    tdm_schedule_set_clip(schedule, request->clip);
+    status = set_limits(request, schedule, err);
+    if (status == TDM_OK)
+        status = tdm_schedule_set_sequences(schedule, (uint32_t)request->sequences,
+                                            request->context, err);
+    if (status == TDM_OK)
+        status = apply_keys(request, schedule, pins, err);
+    if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
+        status = err->status = TDM_USAGE; /* it came from the command line */
+    if (status != TDM_OK) {
+        tdm_schedule_free(schedule);
+        tdm_pins_free(pins);
+        return status;
+    }
+    *out = schedule;
+    return TDM_OK;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request: what is asked of the planner, as it was typed, and as a schedule with pins. */
+#ifndef TDM_PLANNER_REQUEST_H
+#define TDM_PLANNER_REQUEST_H
+
+#include "planner/candidates.h"
+#include "planner/presets.h"
+
+#define TDM_LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
+#define TDM_MOST_SEQUENCES 4096u
+#define TDM_MOST_HOST_BYTES (UINT64_C(1) << 60)
+#define TDM_MOST_PAIRS 64u
+
+struct tdm_request {
+    const char *model, *machine;
+    const struct tdm_preset *preset;   /* NULL: none */
+    const char *pairs[TDM_MOST_PAIRS]; /* of --set */
+    size_t pair_count;
+    uint64_t context, sequences;
+    bool has_memory, has_host_memory; /* else all that the machine has */
+    uint64_t memory_bytes, host_memory_bytes;
+    enum tdm_optimizer optimizer;
+    enum tdm_purpose pass;
+    enum tdm_clip clip;
+};
+
+/* Model, machine, limits and pins, ready for tdm_candidates_search. On success the caller owns *schedule
+ * and what the pins own. TDM_USAGE for what was typed, else what loading a model or machine says. */
+enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **schedule,
+                                 struct tdm_pins *pins, struct tdm_error *err);
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of what the planner answers beside a plan: presets, comparisons. */
+#include "planner/compare.h"
+#include "planner/request.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB (UINT64_C(1) << 30)
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static struct tdm_request new_request(const char *model, uint64_t context)
+{
+    return (struct tdm_request){.model = model,
+                                .machine = "h200",
+                                .context = context,
+                                .sequences = 1,
+                                .optimizer = TDM_OPTIMIZER_ADAMW};
+}
+
+/* Searches; 0 if nothing fits. The caller frees *schedule. */
+static double search(const struct tdm_request *request, struct tdm_schedule **schedule)
+{
+    struct tdm_pins pins;
+    struct tdm_search found = {0};
+    struct tdm_error err;
+    must(tdm_request_make(request, schedule, &pins, &err), &err);
+    enum tdm_status status = tdm_candidates_search(*schedule, &pins, &found, &err);
+    tdm_pins_free(&pins);
+    if (status == TDM_INFEASIBLE)
+        return 0;
+    must(status, &err);
+    return found.simulation.step_seconds;
+}
+
+/* ---- presets ---- */
+
+static const struct tdm_preset *preset_of(const char *name)
+{
+    const struct tdm_preset *preset;
+    struct tdm_error err;
+    must(tdm_preset_find(name, &preset, &err), &err);
+    return preset;
+}
+
+static struct tdm_schedule *planned_by(const char *preset, uint64_t context)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_request request = new_request("llama-3.2-1b", context);
+    request.preset = preset_of(preset);
+    assert_true(search(&request, &schedule) > 0);
+    return schedule;
+}
+
+static void test_presets_are_obeyed(void **state)
+{
+    (void)state;
+    uint64_t context = 65536;
+    struct tdm_schedule *s = planned_by("oomb", context);
+    assert_int_equal(s->order, TDM_CHUNK_MAJOR);
+    assert_int_equal(s->group_count, 1);
+    assert_int_equal(s->chunk_tokens, 4096);
+    assert_int_equal(s->groups[0].kv_place, TDM_DEVICE);
+    assert_int_equal(s->groups[0].kept, TDM_SET_INPUT);
+    tdm_schedule_free(s);
+    s = planned_by("oomb-offload", context);
+    assert_int_equal(s->group_count, 1);
+    assert_int_equal(s->groups[0].kv_place, TDM_HOST);
+    assert_int_equal(s->groups[0].kv_gradients_place, TDM_HOST);
+    tdm_schedule_free(s);
+    s = planned_by("ml_dataflow", context);
+    assert_int_equal(s->order, TDM_LAYER_MAJOR);
+    assert_int_equal(s->group_count, s->model->layers);
+    assert_int_equal(s->groups[0].kv, TDM_KV_KEEP);
+    assert_int_equal(s->groups[0].kept, TDM_SET_ATTENTION_OUTPUT);
+    tdm_schedule_free(s);
+    s = planned_by("selective", 8192);
+    assert_true(s->chunk_tokens >= 8192);
+    assert_int_equal(s->groups[0].kept, TDM_SET_ALL);
+    assert_int_equal(s->groups[0].kept_from_chunk, 0);
+    tdm_schedule_free(s);
+    s = planned_by("full-recompute", context);
+    assert_true(s->chunk_tokens >= context);
+    assert_int_equal(s->groups[0].kept, TDM_SET_INPUT);
+    tdm_schedule_free(s);
+    s = planned_by("split-50%", context);
+    uint64_t chunks = (context + s->chunk_tokens - 1) / s->chunk_tokens;
+    assert_int_equal(s->groups[0].kept, TDM_SET_ATTENTION_OUTPUT);
+    assert_int_equal(s->groups[0].kept_from_chunk, (chunks + 1) / 2);
+    tdm_schedule_free(s);
+}
+
+/* What a user sets wins, and a key of his own joins. */
+static void test_presets_give_way(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule;
+    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    request.preset = preset_of("oomb");
+    request.pairs[request.pair_count++] = "chunk=2K";
+    request.pairs[request.pair_count++] = "page=64";
+    assert_true(search(&request, &schedule) > 0);
+    assert_int_equal(schedule->chunk_tokens, 2048);
+    assert_int_equal(schedule->page_tokens, 64);
+    assert_int_equal(schedule->group_count, 1);
+    tdm_schedule_free(schedule);
+
+    const struct tdm_preset *preset;
+    struct tdm_error err;
+    assert_int_equal(tdm_preset_find("megatron", &preset, &err), TDM_USAGE);
+    assert_non_null(strstr(err.hint, "oomb, "));
+}
+
+/* A search is over more than a preset allows. */
+static void test_no_preset_is_faster(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        uint64_t context, memory_bytes, host_bytes;
+    } cells[] = {
+        {"qwen2.5-0.5b", 8192, 30 * GIB, 0},          {"qwen2.5-0.5b", 65536, 14 * GIB, 60 * GIB},
+        {"llama-3.2-1b", 131072, 40 * GIB, 60 * GIB}, {"qwen2.5-7b", 32768, 139 * GIB, 110 * GIB},
+        {"qwen2.5-7b", 262144, 120 * GIB, 110 * GIB},
+    };
+    unsigned compared = 0;
+    for (size_t i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+        struct tdm_schedule *schedule;
+        struct tdm_request request = new_request(cells[i].model, cells[i].context);
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = cells[i].memory_bytes;
+        request.host_memory_bytes = cells[i].host_bytes;
+        double best = search(&request, &schedule);
+        tdm_schedule_free(schedule);
+        for (const struct tdm_preset *p = tdm_presets(); p->name != NULL; p++) {
+            if (strcmp(p->name, "selective") == 0)
+                continue; /* sets beyond attention outputs are not searched */
+            request.preset = p;
+            double seconds = search(&request, &schedule);
+            tdm_schedule_free(schedule);
+            compared += seconds > 0;
+            if (seconds > 0 && (best <= 0 || best > seconds * (1 + 1e-3)))
+                fail_msg("%s, %llu tokens, %llu GiB: %s takes %.9g s, the planner's %.9g s",
+                         cells[i].model, (unsigned long long)cells[i].context,
+                         (unsigned long long)(cells[i].memory_bytes / GIB), p->name, seconds, best);
+        }
+    }
+    assert_true(compared >= 15);
+}
+
+/* ---- comparisons ---- */
+
+static const struct tdm_knob_difference *find_knob(const struct tdm_comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->knob_count; i++)
+        if (strcmp(c->knobs[i].name, name) == 0)
+            return &c->knobs[i];
+    fail_msg("%s does not differ", name);
+    return NULL;
+}
+
+static const struct tdm_cost_row *find_cost(const struct tdm_comparison *c, const char *section,
+                                            const char *name)
+{
+    for (size_t i = 0; i < c->cost_count; i++)
+        if (strcmp(c->costs[i].section, section) == 0 && strcmp(c->costs[i].name, name) == 0)
+            return &c->costs[i];
+    fail_msg("%s has no %s", section, name);
+    return NULL;
+}
+
+static struct tdm_schedule *by_hand(uint32_t first)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    struct tdm_error err;
+    struct tdm_request request = new_request("llama-3.2-1b", 16384);
+    must(tdm_request_make(&request, &schedule, &pins, &err), &err);
+    const uint32_t sizes[] = {first, 16 - first};
+    must(tdm_schedule_set_groups(schedule, 2, sizes, &err), &err);
+    schedule->chunk_tokens = 4096;
+    tdm_pins_free(&pins);
+    return schedule;
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    struct tdm_schedule *a = by_hand(8), *b = by_hand(10);
+    const struct tdm_schedule *const same[2] = {a, a}, *const both[2] = {a, b};
+    struct tdm_comparison c;
+    struct tdm_error err;
+    must(tdm_compare(same, &c, &err), &err);
+    assert_int_equal(c.knob_count, 0);
+    for (size_t i = 0; i < c.cost_count; i++)
+        assert_true(fabs(c.costs[i].values[0] - c.costs[i].values[1]) <= 0);
+    tdm_comparison_free(&c);
+
+    b->groups[0].input_place = TDM_HOST;
+    b->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
+    b->groups[1].kept_from_chunk = 2;
+    b->head_tile_tokens = 512;
+    must(tdm_compare(both, &c, &err), &err);
+    assert_int_equal(c.knob_count, 5);
+    const struct tdm_knob_difference *knob = find_knob(&c, "groups.layers");
+    assert_string_equal(knob->values[0], "8 x2");
+    assert_string_equal(knob->values[1], "10, 6");
+    knob = find_knob(&c, "groups.kept");
+    assert_string_equal(knob->values[0], "input");
+    assert_string_equal(knob->values[1], "input, attention_output");
+    knob = find_knob(&c, "groups.input_place");
+    assert_string_equal(knob->values[1], "host, device");
+    find_knob(&c, "groups.kept_from_chunk");
+    find_knob(&c, "head_tile_tokens");
+
+    /* parts add up to their totals, and what is kept is not made again */
+    const struct tdm_cost_row *total = find_cost(&c, "device peak", "device peak");
+    double sums[2] = {0, 0};
+    for (size_t i = 0; i < c.cost_count; i++)
+        for (int side = 0; side < 2; side++)
+            if (strcmp(c.costs[i].section, "device peak") == 0 && &c.costs[i] != total)
+                sums[side] += c.costs[i].values[side];
+    for (int side = 0; side < 2; side++)
+        assert_true(fabs(sums[side] - total->values[side]) < 1);
+    const struct tdm_cost_row *again = find_cost(&c, "FLOPs", "recomputed attention");
+    assert_true(again->values[1] < again->values[0] && again->values[1] > 0);
+    tdm_comparison_free(&c);
+    tdm_schedule_free(a);
+    tdm_schedule_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_presets_are_obeyed),
+        cmocka_unit_test(test_presets_give_way),
+        cmocka_unit_test(test_no_preset_is_faster),
+        cmocka_unit_test(test_compare),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
