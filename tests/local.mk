@@ -60,6 +60,11 @@ cmocka_tests += tests/property_memory
 tests_property_memory_SOURCES = tests/property_memory.c tests/execution.c tests/execution.h \
 	tests/random_schedule.c tests/random_schedule.h
 
+# What the planner finds, executed.
+plan_cases = tests/plan_cases.c tests/plan_cases.h tests/backend_cases.c tests/backend_cases.h $(run_steps)
+cmocka_tests += tests/property_plans
+tests_property_plans_SOURCES = tests/property_plans.c $(plan_cases)
+
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
@@ -96,7 +101,8 @@ gpu_tests = \
 	tests/gpu/copy_test \
 	tests/gpu/lockstep_test \
 	tests/gpu/memory_test \
-	tests/gpu/norm_test
+	tests/gpu/norm_test \
+	tests/gpu/plans_test
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_attention_test_LDADD = $(gpu_test_libs)
@@ -118,6 +124,9 @@ tests_gpu_memory_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_norm_test_SOURCES = tests/gpu/norm_test.c tests/gpu/gpu_test.h
 tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_norm_test_LDADD = $(gpu_test_libs)
+tests_gpu_plans_test_SOURCES = tests/gpu/plans_test.c tests/gpu/gpu_test.h $(plan_cases)
+tests_gpu_plans_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS)
 
 # GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
 gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
@@ -175,7 +184,7 @@ check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
 PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order \
-	tests/property_memory
+	tests/property_memory tests/property_plans
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
