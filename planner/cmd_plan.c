@@ -4,24 +4,40 @@
 
 #include "base/file.h"
 #include "base/units.h"
+#include "planner/objective.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
-#include "planner/request.h"
 #include "planner/schedule_table.h"
 #include "planner/shortage.h"
+#include "planner/ticker.h"
 #include "planner/weights_report.h"
 #include "schedule/optimizer.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct arguments {
     struct tdm_request request;
+    enum tdm_objective objective;
+    double step_seconds; /* the most; 0: any */
     const char *output;
     bool force, json, done;
 };
+
+static enum tdm_status read_step_time(const char *text, double *seconds, struct tdm_error *err)
+{
+    char *end;
+    errno = 0;
+    *seconds = strtod(text, &end);
+    if (end != text && *end == '\0' && errno == 0 && isfinite(*seconds) && *seconds > 0 &&
+        strpbrk(text, "xX ") == NULL)
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--step-time: \"%s\" is not a number of seconds above 0", text);
+}
 
 static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
 {
@@ -62,6 +78,13 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--clip: \"%s\" is not known; it must be %s", optarg,
                         TDM_CLIP_NAMES);
+    case 'b':
+        if (tdm_objective_parse(optarg, &a->objective))
+            return TDM_OK;
+        return tdm_fail(err, TDM_USAGE, "--objective: \"%s\" is not known; %s is due", optarg,
+                        TDM_OBJECTIVE_NAMES);
+    case 't':
+        return read_step_time(optarg, &a->step_seconds, err);
     case 'P':
         return tdm_preset_find(optarg, &r->preset, err);
     case 's':
@@ -83,6 +106,23 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     }
 }
 
+/* Options that only together make sense. */
+static enum tdm_status check_objective(const struct arguments *a, struct tdm_error *err)
+{
+    if (a->objective == TDM_OBJECTIVE_CONTEXT && a->request.context != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --objective context finds the context, and --context gives one");
+    if (a->objective != TDM_OBJECTIVE_CONTEXT && a->request.context == 0) {
+        tdm_fail(err, TDM_USAGE, "plan: --context is missing");
+        return tdm_hint(err, "for example --context 256K");
+    }
+    if (a->objective == TDM_OBJECTIVE_TIME && a->step_seconds > 0) {
+        tdm_fail(err, TDM_USAGE, "plan: --step-time is a limit beside another objective");
+        return tdm_hint(err, "add --objective context or --objective memory");
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a,
                                       struct tdm_error *err)
 {
@@ -94,12 +134,15 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"optimizer", required_argument, NULL, 'O'},
                                             {"pass", required_argument, NULL, 'p'},
                                             {"clip", required_argument, NULL, 'C'},
+                                            {"objective", required_argument, NULL, 'b'},
+                                            {"step-time", required_argument, NULL, 't'},
                                             {"preset", required_argument, NULL, 'P'},
                                             {"set", required_argument, NULL, 's'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
+    enum tdm_status status;
     opterr = 0;
     optind = 0;
     for (int option; (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;) {
@@ -110,7 +153,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         }
         if (option == '?' || option == ':')
             return tdm_cmd_bad_option(&tdm_cmd_plan, argc, argv, option, err);
-        enum tdm_status status = read_option(option, a, err);
+        status = read_option(option, a, err);
         if (status != TDM_OK)
             return status;
     }
@@ -119,10 +162,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                  optind == argc ? "plan: no model is named" : "plan: takes one model only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plan.usage);
     }
-    if (a->request.context == 0) {
-        tdm_fail(err, TDM_USAGE, "plan: --context is missing");
-        return tdm_hint(err, "for example --context 256K");
-    }
+    status = check_objective(a, err);
+    if (status != TDM_OK)
+        return status;
     if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
     a->request.model = argv[optind];
@@ -155,24 +197,27 @@ static enum tdm_status write_schedule(const struct arguments *a,
     return status;
 }
 
-static enum tdm_status print_json(const struct tdm_schedule *schedule,
-                                  const struct tdm_search *search,
+static enum tdm_status print_json(const struct arguments *a,
+                                  const struct tdm_objective_found *found,
                                   const struct tdm_weights *weights, struct tdm_error *err)
 {
+    const struct tdm_schedule *schedule = found->schedule;
     json_t *schedule_json;
     enum tdm_status status = tdm_schedule_to_json(schedule, NULL, &schedule_json, err);
     if (status != TDM_OK)
         return status;
-    json_t *root = tdm_prediction_json(schedule, &search->simulation);
+    json_t *root = tdm_prediction_json(schedule, &found->search.simulation);
     if (root == NULL) {
         json_decref(schedule_json);
         return tdm_print_json(NULL, err);
     }
     json_object_set_new(root, "fits", json_true());
+    json_object_set_new(root, "objective", json_string(tdm_objective_name(a->objective)));
+    json_object_set_new(root, "context", json_integer((json_int_t)schedule->sequences[0].tokens));
     json_object_set_new(root, "memory_bytes", json_integer((json_int_t)schedule->memory_bytes));
     json_object_set_new(root, "host_memory_bytes",
                         json_integer((json_int_t)schedule->host_memory_bytes));
-    json_object_set_new(root, "search", tdm_search_counts_json(&search->counts));
+    json_object_set_new(root, "search", tdm_search_counts_json(&found->search.counts));
     json_object_set_new(root, "weights", tdm_weights_json(weights));
     json_object_set_new(root, "schedule", schedule_json);
     return tdm_print_json(root, err);
@@ -237,41 +282,106 @@ static enum tdm_status explain_shortage(const struct arguments *a, struct tdm_sc
     return TDM_INFEASIBLE;
 }
 
+/* The fastest schedule of the request. */
+static enum tdm_status find_fastest(const struct tdm_request *request,
+                                    struct tdm_objective_found *found, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
+    return status == TDM_OK
+               ? tdm_candidates_search(found->schedule, &found->pins, &found->search, err)
+               : status;
+}
+
+static void say_context(void *self, uint64_t size, bool good)
+{
+    char tokens[TDM_FORMAT_SIZE];
+    tdm_ticker_say(self, "%s tokens: %s", tdm_format_tokens(size, tokens),
+                   good ? "yes" : "too many");
+}
+
+static void say_memory(void *self, uint64_t size, bool good)
+{
+    char bytes[TDM_FORMAT_SIZE];
+    tdm_ticker_say(self, "%s: %s", tdm_format_bytes(size, bytes), good ? "yes" : "too little");
+}
+
+static enum tdm_status find(const struct arguments *a, struct tdm_objective_found *found,
+                            struct tdm_error *err)
+{
+    struct tdm_ticker ticker;
+    struct tdm_objective_options options = {.most_seconds = a->step_seconds, .self = &ticker};
+    enum tdm_status status;
+    tdm_ticker_begin(&ticker);
+    switch (a->objective) {
+    case TDM_OBJECTIVE_CONTEXT:
+        options.tried = say_context;
+        status = tdm_objective_context(&a->request, &options, found, err);
+        break;
+    case TDM_OBJECTIVE_MEMORY:
+        options.tried = say_memory;
+        status = tdm_objective_memory(&a->request, &options, found, err);
+        break;
+    default:
+        status = find_fastest(&a->request, found, err);
+    }
+    tdm_ticker_end(&ticker);
+    return status;
+}
+
+static void print_answer(FILE *out, const struct arguments *a,
+                         const struct tdm_objective_found *found)
+{
+    char text[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
+    uint64_t tokens = found->schedule->sequences[0].tokens;
+    uint64_t bytes = found->schedule->memory_bytes;
+    if (a->objective == TDM_OBJECTIVE_CONTEXT)
+        fprintf(out, "longest context    %s tokens (%s)", tdm_format_tokens(tokens, text),
+                tdm_format_digits(tokens, digits));
+    else if (a->objective == TDM_OBJECTIVE_MEMORY)
+        fprintf(out, "least memory       %s (%s B)", tdm_format_bytes(bytes, text),
+                tdm_format_digits(bytes, digits));
+    else
+        return;
+    if (a->step_seconds > 0)
+        fprintf(out, " with steps of at most %s", tdm_format_seconds(a->step_seconds, text));
+    fprintf(out, "\n\n");
+}
+
+static enum tdm_status print_plan(const struct arguments *a, struct tdm_objective_found *found,
+                                  const struct tdm_weights *weights, struct tdm_error *err)
+{
+    if (a->json)
+        return print_json(a, found, weights, err);
+    /* with the schedule itself on stdout the table is for the eyes only */
+    FILE *out = a->output != NULL && strcmp(a->output, "-") == 0 ? stderr : stdout;
+    print_answer(out, a, found);
+    tdm_weights_line(out, "weights    ", weights);
+    tdm_schedule_table(out, found->schedule, &found->search.simulation);
+    tdm_search_line(out, &found->search.counts);
+    return TDM_OK;
+}
+
 static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
 {
-    struct tdm_schedule *schedule;
-    struct tdm_pins pins;
-    struct tdm_search search = {0};
+    struct tdm_objective_found found = {0};
     struct tdm_weights *weights = NULL;
-    enum tdm_status status = tdm_request_make(&a->request, &schedule, &pins, err);
-    if (status != TDM_OK)
-        return status;
-    status = tdm_weights_beside(a->request.model, schedule->model, &weights, err);
+    enum tdm_status status = find(a, &found, err);
+    if (status == TDM_INFEASIBLE && found.schedule != NULL)
+        status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
+    else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
+        tdm_print_json(
+            json_pack("{s:b, s:s, s:s}", "fits", 0, "message", err->message, "hint", err->hint),
+            NULL);
     if (status == TDM_OK)
-        status = tdm_candidates_search(schedule, &pins, &search, err);
-    if (status == TDM_INFEASIBLE)
-        status = explain_shortage(a, schedule, &pins, &search, err);
-    if (status != TDM_OK)
-        goto free_request;
-
-    if (a->output != NULL) {
-        json_t *predicted = tdm_prediction_json(schedule, &search.simulation);
-        status = write_schedule(a, schedule, predicted, err);
-    }
-    if (status == TDM_OK && a->json)
-        status = print_json(schedule, &search, weights, err);
-    else if (status == TDM_OK) {
-        /* with the schedule itself on stdout the table is for the eyes only */
-        FILE *out = a->output != NULL && strcmp(a->output, "-") == 0 ? stderr : stdout;
-        tdm_weights_line(out, "weights    ", weights);
-        tdm_schedule_table(out, schedule, &search.simulation);
-        tdm_search_line(out, &search.counts);
-    }
-
-free_request:
+        status = tdm_weights_beside(a->request.model, found.schedule->model, &weights, err);
+    if (status == TDM_OK && a->output != NULL)
+        status = write_schedule(a, found.schedule,
+                                tdm_prediction_json(found.schedule, &found.search.simulation), err);
+    if (status == TDM_OK)
+        status = print_plan(a, &found, weights, err);
     tdm_weights_close(weights);
-    tdm_pins_free(&pins);
-    tdm_schedule_free(schedule);
+    tdm_pins_free(&found.pins);
+    tdm_schedule_free(found.schedule);
     return status;
 }
 
@@ -301,6 +411,10 @@ const struct tdm_command tdm_cmd_plan = {
         "  --clip WHAT         scale gradients down to a norm of optimizer.clip_norm: layer (each\n"
         "                      layer's by itself, embedding and head too), global (all by the norm\n"
         "                      of all, so optimizer.when=end) or none (default)\n"
+        "  --objective WHAT    time (default): the fastest step; context: the longest context that fits,\n"
+        "                      without --context; memory: the least device memory that is enough\n"
+        "  --step-time S       the longest context, or the least memory, of which a step takes at most\n"
+        "                      S seconds\n"
         "  --preset NAME       fix the knobs that another system fixes (below)\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout\n"
@@ -365,6 +479,7 @@ const struct tdm_command tdm_cmd_plan = {
         "\n"
         "Examples:\n"
         "  tidemark plan qwen2.5-7b --context 256K\n"
+        "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
         "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o plan.json\n"
         "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set groups=2\n",
     .run = run,

@@ -8,6 +8,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_evaluate.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
+	planner/objective.c planner/objective.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
 	planner/recipes.c planner/recipes.h \
@@ -31,7 +32,8 @@ tidemark_SOURCES += \
 	planner/executor_path.c planner/executor_path.h \
 	planner/main.c \
 	planner/print.c planner/print.h \
-	planner/schedule_table.c planner/schedule_table.h
+	planner/schedule_table.c planner/schedule_table.h \
+	planner/ticker.c planner/ticker.h
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
 cmocka_tests += tests/unit_answers tests/unit_planner

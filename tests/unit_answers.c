@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what the planner answers beside a plan: presets, comparisons. */
 #include "planner/compare.h"
-#include "planner/request.h"
+#include "planner/objective.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -159,6 +159,84 @@ static void test_no_preset_is_faster(void **state)
     assert_true(compared >= 15);
 }
 
+/* ---- objectives ---- */
+
+static const struct tdm_objective_options any_time = {0};
+
+/* A thousand tokens more do not fit, or take too long. */
+static void test_longest_context(void **state)
+{
+    (void)state;
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? 5 : 0};
+        struct tdm_objective_found found;
+        struct tdm_schedule *more;
+        struct tdm_error err;
+        struct tdm_request request = new_request("llama-3.2-1b", 0);
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = 24 * GIB;
+        request.host_memory_bytes = 4 * GIB;
+        must(tdm_objective_context(&request, &options, &found, &err), &err);
+        request.context = found.schedule->sequences[0].tokens;
+        assert_int_equal(request.context % 1024, 0);
+        assert_true(!timed || found.search.simulation.step_seconds <= 5);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= 24 * GIB);
+        request.context += 1024;
+        double seconds = search(&request, &more);
+        assert_true(timed ? seconds > 5 : seconds <= 0);
+        tdm_schedule_free(more);
+        tdm_schedule_free(found.schedule);
+        tdm_pins_free(&found.pins);
+    }
+}
+
+/* What it uses is enough, and 1% less is not, or makes it too slow. */
+static void test_least_memory(void **state)
+{
+    (void)state;
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? 3 : 0};
+        struct tdm_objective_found found;
+        struct tdm_schedule *again;
+        struct tdm_error err;
+        struct tdm_request request = new_request("llama-3.2-1b", 65536);
+        request.has_host_memory = true;
+        request.host_memory_bytes = 4 * GIB;
+        must(tdm_objective_memory(&request, &options, &found, &err), &err);
+        request.has_memory = true;
+        request.memory_bytes = found.schedule->memory_bytes;
+        assert_int_equal(request.memory_bytes, found.search.simulation.used_peak_bytes[TDM_DEVICE]);
+        double seconds = search(&request, &again);
+        assert_true(seconds > 0 && (!timed || seconds <= 3));
+        tdm_schedule_free(again);
+        request.memory_bytes -= request.memory_bytes / 100;
+        seconds = search(&request, &again);
+        assert_true(timed ? seconds > 3 || seconds <= 0 : seconds <= 0);
+        tdm_schedule_free(again);
+        tdm_schedule_free(found.schedule);
+        tdm_pins_free(&found.pins);
+    }
+}
+
+static void test_objectives_out_of_reach(void **state)
+{
+    (void)state;
+    struct tdm_objective_options soon = {.most_seconds = 1e-6};
+    struct tdm_objective_found found;
+    struct tdm_error err;
+    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    assert_int_equal(tdm_objective_memory(&request, &soon, &found, &err), TDM_INFEASIBLE);
+    assert_null(found.schedule);
+    assert_int_equal(tdm_objective_context(&request, &soon, &found, &err), TDM_INFEASIBLE);
+    assert_null(found.schedule);
+    request.has_memory = true;
+    request.memory_bytes = GIB;
+    assert_int_equal(tdm_objective_context(&request, &any_time, &found, &err), TDM_INFEASIBLE);
+    assert_non_null(found.schedule); /* for the reasons */
+    tdm_schedule_free(found.schedule);
+    tdm_pins_free(&found.pins);
+}
+
 /* ---- comparisons ---- */
 
 static const struct tdm_knob_difference *find_knob(const struct tdm_comparison *c, const char *name)
@@ -246,6 +324,9 @@ int main(void)
         cmocka_unit_test(test_presets_are_obeyed),
         cmocka_unit_test(test_presets_give_way),
         cmocka_unit_test(test_no_preset_is_faster),
+        cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_least_memory),
+        cmocka_unit_test(test_objectives_out_of_reach),
         cmocka_unit_test(test_compare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
