@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	machines/complete.c \
 	machines/local.c \
 	machines/machine.c machines/machine.h \
-	machines/parts.h
+	machines/parts.h \
+	machines/rates.c machines/rates.h
 
 nobase_dist_pkgdata_DATA += \
 	machines/descriptions/a100-80.json \

@@ -4,6 +4,11 @@
  *
  *   format                 "tidemark-machine-1"
  *   name, title, source    strings; notes: a list of strings, optional
+ *   card                   part of what the driver calls the device, by which calibrate finds the
+ *                          description of a card; optional
+ *   base                   shipped machine that has the rates which are missing here; optional
+ *   provenance             strings by names: what was measured where, when and how; optional
+ *   assumed                keys of values that were missing; optional
  *   device_bytes           memory of the device as its driver reports it
  *   host_bytes             host memory to plan on
  *   runtime_device_bytes   what driver and libraries take of them, outside the arena
@@ -11,7 +16,8 @@
  *   peak_flops_per_second  dense bf16 peak, by which MFU is counted
  *   launch_seconds         least time of an operation
  *   copy_seconds           fixed time of a copy
- *   rates                  {product_flops_per_second, ...}: see rate_keys
+ *   pinned_bytes_per_second  at which pinned host memory is taken; optional
+ *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
 
@@ -25,25 +31,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DESCRIPTION_FOLDER "machines/descriptions"
 #define BYTES_LIMIT (UINT64_C(1) << 50)
-
-static const char *const rate_keys[TDM_RATES + 1] = {
-    [TDM_RATE_PRODUCT] = "product_flops_per_second",
-    [TDM_RATE_ATTENTION_FORWARD] = "attention_forward_flops_per_second",
-    [TDM_RATE_ATTENTION_BACKWARD] = "attention_backward_flops_per_second",
-    [TDM_RATE_ELEMENTWISE] = "elementwise_bytes_per_second",
-    [TDM_RATE_H2D] = "h2d_bytes_per_second",
-    [TDM_RATE_D2H] = "d2h_bytes_per_second",
-    [TDM_RATE_BOTH_WAYS] = "both_ways_bytes_per_second",
-    [TDM_RATES] = NULL,
-};
 
 static const char *const keys[] = {
     "format",
     "name",
     "title",
     "source",
+    "card",
+    "base",
+    "provenance",
+    "assumed",
     "notes",
     "device_bytes",
     "host_bytes",
@@ -52,6 +50,7 @@ static const char *const keys[] = {
     "peak_flops_per_second",
     "launch_seconds",
     "copy_seconds",
+    "pinned_bytes_per_second",
     "rates",
     NULL,
 };
@@ -87,36 +86,32 @@ static void read_text(struct tdm_json_reader *reader, const char *key, char *out
         snprintf(out, out_bytes, "%s", text);
 }
 
-static void check_notes(struct tdm_json_reader *reader)
+static void check_texts(struct tdm_json_reader *reader, const char *key)
 {
-    if (!tdm_json_has(reader, "notes"))
+    if (!tdm_json_has(reader, key))
         return;
-    const json_t *notes = tdm_json_array(reader, "notes");
-    for (size_t i = 0; i < json_array_size(notes); i++) {
-        if (!json_is_string(json_array_get(notes, i)))
-            tdm_json_fail(reader, "notes",
-                          "holds something else at %zu; it must be a list of "
-                          "strings",
+    const json_t *texts = tdm_json_array(reader, key);
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        if (!json_is_string(json_array_get(texts, i)))
+            tdm_json_fail(reader, key, "holds something else at %zu; it must be a list of strings",
                           i);
     }
 }
 
-static void read_rates(struct tdm_json_reader *reader, double rate[TDM_RATES])
+/* Strings by any name: they are shown, and nothing follows from them. */
+static void check_provenance(struct tdm_json_reader *reader)
 {
-    const json_t *rates = tdm_json_object(reader, "rates");
-    struct tdm_json_reader inner = *reader;
-    inner.prefix = "rates";
-    inner.object = rates;
-    tdm_json_only(&inner, rate_keys);
-    for (unsigned i = 0; i < TDM_RATES; i++)
-        rate[i] = tdm_json_number(&inner, rate_keys[i], 1, 1e21);
-    if (tdm_json_status(&inner) == TDM_OK &&
-        rate[TDM_RATE_BOTH_WAYS] > rate[TDM_RATE_H2D] + rate[TDM_RATE_D2H])
-        tdm_json_fail(&inner, rate_keys[TDM_RATE_BOTH_WAYS],
-                      "is %g, more than \"%s\" and \"%s\" together; it is the sum of both "
-                      "directions when both are busy",
-                      rate[TDM_RATE_BOTH_WAYS], rate_keys[TDM_RATE_H2D], rate_keys[TDM_RATE_D2H]);
-    reader->status = tdm_json_status(&inner);
+    const char *name;
+    json_t *value;
+    if (!tdm_json_has(reader, "provenance"))
+        return;
+    const json_t *provenance = tdm_json_object(reader, "provenance");
+    json_object_foreach((json_t *)provenance, name, value)
+    {
+        if (!json_is_string(value))
+            tdm_json_fail(reader, "provenance", "holds something else than a string at \"%.40s\"",
+                          name);
+    }
 }
 
 static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
@@ -137,9 +132,14 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     struct tdm_machine *built = calloc(1, sizeof(*built));
     if (built == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a machine", file);
-    built->description = json_incref(description);
+    enum tdm_status status = tdm_machine_complete(file, description, built, err);
+    if (status != TDM_OK) {
+        free(built);
+        return status;
+    }
 
-    struct tdm_json_reader reader = {.file = file, .prefix = "", .object = description, .err = err};
+    struct tdm_json_reader reader = {
+        .file = file, .prefix = "", .object = built->description, .err = err};
     const char *format = tdm_json_string(&reader, "format");
     if (tdm_json_status(&reader) == TDM_OK && strcmp(format, TDM_MACHINE_FORMAT) != 0)
         tdm_json_fail(&reader, "format", "is \"%.40s\"; this tidemark reads \"%s\"", format,
@@ -148,7 +148,11 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     read_text(&reader, "name", built->name, sizeof(built->name));
     read_text(&reader, "title", built->title, sizeof(built->title));
     read_text(&reader, "source", built->source, sizeof(built->source));
-    check_notes(&reader);
+    tdm_json_string_or(&reader, "base", NULL);
+    tdm_json_string_or(&reader, "card", NULL);
+    check_provenance(&reader);
+    check_texts(&reader, "assumed");
+    check_texts(&reader, "notes");
     read_place(&reader, "device_bytes", "runtime_device_bytes", &built->capacity_bytes[TDM_DEVICE],
                &built->runtime_bytes[TDM_DEVICE]);
     read_place(&reader, "host_bytes", "runtime_host_bytes", &built->capacity_bytes[TDM_HOST],
@@ -156,7 +160,10 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", 1, 1e21);
     built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
-    read_rates(&reader, built->rate);
+    tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
+    tdm_rates_read(&reader, built->table);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        built->rate[i] = tdm_rate_most(&built->table[i]);
 
     if (tdm_json_status(&reader) != TDM_OK) {
         tdm_machine_free(built);
@@ -176,7 +183,7 @@ void tdm_machine_free(struct tdm_machine *machine)
 
 enum tdm_status tdm_machine_names(char ***names, struct tdm_error *err)
 {
-    return tdm_data_names(DESCRIPTION_FOLDER, ".json", names, err);
+    return tdm_data_names(TDM_MACHINE_FOLDER, ".json", names, err);
 }
 
 enum tdm_status tdm_machine_load_file(const char *path, struct tdm_machine **machine,
@@ -213,7 +220,7 @@ enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **
     if (name_or_path[0] != '\0' && strchr(name_or_path, '/') == NULL) {
         char path[4096];
         enum tdm_status status =
-            tdm_data_path(DESCRIPTION_FOLDER, name_or_path, ".json", path, sizeof(path), err);
+            tdm_data_path(TDM_MACHINE_FOLDER, name_or_path, ".json", path, sizeof(path), err);
         if (status != TDM_OK)
             return status;
         if (access(path, F_OK) == 0)

@@ -8,6 +8,7 @@
 #define TDM_MACHINES_MACHINE_H
 
 #include "base/status.h"
+#include "machines/rates.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -21,29 +22,19 @@ enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANES };
 const char *tdm_place_name(enum tdm_place place); /* "device", "host" */
 const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h" */
 
-/* What a rate is for. Products and attention are in FLOP/s, the others in bytes/s. */
-enum tdm_rate {
-    TDM_RATE_PRODUCT,
-    TDM_RATE_ATTENTION_FORWARD,
-    TDM_RATE_ATTENTION_BACKWARD,
-    TDM_RATE_ELEMENTWISE, /* bytes read and written by memory-bound kernels */
-    TDM_RATE_H2D,         /* one direction alone */
-    TDM_RATE_D2H,
-    TDM_RATE_BOTH_WAYS, /* h2d and d2h at once, bytes of both together */
-    TDM_RATES
-};
-
 struct tdm_machine {
     char name[64];
     char title[96];                      /* "NVIDIA H200 141 GB SXM" */
     char source[128];                    /* "measured" or "datasheet", and where or when */
     uint64_t capacity_bytes[TDM_PLACES]; /* device memory; host memory to plan on */
     uint64_t runtime_bytes[TDM_PLACES];  /* driver and libraries, outside the arena */
-    double rate[TDM_RATES];
-    double peak_flops;     /* dense bf16 tensor peak, for MFU */
-    double launch_seconds; /* least time of one op on the compute lane */
-    double copy_seconds;   /* fixed time of one copy */
-    json_t *description;   /* what it was read from, kept for the schedule; owned */
+    struct tdm_rate_table table[TDM_RATES];
+    double rate[TDM_RATES]; /* the largest of each table */
+    double peak_flops;      /* dense bf16 tensor peak, for MFU */
+    double launch_seconds;  /* least time of one op on the compute lane */
+    double copy_seconds;    /* fixed time of one copy */
+    char missing[400];      /* keys that were missing when it was read, "" if none: see below */
+    json_t *description;    /* what it was read from, complete, kept for the schedule; owned */
 };
 
 /* Reads --machine: a shipped name ("h200"), a FILE, or "local": what calibrate wrote
@@ -52,7 +43,9 @@ struct tdm_machine {
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err);
 
-/* From a parsed description (borrowed; kept by reference); `file` names it in messages. */
+/* From a parsed description (borrowed; kept by reference); `file` names it in messages. A rate that every
+ * machine must have, or the time of a launch or a copy, may be missing: it is taken from the shipped
+ * machine that the description names as its `base`, else it is low for the peak FLOP/s. */
 enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
                                       struct tdm_machine **machine, struct tdm_error *err);
 

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void print_row(const struct tdm_machine *machine)
 {
@@ -20,59 +21,128 @@ static void print_row(const struct tdm_machine *machine)
            machine->rate[TDM_RATE_H2D] / 1e9, machine->title);
 }
 
+/* Does it have this rate of its own, and not by another one that stands for it? */
+static bool has_own(const struct tdm_machine *machine, enum tdm_rate rate)
+{
+    const json_t *rates = json_object_get(machine->description, "rates");
+    return rate < TDM_RATES_REQUIRED || json_object_get(rates, tdm_rate_key(rate)) != NULL;
+}
+
 static json_t *machine_json(const struct tdm_machine *machine)
 {
-    const double *rate = machine->rate;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f,"
-                     " s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f}}",
-                     "name", machine->name, "title", machine->title, "source", machine->source,
-                     "device_bytes", (json_int_t)machine->capacity_bytes[TDM_DEVICE], "host_bytes",
-                     (json_int_t)machine->capacity_bytes[TDM_HOST], "runtime_device_bytes",
-                     (json_int_t)machine->runtime_bytes[TDM_DEVICE], "runtime_host_bytes",
-                     (json_int_t)machine->runtime_bytes[TDM_HOST], "peak_flops_per_second",
-                     machine->peak_flops, "launch_seconds", machine->launch_seconds, "copy_seconds",
-                     machine->copy_seconds, "rates", "product_flops_per_second",
-                     rate[TDM_RATE_PRODUCT], "attention_forward_flops_per_second",
-                     rate[TDM_RATE_ATTENTION_FORWARD], "attention_backward_flops_per_second",
-                     rate[TDM_RATE_ATTENTION_BACKWARD], "elementwise_bytes_per_second",
-                     rate[TDM_RATE_ELEMENTWISE], "h2d_bytes_per_second", rate[TDM_RATE_H2D],
-                     "d2h_bytes_per_second", rate[TDM_RATE_D2H], "both_ways_bytes_per_second",
-                     rate[TDM_RATE_BOTH_WAYS]);
+    static const char *const as_they_are[] = {"base", "provenance", "assumed",
+                                              "pinned_bytes_per_second"};
+    json_t *rates = json_object();
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        if (has_own(machine, (enum tdm_rate)i))
+            json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i),
+                                tdm_rate_json(&machine->table[i]));
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "name", machine->name,
+                  "title", machine->title, "source", machine->source, "device_bytes",
+                  (json_int_t)machine->capacity_bytes[TDM_DEVICE], "host_bytes",
+                  (json_int_t)machine->capacity_bytes[TDM_HOST], "runtime_device_bytes",
+                  (json_int_t)machine->runtime_bytes[TDM_DEVICE], "runtime_host_bytes",
+                  (json_int_t)machine->runtime_bytes[TDM_HOST], "peak_flops_per_second",
+                  machine->peak_flops, "launch_seconds", machine->launch_seconds, "copy_seconds",
+                  machine->copy_seconds, "rates", rates);
+    for (size_t i = 0; i < sizeof(as_they_are) / sizeof(as_they_are[0]); i++) {
+        json_t *value = json_object_get(machine->description, as_they_are[i]);
+        if (value != NULL)
+            json_object_set(object, as_they_are[i], value);
+    }
+    return object;
+}
+
+/* A size in few characters: 34G, 4K, 512. They are 1000-based, but keys and tokens. */
+static const char *show_size(double size, bool counted, char out[TDM_FORMAT_SIZE])
+{
+    static const char *const letters[] = {"", "K", "M", "G", "T", "P"};
+    double step = counted ? 1024 : 1000;
+    unsigned i = 0;
+    while (size >= 0.9995 * step && i + 1 < sizeof(letters) / sizeof(letters[0])) {
+        size /= step;
+        i++;
+    }
+    snprintf(out, TDM_FORMAT_SIZE, "%.3g%s", size, letters[i]);
+    return out;
+}
+
+/* Points of a table, in lines of at most 100 characters. */
+static void print_points(const struct tdm_rate_table *table, double unit, bool counted)
+{
+    char size[TDM_FORMAT_SIZE], point[2 * TDM_FORMAT_SIZE];
+    int column = 0;
+    for (uint32_t i = 0; i < table->count; i++) {
+        int length = snprintf(point, sizeof(point), "%s: %.4g",
+                              show_size(table->size[i], counted, size), table->rate[i] / unit);
+        if (column + length > 80) {
+            printf(",\n%-22s", "");
+            column = 0;
+        } else if (i > 0) {
+            printf(", ");
+            column += 2;
+        }
+        printf("%s", point);
+        column += length;
+    }
+    putchar('\n');
+}
+
+static void print_rate(const struct tdm_machine *machine, enum tdm_rate rate)
+{
+    const struct tdm_rate_table *table = &machine->table[rate];
+    const char *key = tdm_rate_key(rate), *size = tdm_rate_size_name(rate);
+    const char *per_second = strstr(key, "_flops_per_second");
+    double unit = per_second != NULL ? 1e12 : 1e9;
+    const char *unit_name = per_second != NULL ? "TFLOP/s" : "GB/s";
+    if (per_second == NULL)
+        per_second = strstr(key, "_bytes_per_second");
+    if (tdm_rate_is_share(rate)) {
+        unit = 1;
+        unit_name = "of that";
+    }
+    int length = per_second == NULL ? (int)strlen(key) : (int)(per_second - key);
+    if (table->count == 1) {
+        printf("%-22.*s %.1f %s\n", length, key, table->rate[0] / unit, unit_name);
+        return;
+    }
+    printf("%-22.*s %s, by %s\n%-22s ", length, key, unit_name, size, "");
+    print_points(table, unit, strcmp(size, "keys") == 0 || strcmp(size, "tokens") == 0);
+}
+
+static void print_texts(const struct tdm_machine *machine, const char *key)
+{
+    const json_t *texts = json_object_get(machine->description, key);
+    for (size_t i = 0; i < json_array_size(texts); i++)
+        printf("%-22s %s\n", i == 0 ? key : "", json_string_value(json_array_get(texts, i)));
 }
 
 static void print_details(const struct tdm_machine *machine)
 {
-    static const struct {
-        const char *name;
-        enum tdm_rate rate;
-        double unit;
-        const char *unit_name;
-    } rates[] = {
-        {"products", TDM_RATE_PRODUCT, 1e12, "TFLOP/s"},
-        {"attention", TDM_RATE_ATTENTION_FORWARD, 1e12, "TFLOP/s forward"},
-        {"", TDM_RATE_ATTENTION_BACKWARD, 1e12, "TFLOP/s backward"},
-        {"elementwise", TDM_RATE_ELEMENTWISE, 1e9, "GB/s read and written"},
-        {"h2d", TDM_RATE_H2D, 1e9, "GB/s"},
-        {"d2h", TDM_RATE_D2H, 1e9, "GB/s"},
-        {"both ways", TDM_RATE_BOTH_WAYS, 1e9, "GB/s together"},
-    };
     char text[TDM_FORMAT_SIZE], runtime[TDM_FORMAT_SIZE];
-    printf("%-12s %s\n", machine->name, machine->title);
-    printf("%-12s %s\n", "source", machine->source);
+    const char *name;
+    json_t *value;
+    printf("%-22s %s\n", machine->name, machine->title);
+    printf("%-22s %s\n", "source", machine->source);
+    json_object_foreach(json_object_get(machine->description, "provenance"), name, value)
+        printf("%-22s %s\n", name, json_string_value(value));
     for (int place = 0; place < TDM_PLACES; place++)
-        printf("%-12s %s, of which the runtime takes %s\n", tdm_place_name((enum tdm_place)place),
+        printf("%-22s %s, of which the runtime takes %s\n", tdm_place_name((enum tdm_place)place),
                tdm_format_bytes(machine->capacity_bytes[place], text),
                tdm_format_bytes(machine->runtime_bytes[place], runtime));
-    printf("%-12s %.1f TFLOP/s, dense bf16 (what MFU is counted by)\n", "peak",
+    printf("%-22s %.1f TFLOP/s, dense bf16 (what MFU is counted by)\n", "peak",
            machine->peak_flops / 1e12);
-    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++)
-        printf("%-12s %.1f %s\n", rates[i].name, machine->rate[rates[i].rate] / rates[i].unit,
-               rates[i].unit_name);
-    printf("%-12s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
-    printf("%-12s %s and its bytes\n", "a copy", tdm_format_seconds(machine->copy_seconds, text));
-    const json_t *notes = json_object_get(machine->description, "notes");
-    for (size_t i = 0; i < json_array_size(notes); i++)
-        printf("%-12s %s\n", i == 0 ? "notes" : "", json_string_value(json_array_get(notes, i)));
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        if (has_own(machine, (enum tdm_rate)i))
+            print_rate(machine, (enum tdm_rate)i);
+    printf("%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
+    printf("%-22s %s and its bytes\n", "a copy", tdm_format_seconds(machine->copy_seconds, text));
+    value = json_object_get(machine->description, "pinned_bytes_per_second");
+    if (value != NULL)
+        printf("%-22s %.1f GB/s taken\n", "pinned", json_number_value(value) / 1e9);
+    print_texts(machine, "assumed");
+    print_texts(machine, "notes");
 }
 
 static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
@@ -81,6 +151,7 @@ static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error
     enum tdm_status status = tdm_machine_load(name, &machine, err);
     if (status != TDM_OK)
         return status;
+    tdm_warn_machine(name, machine);
     if (as_json)
         status = tdm_print_json(machine_json(machine), err);
     else

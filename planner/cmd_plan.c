@@ -366,6 +366,8 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     struct tdm_objective_found found = {0};
     struct tdm_weights *weights = NULL;
     enum tdm_status status = find(a, &found, err);
+    if (found.schedule != NULL)
+        tdm_warn_machine(a->request.machine, found.schedule->machine);
     if (status == TDM_INFEASIBLE && found.schedule != NULL)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */

@@ -20,6 +20,18 @@ const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE])
     return out;
 }
 
+void tdm_warn_machine(const char *name, const struct tdm_machine *machine)
+{
+    const char *base = json_string_value(json_object_get(machine->description, "base"));
+    if (machine->missing[0] == '\0')
+        return;
+    fprintf(stderr, "tidemark: %s: warning: lacks %s; ", name, machine->missing);
+    if (base != NULL)
+        fprintf(stderr, "what \"%s\" has is taken\n", base);
+    else
+        fprintf(stderr, "low values are assumed (name a shipped machine as its \"base\")\n");
+}
+
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err)
 {
     if (root == NULL)

@@ -4,6 +4,7 @@
 #define TDM_PLANNER_PRINT_H
 
 #include "base/status.h"
+#include "machines/machine.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -12,6 +13,10 @@
 
 /* "7,615,616,512". Returns `out`. */
 const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE]);
+
+/* One line on stderr if the description of a machine lacked rates: which, and what stands for them.
+ * `name` is what the user called it. */
+void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 
 /* Prints an object on stdout, indented, keys sorted, and takes the reference away. NULL: memory ran
  * out while it was built. */

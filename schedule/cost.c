@@ -33,13 +33,25 @@ static uint64_t access_bytes(const struct tdm_access *access)
     return access->mode == TDM_ACCUMULATE ? 2 * access->bytes : access->bytes;
 }
 
+/* `products` matrix products a (query, key) pair. */
+static void attention_cost(const struct tdm_program *program, uint64_t products, struct tdm_op *op)
+{
+    const struct tdm_model *model = program->schedule->model;
+    uint64_t pairs = tdm_attend_pairs(program, op->layer, op->chunk);
+    uint64_t pair_flops = 2 * (uint64_t)model->query_heads * model->head_dim; /* of one product */
+    op->flops = tdm_size_mul(products * pair_flops, pairs);
+    op->keys = (double)pairs / (double)op->tokens;
+    op->head_dim = model->head_dim;
+}
+
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const struct tdm_model *model = program->schedule->model;
-    uint64_t pair_flops = 2 * (uint64_t)model->query_heads * model->head_dim; /* one product */
 
     op->flops = 0;
     op->bytes = 0;
+    op->keys = 0;
+    op->head_dim = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
 
@@ -57,10 +69,10 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
         op->flops = tdm_size_mul(6 * op->tokens, (uint64_t)model->hidden * op->entries);
         break;
     case TDM_OP_ATTENTION: /* Q K^T and P V */
-        op->flops = tdm_size_mul(2 * pair_flops, tdm_attend_pairs(program, op->layer, op->chunk));
+        attention_cost(program, 2, op);
         break;
     case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
-        op->flops = tdm_size_mul(5 * pair_flops, tdm_attend_pairs(program, op->layer, op->chunk));
+        attention_cost(program, 5, op);
         break;
     default:
         break;
@@ -77,23 +89,91 @@ double tdm_model_flops(const struct tdm_schedule *schedule)
     return schedule->pass == TDM_EVALUATE ? forward : 3.0 * forward;
 }
 
-double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways)
+enum tdm_rate tdm_op_rate(const struct tdm_op *op)
+{
+    static const enum tdm_rate rates[TDM_OP_KINDS] = {
+        [TDM_OP_COPY] = TDM_RATE_ELEMENTWISE, /* on the compute lane */
+        [TDM_OP_ZERO] = TDM_RATE_ZERO,
+        [TDM_OP_EMBED] = TDM_RATE_EMBED,
+        [TDM_OP_SORT_TOKENS] = TDM_RATE_SORT_TOKENS,
+        [TDM_OP_EMBED_GRAD] = TDM_RATE_EMBED_GRAD,
+        [TDM_OP_NORM] = TDM_RATE_NORM,
+        [TDM_OP_NORM_GRAD] = TDM_RATE_NORM_GRAD,
+        [TDM_OP_PRODUCT] = TDM_RATE_PRODUCT,
+        [TDM_OP_PRODUCT_GRAD_INPUT] = TDM_RATE_PRODUCT_GRAD_INPUT,
+        [TDM_OP_PRODUCT_GRAD_WEIGHT] = TDM_RATE_PRODUCT_GRAD_WEIGHT,
+        [TDM_OP_ROPE] = TDM_RATE_ROPE,
+        [TDM_OP_ROPE_GRAD] = TDM_RATE_ROPE_GRAD,
+        [TDM_OP_KV_WRITE] = TDM_RATE_KV_WRITE,
+        [TDM_OP_KV_GRAD_READ] = TDM_RATE_KV_GRAD_READ,
+        [TDM_OP_ATTENTION] = TDM_RATE_ATTENTION_FORWARD,
+        [TDM_OP_ATTENTION_GRAD] = TDM_RATE_ATTENTION_BACKWARD,
+        [TDM_OP_SWIGLU] = TDM_RATE_SWIGLU,
+        [TDM_OP_SWIGLU_GRAD] = TDM_RATE_SWIGLU_GRAD,
+        [TDM_OP_HEAD] = TDM_RATE_HEAD,
+        [TDM_OP_LOSS] = TDM_RATE_HEAD,
+        [TDM_OP_HEAD_GRAD] = TDM_RATE_HEAD,
+        [TDM_OP_GRADIENT_NORM] = TDM_RATE_GRADIENT_NORM,
+        [TDM_OP_OPTIMIZER] = TDM_RATE_OPTIMIZER,
+    };
+    bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
+    if (op->kind == TDM_OP_ATTENTION && narrow)
+        return TDM_RATE_NARROW_ATTENTION_FORWARD;
+    if (op->kind == TDM_OP_ATTENTION_GRAD && narrow)
+        return TDM_RATE_NARROW_ATTENTION_BACKWARD;
+    return rates[op->kind];
+}
+
+enum tdm_rate tdm_rate_share(enum tdm_rate rate)
+{
+    switch (rate) {
+    case TDM_RATE_ATTENTION_FORWARD:
+        return TDM_RATE_ATTENTION_FORWARD_SHARE;
+    case TDM_RATE_ATTENTION_BACKWARD:
+        return TDM_RATE_ATTENTION_BACKWARD_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_FORWARD:
+        return TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_BACKWARD:
+        return TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE;
+    default:
+        return TDM_RATES;
+    }
+}
+
+double tdm_op_size(const struct tdm_op *op)
+{
+    if (op->keys > 0)
+        return op->keys;
+    return (double)(op->flops > 0 ? op->flops : op->bytes);
+}
+
+double tdm_op_work(const struct tdm_op *op)
+{
+    return (double)(op->flops > 0 ? op->flops : op->bytes);
+}
+
+static double copy_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
+                           bool both_ways)
 {
     const double *rate = machine->rate;
-    if (op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE) {
-        double one_way = rate[op->lane == TDM_LANE_H2D ? TDM_RATE_H2D : TDM_RATE_D2H];
-        double shared = rate[TDM_RATE_BOTH_WAYS] / 2;
-        double used = both_ways && shared < one_way ? shared : one_way;
-        return machine->copy_seconds + (double)op->access[0].bytes / used;
-    }
+    double one_way = rate[op->lane == TDM_LANE_H2D ? TDM_RATE_H2D : TDM_RATE_D2H];
+    double shared = rate[TDM_RATE_BOTH_WAYS] / 2;
+    double used = both_ways && shared < one_way ? shared : one_way;
+    return machine->copy_seconds + (double)op->access[0].bytes / used;
+}
 
-    double flops_rate = rate[TDM_RATE_PRODUCT];
-    if (op->kind == TDM_OP_ATTENTION)
-        flops_rate = rate[TDM_RATE_ATTENTION_FORWARD];
-    else if (op->kind == TDM_OP_ATTENTION_GRAD)
-        flops_rate = rate[TDM_RATE_ATTENTION_BACKWARD];
-    double compute = (double)op->flops / flops_rate;
-    double memory = (double)op->bytes / rate[TDM_RATE_ELEMENTWISE];
-    double seconds = compute > memory ? compute : memory;
+double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways)
+{
+    if (op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE)
+        return copy_seconds(machine, op, both_ways);
+    enum tdm_rate kind = tdm_op_rate(op), share = tdm_rate_share(kind);
+    double rate = tdm_rate_at(&machine->table[kind], tdm_op_size(op));
+    if (share != TDM_RATES)
+        rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
+    double seconds = tdm_op_work(op) / rate;
+    /* of products and attention: operands pass through memory at least once */
+    double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
+    if (op->flops > 0 && memory > seconds)
+        seconds = memory;
     return seconds > machine->launch_seconds ? seconds : machine->launch_seconds;
 }

@@ -5,7 +5,7 @@
 
 #include "schedule/program.h"
 
-/* Sets op->flops and op->bytes. Products 2 FLOPs a multiply-add; attention by visited (query, key)
+/* Sets op->flops, op->bytes, and of attention op->keys and op->head_dim. Products 2 FLOPs a multiply-add; attention by visited (query, key)
  * pairs (attend.h): forward 4 * head_dim * heads a pair, backward 10 (FlashAttention
  * counts five products). Bytes: every operand once, twice where it is accumulated into. */
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
@@ -14,8 +14,18 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
  * of it where the pass is `evaluate`; recompute is not counted. */
 double tdm_model_flops(const struct tdm_schedule *schedule);
 
-/* Predicted seconds of one op on a machine, alone on its lane. `both_ways`: the opposite copy lane
- * is busy. */
+/* The rate that an op of the compute lane runs at; and, where that is attention, the share of it that
+ * follows from op->tokens, else TDM_RATES. */
+enum tdm_rate tdm_op_rate(const struct tdm_op *op);
+enum tdm_rate tdm_rate_share(enum tdm_rate rate);
+
+/* What its rate is looked up by: FLOPs of products, keys of attention, bytes of what has no FLOPs; and what
+ * the rate counts: FLOPs, or bytes. */
+double tdm_op_size(const struct tdm_op *op);
+double tdm_op_work(const struct tdm_op *op);
+
+/* Predicted seconds of one op on a machine, alone on its lane: it does not fall with the op's work.
+ * `both_ways`: the opposite copy lane is busy. */
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways);
 
 #endif

@@ -214,7 +214,9 @@ struct tdm_op {
     uint32_t access_count; /* operands, absent ones included */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
-    uint64_t bytes; /* read and written, as far as the algorithm must */
+    uint64_t bytes;    /* read and written, as far as the algorithm must */
+    double keys;       /* attention: that a query sees, on average; 0 in other ops */
+    uint32_t head_dim; /* attention; 0 in other ops */
 };
 
 /* What numbers the slots of a buffer. */

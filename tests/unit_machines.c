@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,20 @@ static void test_broken(void **state)
         {"{\"rates\": null}", NULL, "\"rates\" is missing; add it as an object"},
         {"{}", "{\"product_flops_per_second\": 0}",
          "\"rates.product_flops_per_second\" is 0; it must be a number from 1"},
-        {"{}", "{\"h2d_bytes_per_second\": null}", "\"rates.h2d_bytes_per_second\" is missing"},
+        {"{}", "{\"h2d_bytes_per_second\": \"fast\"}",
+         "\"rates.h2d_bytes_per_second\" is \"fast\"; it must be a number"},
+        {"{}", "{\"h2d_bytes_per_second\": [[1, 2]]}",
+         "\"rates.h2d_bytes_per_second\" is a list; it must be a number"},
+        {"{}", "{\"product_flops_per_second\": []}", "has 0 points; it must have 1 to 32"},
+        {"{}", "{\"norm_bytes_per_second\": [[1, 2], [3]]}",
+         "\"rates.norm_bytes_per_second\" holds at 1 no point; a point is [size, rate]"},
+        {"{}", "{\"norm_bytes_per_second\": [[4, 2], [4, 3]]}", "has size 4 after size 4"},
+        {"{}", "{\"norm_bytes_per_second\": [[4, 2], [8, 5]]}",
+         "lets size 8 take less time than size 4; lower the rate 5 to at most 4"},
+        {"{\"base\": \"h20\"}", "{\"h2d_bytes_per_second\": null}",
+         "\"base\" is \"h20\", which is not a shipped machine"},
+        {"{\"provenance\": {\"date\": 1}}", NULL,
+         "\"provenance\" holds something else than a string at \"date\""},
         {"{}", "{\"h2d\": 1}", "\"rates.h2d\" is not a known field"},
         {"{}", "{\"both_ways_bytes_per_second\": 120e9}",
          "\"rates.both_ways_bytes_per_second\" is 1.2e+11, more than \"h2d_bytes_per_second\""},
@@ -144,6 +158,94 @@ static void test_broken(void **state)
         assert_contains(err.message, cases[i].message);
         json_decref(description);
     }
+}
+
+/* Values at points, between them and beyond them; and time that never falls. */
+static void test_tables(void **state)
+{
+    (void)state;
+    struct tdm_rate_table table = {0};
+    tdm_rate_add(&table, 100, 10);
+    assert_true(tdm_rate_at(&table, 1) == 10 && tdm_rate_at(&table, 1e9) == 10);
+    tdm_rate_add(&table, 400, 40); /* as long as the first */
+    tdm_rate_add(&table, 1600, 1e9);
+    tdm_rate_add(&table, 6400, 80);
+    assert_true(table.rate[2] == 160); /* cut to the same time */
+    assert_true(tdm_rate_most(&table) == 160);
+    assert_true(tdm_rate_at(&table, 100) == 10 && tdm_rate_at(&table, 50) == 10);
+    assert_true(tdm_rate_at(&table, 6400) == 80 && tdm_rate_at(&table, 1e6) == 80);
+    assert_true(fabs(tdm_rate_at(&table, 200) - 20) < 1e-9);
+    assert_true(fabs(tdm_rate_at(&table, 3200) - sqrt(160 * 80)) < 1e-9);
+    double last = 0;
+    for (double size = 1; size < 1e5; size *= 1.01) {
+        double seconds = size / tdm_rate_at(&table, size);
+        assert_true(seconds >= last * (1 - 1e-12));
+        last = seconds;
+    }
+    json_t *json = tdm_rate_json(&table);
+    assert_int_equal(json_array_size(json), 4);
+    json_decref(json);
+    for (unsigned i = 0; i < 2 * TDM_RATE_POINTS; i++)
+        tdm_rate_add(&table, 1e4 * (i + 1), 80);
+    assert_int_equal(table.count, TDM_RATE_POINTS);
+}
+
+/* A table where a number may stand, and what stands for a rate that is not described. */
+static void test_described_tables(void **state)
+{
+    (void)state;
+    json_t *description = changed(
+        "{}",
+        "{\"product_flops_per_second\": [[1e9, 1e14], [1e12, 7e14]], \"head_flops_per_second\":"
+        " 5e14, \"attention_forward_share\": [[256, 0.5], [4096, 1]]}");
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    assert_string_equal(machine->missing, "");
+    assert_true(machine->rate[TDM_RATE_PRODUCT] == 7e14);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_PRODUCT], 1e9) == 1e14);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_PRODUCT_GRAD_WEIGHT], 1e9) == 1e14);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_HEAD], 1e9) == 5e14);
+    assert_true(machine->rate[TDM_RATE_OPTIMIZER] == machine->rate[TDM_RATE_ELEMENTWISE]);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_FORWARD_SHARE], 256) == 0.5);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE], 256) == 0.5);
+    assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_BACKWARD_SHARE], 256) == 1);
+    tdm_machine_free(machine);
+    json_decref(description);
+}
+
+/* What is missing comes from the base, else it is low; and it is said. */
+static void test_fallback(void **state)
+{
+    (void)state;
+    const char *missing =
+        "{\"product_flops_per_second\": null, \"both_ways_bytes_per_second\": null,"
+        " \"h2d_bytes_per_second\": 20e9, \"d2h_bytes_per_second\": 20e9}";
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err = {0};
+    json_t *description = changed("{\"base\": \"h100\", \"copy_seconds\": null}", missing);
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    assert_string_equal(machine->missing, "rates.product_flops_per_second, "
+                                          "rates.both_ways_bytes_per_second, copy_seconds");
+    assert_true(machine->rate[TDM_RATE_PRODUCT] == 692.65e12);
+    assert_true(machine->rate[TDM_RATE_BOTH_WAYS] == 40e9); /* not more than the two */
+    assert_true(machine->copy_seconds == 3e-6);
+    assert_int_equal(json_array_size(json_object_get(machine->description, "assumed")), 3);
+    /* what a schedule carries is complete */
+    json_t *carried = json_incref(machine->description);
+    tdm_machine_free(machine);
+    assert_int_equal(tdm_machine_from_json("s.json", carried, &machine, &err), TDM_OK);
+    assert_string_equal(machine->missing, "");
+    tdm_machine_free(machine);
+    json_decref(carried);
+    json_decref(description);
+
+    description = changed("{}", missing);
+    assert_int_equal(tdm_machine_from_json("m.json", description, &machine, &err), TDM_OK);
+    assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
+    assert_true(machine->rate[TDM_RATE_BOTH_WAYS] < 40e9);
+    tdm_machine_free(machine);
+    json_decref(description);
 }
 
 static void test_unknown(void **state)
@@ -217,9 +319,15 @@ static void test_local(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_h200_published), cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_unknown),        cmocka_unit_test_setup(test_local, make_config_home),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_h200_published),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_described_tables),
+        cmocka_unit_test(test_fallback),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test_setup(test_local, make_config_home),
     };
     return cmocka_run_group_tests_name("machines", tests, NULL, NULL);
 }

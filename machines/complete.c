@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A description with all that it must have: what is missing comes from the shipped machine that it names as
+ * its base, else from its peak, and low. What was assumed so is listed in it, as `assumed`. */
+#include "machines/parts.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Of the peak, what is assumed of products and of attention; and bytes of any GPU. */
+#define PRODUCT_SHARE 0.4
+#define ATTENTION_FORWARD_SHARE 0.25
+#define ATTENTION_BACKWARD_SHARE 0.2
+#define ELEMENTWISE_BYTES 200e9
+#define COPY_BYTES 10e9
+#define BOTH_WAYS_BYTES 15e9
+#define FIXED_SECONDS 1e-5
+
+struct completion {
+    json_t *description; /* a copy */
+    const json_t *base;  /* NULL: none is named */
+    struct tdm_machine *machine;
+};
+
+static double conservative(enum tdm_rate rate, double peak_flops)
+{
+    switch (rate) {
+    case TDM_RATE_PRODUCT:
+        return fmax(1, PRODUCT_SHARE * peak_flops);
+    case TDM_RATE_ATTENTION_FORWARD:
+        return fmax(1, ATTENTION_FORWARD_SHARE * peak_flops);
+    case TDM_RATE_ATTENTION_BACKWARD:
+        return fmax(1, ATTENTION_BACKWARD_SHARE * peak_flops);
+    case TDM_RATE_ELEMENTWISE:
+        return ELEMENTWISE_BYTES;
+    case TDM_RATE_BOTH_WAYS:
+        return BOTH_WAYS_BYTES;
+    default:
+        return COPY_BYTES;
+    }
+}
+
+static bool is_missing(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return value == NULL || json_is_null(value);
+}
+
+/* Puts what is missing in its place, and its name into the lists. */
+static void assume(struct completion *completion, json_t *object, const char *prefix,
+                   const char *key, const json_t *base, double otherwise)
+{
+    char name[96];
+    char *missing = completion->machine->missing;
+    json_t *assumed = json_object_get(completion->description, "assumed");
+    const json_t *value = json_object_get(base, key);
+    snprintf(name, sizeof(name), "%s%s", prefix, key);
+    json_object_set_new(object, key, value != NULL ? json_deep_copy(value) : json_real(otherwise));
+    if (!json_is_array(assumed)) {
+        assumed = json_array();
+        json_object_set_new(completion->description, "assumed", assumed);
+    }
+    json_array_append_new(assumed, json_string(name));
+    size_t used = strlen(missing);
+    snprintf(missing + used, sizeof(completion->machine->missing) - used, "%s%s",
+             used == 0 ? "" : ", ", name);
+}
+
+/* Both directions together are no faster than the two of them. */
+static void limit_both_ways(json_t *rates)
+{
+    double h2d = json_number_value(json_object_get(rates, tdm_rate_key(TDM_RATE_H2D)));
+    double d2h = json_number_value(json_object_get(rates, tdm_rate_key(TDM_RATE_D2H)));
+    const char *key = tdm_rate_key(TDM_RATE_BOTH_WAYS);
+    if (json_number_value(json_object_get(rates, key)) > h2d + d2h)
+        json_object_set_new(rates, key, json_real(h2d + d2h));
+}
+
+static void fill(struct completion *completion)
+{
+    static const char *const seconds[] = {"launch_seconds", "copy_seconds"};
+    json_t *rates = json_object_get(completion->description, "rates");
+    const json_t *base_rates = json_object_get(completion->base, "rates");
+    double peak =
+        json_number_value(json_object_get(completion->description, "peak_flops_per_second"));
+    for (unsigned i = 0; i < TDM_RATES_REQUIRED; i++) {
+        const char *key = tdm_rate_key((enum tdm_rate)i);
+        if (is_missing(rates, key)) {
+            assume(completion, rates, "rates.", key, base_rates,
+                   conservative((enum tdm_rate)i, peak));
+            if (i == TDM_RATE_BOTH_WAYS)
+                limit_both_ways(rates);
+        }
+    }
+    for (size_t i = 0; i < sizeof(seconds) / sizeof(seconds[0]); i++)
+        if (is_missing(completion->description, seconds[i]))
+            assume(completion, completion->description, "", seconds[i], completion->base,
+                   FIXED_SECONDS);
+}
+
+static bool is_complete(const json_t *description)
+{
+    const json_t *rates = json_object_get(description, "rates");
+    bool complete =
+        !is_missing(description, "launch_seconds") && !is_missing(description, "copy_seconds");
+    for (unsigned i = 0; i < TDM_RATES_REQUIRED; i++)
+        complete = complete && !is_missing(rates, tdm_rate_key((enum tdm_rate)i));
+    return complete;
+}
+
+static enum tdm_status load_base(const char *file, const char *name, json_t **base,
+                                 struct tdm_error *err)
+{
+    char path[4096];
+    enum tdm_status status =
+        tdm_data_path(TDM_MACHINE_FOLDER, name, ".json", path, sizeof(path), err);
+    if (status == TDM_OK && strchr(name, '/') == NULL)
+        status = tdm_json_load(path, base, err);
+    else if (status == TDM_OK)
+        status = tdm_fail(err, TDM_INPUT, "\"%.64s\" is no name", name);
+    if (status == TDM_OK)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT, "%s: \"base\" is \"%.64s\", which is not a shipped machine", file,
+             name);
+    return tdm_hint(err, "tidemark machines lists them");
+}
+
+enum tdm_status tdm_machine_complete(const char *file, json_t *description,
+                                     struct tdm_machine *machine, struct tdm_error *err)
+{
+    struct completion completion = {.machine = machine};
+    const json_t *name = json_object_get(description, "base");
+    json_t *base = NULL;
+    /* what else may be wrong with it is said by the reading */
+    if (is_complete(description) || !json_is_object(json_object_get(description, "rates"))) {
+        machine->description = json_incref(description);
+        return TDM_OK;
+    }
+    if (json_is_string(name)) {
+        enum tdm_status status = load_base(file, json_string_value(name), &base, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    completion.base = base;
+    completion.description = json_deep_copy(description);
+    if (completion.description != NULL)
+        fill(&completion);
+    json_decref(base);
+    if (completion.description == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a machine", file);
+    machine->description = completion.description;
+    return TDM_OK;
+}

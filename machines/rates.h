@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rates: how fast a machine works, by what is done and by its size.
+ *
+ * A rate is a table of points (size, rate), of one point where it is the same for all sizes. Between two
+ * points log(rate) is linear in log(size); outside them the rate is that of the nearest point. Work of
+ * a larger size never takes less time: size / rate does not fall from one point to the next, which
+ * the reading checks.
+ */
+#ifndef TDM_MACHINES_RATES_H
+#define TDM_MACHINES_RATES_H
+
+#include "base/json.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a rate is for. The first ones every machine has; where a description lacks another, one of the
+ * first stands for it. */
+enum tdm_rate {
+    TDM_RATE_PRODUCT,            /* FLOP/s, by FLOPs */
+    TDM_RATE_ATTENTION_FORWARD,  /* FLOP/s, by the keys that a query sees on average */
+    TDM_RATE_ATTENTION_BACKWARD, /* the same */
+    TDM_RATE_ELEMENTWISE,        /* bytes/s read and written by memory-bound kernels, by bytes */
+    TDM_RATE_H2D,                /* bytes/s; one direction alone */
+    TDM_RATE_D2H,
+    TDM_RATE_BOTH_WAYS, /* h2d and d2h at once, bytes of both together */
+    TDM_RATES_REQUIRED,
+    TDM_RATE_PRODUCT_GRAD_INPUT = TDM_RATES_REQUIRED,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT,
+    TDM_RATE_HEAD, /* LM head and loss */
+    /* Of the attention's rate, what chunks of so many tokens reach. */
+    TDM_RATE_ATTENTION_FORWARD_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_SHARE,
+    /* Heads of at most TDM_NARROW_HEAD_DIM elements. */
+    TDM_RATE_NARROW_ATTENTION_FORWARD,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
+    /* Memory-bound ops, by bytes. */
+    TDM_RATE_ZERO,
+    TDM_RATE_EMBED,
+    TDM_RATE_SORT_TOKENS,
+    TDM_RATE_EMBED_GRAD,
+    TDM_RATE_NORM,
+    TDM_RATE_NORM_GRAD,
+    TDM_RATE_ROPE,
+    TDM_RATE_ROPE_GRAD,
+    TDM_RATE_KV_WRITE,
+    TDM_RATE_KV_GRAD_READ,
+    TDM_RATE_SWIGLU,
+    TDM_RATE_SWIGLU_GRAD,
+    TDM_RATE_GRADIENT_NORM,
+    TDM_RATE_OPTIMIZER,
+    TDM_RATES
+};
+
+#define TDM_NARROW_HEAD_DIM 64u
+#define TDM_RATE_POINTS 32u
+
+struct tdm_rate_table {
+    uint32_t count;
+    double size[TDM_RATE_POINTS]; /* rising */
+    double rate[TDM_RATE_POINTS];
+    double slope[TDM_RATE_POINTS]; /* of log(rate) over log(size), from point i to the next */
+};
+
+/* The rate of work of a size. */
+double tdm_rate_at(const struct tdm_rate_table *table, double size);
+
+/* The largest rate of a table. */
+double tdm_rate_most(const struct tdm_rate_table *table);
+
+/* Appends a point; sizes must rise. A point that would take less time than the one before gets the
+ * rate at which it takes as much. Nothing happens to a table that is full. */
+void tdm_rate_add(struct tdm_rate_table *table, double size, double rate);
+
+/* Its key in the description of a machine: "product_flops_per_second". */
+const char *tdm_rate_key(enum tdm_rate rate);
+/* The rate that stands for it where it is not described; itself if none does. */
+enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
+/* What its sizes are: "FLOPs", "keys", "bytes", "tokens"; NULL: it has none, it is a number. */
+const char *tdm_rate_size_name(enum tdm_rate rate);
+/* Is it a share of another rate, without a unit? */
+bool tdm_rate_is_share(enum tdm_rate rate);
+
+/* Reads the member `rates` of a description, complete but for those that have substitutes; a rate is
+ * a number or a list of points [[size, rate], ...]. Errors go to the reader, with file and field. */
+void tdm_rates_read(struct tdm_json_reader *reader, struct tdm_rate_table tables[TDM_RATES]);
+
+/* The JSON of a table as it is read: a number or a list of points. New reference. */
+json_t *tdm_rate_json(const struct tdm_rate_table *table);
+
+#endif
