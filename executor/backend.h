@@ -54,6 +54,13 @@ struct tdm_timing {
     int64_t start_ns, end_ns;
 };
 
+/* A device of its own. */
+struct tdm_card {
+    char name[96];   /* as the driver calls it: "NVIDIA H200" */
+    char driver[64]; /* version of the driver; "" if it cannot be found out */
+    uint64_t bytes;  /* of its memory, as the driver has it */
+};
+
 /* Who is told how far it is while memory is taken that takes long. */
 struct tdm_watch {
     void *self;
@@ -115,6 +122,9 @@ struct tdm_backend {
      * that can still be taken. NULL: it has none. */
     enum tdm_status (*used)(const struct tdm_executor *executor, uint64_t *used_bytes,
                             uint64_t *free_bytes, struct tdm_error *err);
+
+    /* The device that it would run on; nothing is opened. NULL: it has none of its own. */
+    enum tdm_status (*card)(struct tdm_card *card, struct tdm_error *err);
 
     /* Nanoseconds on the clock of the timings. */
     int64_t (*now)(struct tdm_executor *executor);

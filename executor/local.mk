@@ -5,6 +5,12 @@ libexecutor_a_SOURCES += \
 	executor/backend.h \
 	executor/backends.c \
 	executor/backends.h \
+	executor/calibrate.c \
+	executor/calibrate.h \
+	executor/calibrate_copies.c \
+	executor/calibrate_parts.h \
+	executor/calibrate_steps.c \
+	executor/calibrate_trace.c \
 	executor/evaluate.c \
 	executor/evaluate.h \
 	executor/host_arena.c \
@@ -69,6 +75,8 @@ libexecutor_a_SOURCES += \
 	executor/cpu/unit_blocks.h
 
 tidemark_executor_SOURCES += \
+	executor/cmd_calibrate.c \
+	executor/cmd_calibrate.h \
 	executor/main.c \
 	executor/progress.c \
 	executor/progress.h

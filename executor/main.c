@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tidemark-executor: runs schedules. Started by `tidemark run`, as git starts its commands. */
+/* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its commands. */
 #include "base/units.h"
 #include "executor/backend.h"
+#include "executor/cmd_calibrate.h"
 #include "executor/progress.h"
 #include "executor/run.h"
 #include "models/weights.h"
@@ -415,9 +416,6 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     }
     arguments.run.command = command;
 
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
     struct tdm_run_result *results =
         calloc((size_t)arguments.run.schedule_count + 1, sizeof(*results));
     if (results == NULL) {
@@ -445,10 +443,16 @@ int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
     enum tdm_status status;
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     if (argc >= 2 && strcmp(argv[1], "run") == 0)
         status = run_command(argc - 1, argv + 1, &err);
+    else if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
+        status = tdm_cmd_calibrate(argc - 1, argv + 1, &stop, &err);
     else
-        status = tdm_fail(&err, TDM_USAGE, "tidemark-executor is started by tidemark run");
+        status = tdm_fail(&err, TDM_USAGE,
+                          "tidemark-executor is started by tidemark run and tidemark calibrate");
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
     if (status != TDM_OK) {

@@ -71,8 +71,7 @@ static uint64_t count_memory(void)
     return bytes;
 }
 
-/* The path of what calibrate wrote, by the XDG base directory rules; false if there is none. */
-static bool calibrated_path(char *out, size_t out_bytes)
+bool tdm_machine_local_path(char *out, size_t out_bytes)
 {
     const char *config = getenv("XDG_CONFIG_HOME");
     const char *home = getenv("HOME");
@@ -83,7 +82,7 @@ static bool calibrated_path(char *out, size_t out_bytes)
         length = snprintf(out, out_bytes, "%s/.config/tidemark/machine.json", home);
     else
         return false;
-    return length > 0 && (size_t)length < out_bytes && access(out, F_OK) == 0;
+    return length > 0 && (size_t)length < out_bytes;
 }
 
 static json_t *describe(long cores, uint64_t memory_bytes)
@@ -115,22 +114,30 @@ static json_t *describe(long cores, uint64_t memory_bytes)
         BOTH_WAYS_BYTES);
 }
 
-enum tdm_status tdm_machine_load_local(struct tdm_machine **machine, struct tdm_error *err)
+enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err)
 {
-    char path[4096];
-    if (calibrated_path(path, sizeof(path)))
-        return tdm_machine_load_file(path, machine, err);
-
     uint64_t memory_bytes = count_memory();
     if (memory_bytes == 0) {
         tdm_fail(err, TDM_IO, "the memory of this computer cannot be found out");
-        tdm_hint(err, "name a machine or the file that describes one with --machine");
-        return TDM_IO;
+        return tdm_hint(err, "name a machine or the file that describes one with --machine");
     }
-    json_t *description = describe(count_cores(), memory_bytes);
-    if (description == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "no memory to describe this computer");
-    enum tdm_status status = tdm_machine_from_json("local", description, machine, err);
+    *description = describe(count_cores(), memory_bytes);
+    return *description == NULL
+               ? tdm_fail(err, TDM_NO_MEMORY, "no memory to describe this computer")
+               : TDM_OK;
+}
+
+enum tdm_status tdm_machine_load_local(struct tdm_machine **machine, struct tdm_error *err)
+{
+    char path[4096];
+    if (tdm_machine_local_path(path, sizeof(path)) && access(path, F_OK) == 0)
+        return tdm_machine_load_file(path, machine, err);
+
+    json_t *description;
+    enum tdm_status status = tdm_machine_describe_computer(&description, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_machine_from_json("local", description, machine, err);
     json_decref(description);
     return status;
 }

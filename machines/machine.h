@@ -11,6 +11,8 @@
 #include "machines/rates.h"
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* First field of a description; what the others are is said at the top of machine.c. */
@@ -48,6 +50,14 @@ enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **
  * machine that the description names as its `base`, else it is low for the peak FLOP/s. */
 enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
                                       struct tdm_machine **machine, struct tdm_error *err);
+
+/* Where calibrate writes this machine's description, by the XDG base directory rules. False if neither
+ * XDG_CONFIG_HOME nor HOME says so. */
+bool tdm_machine_local_path(char *out, size_t out_bytes);
+
+/* This computer's cores and memory for the cpu backend, with assumed rates; whatever calibrate wrote. The
+ * caller owns the description. */
+enum tdm_status tdm_machine_describe_computer(json_t **description, struct tdm_error *err);
 
 void tdm_machine_free(struct tdm_machine *machine);
 

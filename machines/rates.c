@@ -170,10 +170,10 @@ static void read_rate(struct tdm_json_reader *reader, enum tdm_rate rate,
     *table = (struct tdm_rate_table){0};
     if (json_is_array(json_object_get(reader->object, key)))
         read_points(reader, rate, table);
-    else if (rate < TDM_RATES_REQUIRED)
-        tdm_rate_add(table, 1, tdm_json_number(reader, key, 1, LARGEST_RATE));
     else if (kinds[rate].share)
         tdm_rate_add(table, 1, tdm_json_number_or(reader, key, 1e-6, 1e6, 1));
+    else if (rate < TDM_RATES_REQUIRED)
+        tdm_rate_add(table, 1, tdm_json_number(reader, key, 1, LARGEST_RATE));
     else if (tdm_json_has(reader, key))
         tdm_rate_add(table, 1, tdm_json_number(reader, key, 1, LARGEST_RATE));
 }

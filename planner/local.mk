@@ -11,6 +11,8 @@ libtidemark_a_SOURCES += \
 	planner/objective.c planner/objective.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
+	planner/machine_table.c planner/machine_table.h \
+	planner/rate_fit.c planner/rate_fit.h \
 	planner/recipes.c planner/recipes.h \
 	planner/request.c planner/request.h \
 	planner/set_keys.c planner/set_keys.h \
@@ -20,6 +22,7 @@ libtidemark_a_SOURCES += \
 
 tidemark_SOURCES += \
 	planner/cmd.c planner/cmd.h \
+	planner/cmd_calibrate.c \
 	planner/cmd_compare.c \
 	planner/cmd_doctor.c \
 	planner/cmd_machines.c \
@@ -30,11 +33,12 @@ tidemark_SOURCES += \
 	planner/cmd_run.c \
 	planner/family.c planner/family.h \
 	planner/executor_path.c planner/executor_path.h \
+	planner/executor_start.c \
 	planner/main.c \
 	planner/print.c planner/print.h \
 	planner/schedule_table.c planner/schedule_table.h \
 	planner/ticker.c planner/ticker.h
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
-cmocka_tests += tests/unit_answers tests/unit_planner
+cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
 tests_unit_planner_SOURCES = tests/unit_planner.c tests/random_schedule.c tests/random_schedule.h

@@ -18,6 +18,7 @@
 LDADD = $(EXECUTOR_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
+	tests/calibrate-run \
 	tests/golden-run \
 	tests/huggingface-run \
 	tests/killed-run \

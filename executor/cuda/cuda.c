@@ -3,6 +3,7 @@
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,6 +261,18 @@ static enum tdm_status used_cuda(const struct tdm_executor *executor, uint64_t *
     return status == TDM_OK ? tdm_driver_free_read(free_bytes, err) : status;
 }
 
+static enum tdm_status card_cuda(struct tdm_card *card, struct tdm_error *err)
+{
+    struct cudaDeviceProp properties;
+    enum tdm_status status = TDM_CUDA(cudaGetDeviceProperties(&properties, 0), err);
+    if (status != TDM_OK)
+        return status;
+    snprintf(card->name, sizeof(card->name), "%.95s", properties.name);
+    card->bytes = properties.totalGlobalMem;
+    tdm_driver_version(card->driver, sizeof(card->driver));
+    return TDM_OK;
+}
+
 static uint64_t outside_bytes_cuda(const struct tdm_executor *executor)
 {
     return executor->table_bytes;
@@ -290,6 +303,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .fill = tdm_cuda_fill,
     .scan = tdm_cuda_scan,
     .used = used_cuda,
+    .card = card_cuda,
     .now = tdm_cuda_now,
     .outside_bytes = outside_bytes_cuda,
 };

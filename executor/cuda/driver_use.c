@@ -82,6 +82,25 @@ void tdm_driver_use_close(struct tdm_driver_use *use)
     memset(use, 0, sizeof(*use));
 }
 
+void tdm_driver_version(char *out, size_t out_bytes)
+{
+    int (*init)(void) = NULL, (*shutdown)(void) = NULL;
+    int (*version)(char *, unsigned) = NULL;
+    out[0] = '\0';
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return;
+    *(void **)&init = dlsym(library, "nvmlInit_v2");
+    *(void **)&shutdown = dlsym(library, "nvmlShutdown");
+    *(void **)&version = dlsym(library, "nvmlSystemGetDriverVersion");
+    if (init != NULL && shutdown != NULL && version != NULL && init() == NVML_OK) {
+        if (version(out, (unsigned)out_bytes) != NVML_OK)
+            out[0] = '\0';
+        shutdown();
+    }
+    dlclose(library);
+}
+
 /* By NVML's list of processes. */
 static bool process_use(const struct tdm_driver_use *use, uint64_t *bytes)
 {

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct tdm_driver_use {
@@ -30,6 +31,9 @@ void tdm_driver_use_close(struct tdm_driver_use *use);
 /* Bytes of the current device that this process uses, context and libraries included. */
 enum tdm_status tdm_driver_use_read(const struct tdm_driver_use *use, uint64_t *bytes,
                                     struct tdm_error *err);
+
+/* The version of the driver, "580.82.07", by NVML; "" without it. */
+void tdm_driver_version(char *out, size_t out_bytes);
 
 /* Bytes of it that can still be taken. */
 enum tdm_status tdm_driver_free_read(uint64_t *bytes, struct tdm_error *err);

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calibration: what is run, and the description that comes of it. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "executor/calibrate.h"
+
+#include "base/units.h"
+#include "executor/calibrate_parts.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The driver of a card keeps a little of its memory, and gives the rest in steps of 2 MiB. */
+#define CARD_KEEPS_BYTES (UINT64_C(16) << 20)
+#define GRANULE_BYTES (UINT64_C(1) << 20)
+/* What a machine without known peak is said to have, until its products are measured. */
+#define UNKNOWN_PEAK 1e14
+
+#define KEYS(count) ((uint64_t)(count) << 10)
+
+/* The first of a model is the one with the shortest ops. The model whose heads are wide comes first: what
+ * the driver takes is read then. 4K chunks over 64K keys are the common case and run longest. */
+static const struct tdm_calibration_shape cuda_wide[] = {
+    {"qwen2.5-7b", 2, 38016, KEYS(8), 256, 0},
+    {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(1), 0},
+    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(4), 3},
+    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(16), 1},
+    {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(32), 0},
+};
+static const struct tdm_calibration_shape cuda_narrow[] = {
+    {"qwen2.5-0.5b", 3, 38016, KEYS(8), 256, 0},
+    {"qwen2.5-0.5b", 3, 38016, KEYS(32), KEYS(1), 0},
+    {"qwen2.5-0.5b", 3, 38016, KEYS(64), KEYS(4), 1},
+    {"qwen2.5-0.5b", 3, 38016, KEYS(64), KEYS(16), 1},
+    {"qwen2.5-0.5b", 3, 38016, KEYS(32), KEYS(32), 0},
+};
+static const struct tdm_calibration_shape cpu_small[] = {
+    {"byte-1m", 4, 256, 512, 64, 0},
+    {"byte-1m", 4, 256, KEYS(2), 256, 1},
+    {"byte-1m", 4, 256, KEYS(1), KEYS(1), 0.5},
+};
+static const struct tdm_calibration_shape cpu_large[] = {
+    {"byte-100m", 1, 256, 512, 64, 0},
+    {"byte-100m", 1, 256, KEYS(2), 256, 2},
+    {"byte-100m", 1, 256, KEYS(1), KEYS(1), 1},
+};
+
+#define COUNT(shapes) ((uint32_t)(sizeof(shapes) / sizeof((shapes)[0])))
+
+struct plan {
+    const struct tdm_calibration_shape *shapes;
+    uint32_t count;
+};
+
+static const struct plan cuda_plans[] = {{cuda_wide, COUNT(cuda_wide)},
+                                         {cuda_narrow, COUNT(cuda_narrow)}};
+static const struct plan cpu_plans[] = {{cpu_small, COUNT(cpu_small)},
+                                        {cpu_large, COUNT(cpu_large)}};
+
+void tdm_calibration_say(const struct tdm_calibration_options *options, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    if (options->say == NULL)
+        return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    options->say(options->self, text);
+}
+
+/* ---- what the schedules are made for ---- */
+
+/* The shipped machine of which the driver says the name: of several, the one with as much memory. */
+static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine **base,
+                                 struct tdm_error *err)
+{
+    char **names;
+    *base = NULL;
+    enum tdm_status status = tdm_machine_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    double least = 0.1; /* of the memory */
+    for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
+        struct tdm_machine *machine;
+        status = tdm_machine_load(names[i], &machine, err);
+        if (status != TDM_OK)
+            break;
+        const char *part = json_string_value(json_object_get(machine->description, "card"));
+        double off = fabs((double)machine->capacity_bytes[TDM_DEVICE] / (double)card->bytes - 1);
+        if (part != NULL && strstr(card->name, part) != NULL && off < least) {
+            tdm_machine_free(*base);
+            *base = machine;
+            least = off;
+        } else {
+            tdm_machine_free(machine);
+        }
+    }
+    free(names);
+    return status;
+}
+
+/* A card: its memory; the peak and whatever is not measured come from its base. */
+static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *description,
+                                     struct tdm_error *err)
+{
+    struct tdm_card card = {0};
+    struct tdm_machine *base;
+    enum tdm_status status = backend->card(&card, err);
+    if (status == TDM_OK)
+        status = find_base(&card, &base, err);
+    if (status != TDM_OK)
+        return status;
+    uint64_t bytes = (card.bytes - CARD_KEEPS_BYTES) / GRANULE_BYTES * GRANULE_BYTES;
+    /* the computer's half of its memory becomes seven eighths: nothing stands for the device */
+    json_int_t host = json_integer_value(json_object_get(description, "host_bytes"));
+    json_object_set_new(description, "name", json_string(base == NULL ? "local" : base->name));
+    json_object_set_new(description, "title", json_string(base == NULL ? card.name : base->title));
+    json_object_set_new(description, "device_bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(description, "host_bytes", json_integer((json_int_t)(host / 4 * 7)));
+    json_object_set_new(description, "peak_flops_per_second",
+                        json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
+    json_object_set_new(
+        description, "runtime_device_bytes",
+        json_integer(base == NULL ? 0 : (json_int_t)base->runtime_bytes[TDM_DEVICE]));
+    if (base != NULL)
+        json_object_set_new(description, "base", json_string(base->name));
+    json_object_set_new(description, "rates", json_object());
+    json_object_del(description, "launch_seconds");
+    json_object_del(description, "copy_seconds");
+    json_t *provenance = json_object_get(description, "provenance");
+    json_object_set_new(provenance, "card", json_string(card.name));
+    json_object_set_new(provenance, "driver", json_string(card.driver));
+    tdm_machine_free(base);
+    return TDM_OK;
+}
+
+static enum tdm_status describe_machine(const struct tdm_backend *backend, json_t **out,
+                                        struct tdm_error *err)
+{
+    char date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    json_t *description;
+    enum tdm_status status = tdm_machine_describe_computer(&description, err);
+    if (status != TDM_OK)
+        return status;
+    strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
+    json_object_set_new(description, "provenance",
+                        json_pack("{s:s, s:s, s:s}", "program", PACKAGE_STRING, "backend",
+                                  backend->name, "date", date));
+    if (backend->card != NULL)
+        status = describe_card(backend, description, err);
+    if (status != TDM_OK) {
+        json_decref(description);
+        return status;
+    }
+    *out = description;
+    return TDM_OK;
+}
+
+/* ---- the measured description ---- */
+
+/* The rate of memory-bound work for which there is no table: the best that any of it reached. */
+static double elementwise_rate(const struct tdm_rate_table tables[TDM_RATES],
+                               const bool known[TDM_RATES])
+{
+    double most = 0;
+    for (unsigned i = TDM_RATE_ZERO; i < TDM_RATES; i++)
+        if (known[i])
+            most = fmax(most, tdm_rate_most(&tables[i]));
+    return most;
+}
+
+/* Where only one kind of attention was run it stands for the other. */
+static void complete_attention(struct tdm_rate_table tables[TDM_RATES], bool known[TDM_RATES])
+{
+    static const enum tdm_rate pairs[][2] = {
+        {TDM_RATE_ATTENTION_FORWARD, TDM_RATE_NARROW_ATTENTION_FORWARD},
+        {TDM_RATE_ATTENTION_BACKWARD, TDM_RATE_NARROW_ATTENTION_BACKWARD},
+        {TDM_RATE_ATTENTION_FORWARD_SHARE, TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE},
+        {TDM_RATE_ATTENTION_BACKWARD_SHARE, TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        if (known[pairs[i][0]] || !known[pairs[i][1]])
+            continue;
+        tables[pairs[i][0]] = tables[pairs[i][1]];
+        known[pairs[i][0]] = true;
+        known[pairs[i][1]] = false;
+    }
+}
+
+static void note(json_t *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(json_t *notes, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    json_array_append_new(notes, json_string(text));
+}
+
+static void set_notes(const struct tdm_calibration *calibration, json_t *description)
+{
+    char early[TDM_FORMAT_SIZE], late[TDM_FORMAT_SIZE], time[TDM_FORMAT_SIZE];
+    json_t *notes = json_array();
+    note(notes, "rates are those of ops in steps of short models, by the times of the ops");
+    note(notes, "the step that ran longest took %s at first and %s at last, after %s",
+         tdm_format_seconds(calibration->early_seconds, early),
+         tdm_format_seconds(calibration->late_seconds, late),
+         tdm_format_seconds(calibration->longest_seconds, time));
+    if (calibration->overhead_seconds > 0)
+        note(notes, "taking the time of an op delays it by %.1f us, which is taken off",
+             1e6 * calibration->overhead_seconds);
+    note(notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
+    if (calibration->runtime_bytes > 0)
+        note(notes, "runtime is the most that the driver reported beside the arena");
+    json_object_set_new(description, "notes", notes);
+}
+
+static void set_rates(const struct tdm_calibration *calibration, json_t *description)
+{
+    static struct tdm_rate_table tables[TDM_RATES];
+    bool known[TDM_RATES];
+    tdm_rate_fit_set_overhead(calibration->fit, calibration->overhead_seconds);
+    tdm_rate_fit_tables(calibration->fit, false, tables, known);
+    complete_attention(tables, known);
+    json_t *rates = json_object();
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        if (known[i])
+            json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&tables[i]));
+    json_object_set_new(rates, tdm_rate_key(TDM_RATE_ELEMENTWISE),
+                        json_real(elementwise_rate(tables, known)));
+    for (unsigned i = TDM_RATE_H2D; i <= TDM_RATE_BOTH_WAYS; i++)
+        json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i),
+                            json_real(calibration->link_rate[i]));
+    json_object_set_new(description, "rates", rates);
+    bool card = calibration->options->backend->card != NULL;
+    if (card && json_object_get(description, "base") == NULL)
+        json_object_set_new(description, "peak_flops_per_second",
+                            json_real(tdm_rate_most(&tables[TDM_RATE_PRODUCT])));
+}
+
+static json_t *describe_measured(const struct tdm_calibration *calibration)
+{
+    char source[128];
+    json_t *description = json_deep_copy(calibration->machine);
+    json_t *provenance = json_object_get(description, "provenance");
+    snprintf(source, sizeof(source), "measured by tidemark calibrate, %s",
+             json_string_value(json_object_get(provenance, "date")));
+    json_object_set_new(description, "source", json_string(source));
+    json_object_set_new(description, "launch_seconds",
+                        json_real(tdm_rate_fit_least_seconds(calibration->fit)));
+    json_object_set_new(description, "copy_seconds", json_real(calibration->copy_seconds));
+    if (calibration->pinned_rate > 0)
+        json_object_set_new(description, "pinned_bytes_per_second",
+                            json_real(calibration->pinned_rate));
+    uint64_t runtime =
+        (calibration->runtime_bytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES;
+    if (runtime > 0)
+        json_object_set_new(description, "runtime_device_bytes", json_integer((json_int_t)runtime));
+    set_rates(calibration, description);
+    set_notes(calibration, description);
+    return description;
+}
+
+static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_error *err)
+{
+    const struct tdm_calibration_options *options = calibration->options;
+    bool card = options->backend->own_device_memory;
+    const struct plan *plans = card ? cuda_plans : cpu_plans;
+    enum tdm_status status = TDM_OK;
+    uint32_t measured = 0;
+    for (uint32_t i = 0; i < 2 && status == TDM_OK; i++) {
+        struct tdm_calibration_shape shapes[8];
+        uint32_t count = plans[i].count;
+        memcpy(shapes, plans[i].shapes, count * sizeof(shapes[0]));
+        for (uint32_t k = 0; k < count && options->quick; k++)
+            shapes[k].seconds /= 10;
+        if (options->quick && i > 0 && !card)
+            break; /* the small model alone */
+        status = tdm_calibrate_steps(calibration, count, shapes, err);
+        measured += status == TDM_OK;
+        if (status == TDM_INFEASIBLE && (measured > 0 || i == 0)) {
+            tdm_calibration_say(options, "%s is left out: %s", shapes[0].model, err->message);
+            status = TDM_OK;
+        }
+    }
+    if (status == TDM_OK && measured == 0)
+        return TDM_INFEASIBLE;
+    if (status == TDM_OK)
+        status = tdm_calibrate_copies(calibration, card ? &cuda_narrow[0] : &cpu_small[0],
+                                      card ? UINT64_C(256) << 20 : UINT64_C(16) << 20, 8, err);
+    return status;
+}
+
+enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, json_t **description,
+                              struct tdm_error *err)
+{
+    struct tdm_calibration calibration = {.options = options};
+    struct tdm_machine *checked = NULL;
+    if (!options->backend->executes)
+        return tdm_fail(err, TDM_USAGE, "backend %s computes nothing that could be measured",
+                        options->backend->name);
+    enum tdm_status status = describe_machine(options->backend, &calibration.machine, err);
+    if (status == TDM_OK)
+        status = tdm_rate_fit_new(&calibration.fit, err);
+    if (status == TDM_OK)
+        status = measure(&calibration, err);
+    if (status == TDM_OK) {
+        json_t *measured = describe_measured(&calibration);
+        status = tdm_machine_from_json("calibrate", measured, &checked, err);
+        if (status == TDM_OK)
+            *description = json_incref(checked->description);
+        json_decref(measured);
+    }
+    tdm_machine_free(checked);
+    tdm_rate_fit_free(calibration.fit);
+    json_decref(calibration.machine);
+    return status;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of a calibration: rows of them, launched by themselves on their lanes. */
+#include "executor/calibrate_parts.h"
+
+#include <stdlib.h>
+
+#define SMALL_BYTES (UINT64_C(128) << 10)
+#define MOST_COPIES 64u
+
+struct copies {
+    const struct tdm_backend *backend;
+    struct tdm_executor *executor;
+    const struct tdm_program *program;
+    unsigned char *base[TDM_PLACES]; /* a half for each direction */
+    uint64_t half_bytes;
+    const volatile sig_atomic_t *stop;
+};
+
+static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, uint64_t number,
+                              uint64_t bytes, struct tdm_error *err)
+{
+    bool up = lane == TDM_LANE_H2D;
+    uint64_t offset = up ? 0 : copies->half_bytes;
+    const struct tdm_step step = {.number = 1};
+    struct tdm_op op = {.number = number, .kind = TDM_OP_COPY, .lane = lane, .access_count = 2};
+    op.access[0].bytes = op.access[1].bytes = bytes;
+    struct tdm_launch row = {.program = copies->program, .op = &op, .step = &step};
+    row.operand[0] = (struct tdm_operand){
+        .data = copies->base[up ? TDM_HOST : TDM_DEVICE] + offset, .slots = 1, .slot_bytes = bytes};
+    row.operand[1] = (struct tdm_operand){
+        .data = copies->base[up ? TDM_DEVICE : TDM_HOST] + offset, .slots = 1, .slot_bytes = bytes};
+    return copies->backend->run[TDM_OP_COPY](copies->executor, &row, err);
+}
+
+/* Seconds of a row of `count` copies on the lanes that are asked for, begun at once. */
+static enum tdm_status time_row(const struct copies *copies, bool h2d, bool d2h, uint64_t bytes,
+                                uint32_t count, double *seconds, struct tdm_error *err)
+{
+    struct tdm_timing timings[2 * MOST_COPIES];
+    enum tdm_status status = TDM_OK;
+    uint64_t number = 0;
+    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
+        if (h2d)
+            status = launch(copies, TDM_LANE_H2D, number++, bytes, err);
+        if (d2h && status == TDM_OK)
+            status = launch(copies, TDM_LANE_D2H, number++, bytes, err);
+    }
+    enum tdm_status finished = copies->backend->finish(copies->executor, err);
+    size_t taken = copies->backend->reap(copies->executor, timings, 2 * MOST_COPIES);
+    int64_t start = INT64_MAX, end = INT64_MIN;
+    for (size_t i = 0; i < taken; i++) {
+        start = timings[i].start_ns < start ? timings[i].start_ns : start;
+        end = timings[i].end_ns > end ? timings[i].end_ns : end;
+    }
+    if (status == TDM_OK)
+        status = finished;
+    if (status == TDM_OK && copies->stop != NULL && *copies->stop)
+        status = tdm_fail(err, TDM_INTERRUPTED, "interrupted while copies were measured");
+    if (status == TDM_OK && taken != number)
+        status = tdm_fail(err, TDM_INTERNAL, "%zu copies of %llu were timed", taken,
+                          (unsigned long long)number);
+    *seconds = 1e-9 * (double)(end - start);
+    return status;
+}
+
+/* The fixed time of a copy and the rate of its bytes, of one direction. */
+static enum tdm_status measure_way(const struct copies *copies, bool up, uint64_t bytes,
+                                   uint32_t count, double *fixed, double *rate,
+                                   struct tdm_error *err)
+{
+    double once, small, large;
+    enum tdm_status status = time_row(copies, up, !up, SMALL_BYTES, 4, &once, err);
+    if (status == TDM_OK)
+        status = time_row(copies, up, !up, SMALL_BYTES, MOST_COPIES, &small, err);
+    if (status == TDM_OK)
+        status = time_row(copies, up, !up, bytes, count, &large, err);
+    if (status != TDM_OK)
+        return status;
+    small /= MOST_COPIES;
+    large /= count;
+    double bytes_rate = (double)(bytes - SMALL_BYTES) / (large - small);
+    *rate = large > small && bytes_rate > 1 ? bytes_rate : (double)bytes / large;
+    *fixed = small - (double)SMALL_BYTES / *rate;
+    if (!(*fixed > 0))
+        *fixed = 0;
+    return TDM_OK;
+}
+
+static enum tdm_status measure_both(const struct copies *copies, uint64_t bytes, uint32_t count,
+                                    double *rate, struct tdm_error *err)
+{
+    double seconds;
+    enum tdm_status status = time_row(copies, true, true, bytes, count, &seconds, err);
+    if (status == TDM_OK)
+        *rate = 2.0 * (double)bytes * count / seconds;
+    return status;
+}
+
+static enum tdm_status take_places(struct copies *copies, struct tdm_calibration *calibration,
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        void *base = NULL;
+        int64_t start_ns = copies->backend->now(copies->executor);
+        status = copies->backend->arena(copies->executor, (enum tdm_place)place,
+                                        2 * copies->half_bytes, &base, err);
+        double seconds = 1e-9 * (double)(copies->backend->now(copies->executor) - start_ns);
+        copies->base[place] = base;
+        if (place == TDM_HOST && copies->backend->own_device_memory)
+            calibration->pinned_rate = 2.0 * (double)copies->half_bytes / seconds;
+        if (status == TDM_OK)
+            status = copies->backend->fill(copies->executor, base, 2 * copies->half_bytes, err);
+    }
+    return status;
+}
+
+enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
+                                     const struct tdm_calibration_shape *shape, uint64_t bytes,
+                                     uint32_t count, struct tdm_error *err)
+{
+    struct copies copies = {.backend = calibration->options->backend,
+                            .half_bytes = bytes,
+                            .stop = calibration->options->stop};
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_program *program = NULL;
+    double fixed[2] = {0}, *rate = calibration->link_rate;
+    tdm_calibration_say(calibration->options, "copies one way and both");
+    enum tdm_status status = tdm_calibration_program(calibration, shape, &schedule, &program, err);
+    copies.program = program;
+    if (status == TDM_OK)
+        status = copies.backend->open(1, &copies.program, &copies.executor, err);
+    if (status == TDM_OK)
+        status = take_places(&copies, calibration, err);
+    if (status == TDM_OK)
+        status = measure_way(&copies, true, bytes, count, &fixed[0], &rate[TDM_RATE_H2D], err);
+    if (status == TDM_OK)
+        status = measure_way(&copies, false, bytes, count, &fixed[1], &rate[TDM_RATE_D2H], err);
+    if (status == TDM_OK)
+        status = measure_both(&copies, bytes, count, &rate[TDM_RATE_BOTH_WAYS], err);
+    double sum = rate[TDM_RATE_H2D] + rate[TDM_RATE_D2H];
+    if (rate[TDM_RATE_BOTH_WAYS] > sum)
+        rate[TDM_RATE_BOTH_WAYS] = sum;
+    calibration->copy_seconds = (fixed[0] + fixed[1]) / 2;
+    if (copies.executor != NULL)
+        copies.backend->close(copies.executor);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of calibration share. Not for use outside. */
+#ifndef TDM_EXECUTOR_CALIBRATE_PARTS_H
+#define TDM_EXECUTOR_CALIBRATE_PARTS_H
+
+#include "executor/calibrate.h"
+#include "planner/rate_fit.h"
+
+/* A step to run: so many layers of a shipped model. */
+struct tdm_calibration_shape {
+    const char *model;
+    uint32_t layers, vocabulary;
+    uint64_t context, chunk_tokens;
+    double seconds; /* to run it for, and at least two steps */
+};
+
+struct tdm_calibration {
+    const struct tdm_calibration_options *options;
+    json_t *machine; /* description that schedules are made for; borrowed */
+    struct tdm_rate_fit *fit;
+    double overhead_seconds; /* by which taking an op's time delays it */
+    uint64_t runtime_bytes;  /* of the device, beside the arena; 0: none of its own */
+    /* of the step that ran longest: its second time and its last */
+    double early_seconds, late_seconds, longest_seconds;
+    double link_rate[TDM_RATES]; /* H2D, D2H, BOTH_WAYS */
+    double copy_seconds;
+    double pinned_rate; /* bytes/s at which host memory is taken */
+};
+
+/* Runs shapes of one model, in memory that is taken once; those that do not fit are left out.
+ * TDM_INFEASIBLE if none fits. */
+enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_t count,
+                                    const struct tdm_calibration_shape *shapes,
+                                    struct tdm_error *err);
+
+/* Copies of `bytes` and of 128 KiB, in rows of `count`, on a backend opened for the smallest shape. */
+enum tdm_status tdm_calibrate_copies(struct tdm_calibration *calibration,
+                                     const struct tdm_calibration_shape *shape, uint64_t bytes,
+                                     uint32_t count, struct tdm_error *err);
+
+/* The program of a shape. The caller frees both. */
+enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibration,
+                                        const struct tdm_calibration_shape *shape,
+                                        struct tdm_schedule **schedule,
+                                        struct tdm_program **program, struct tdm_error *err);
+
+/* One line to whoever listens. */
+void tdm_calibration_say(const struct tdm_calibration_options *options, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif
