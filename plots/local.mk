@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
 	plots/gnuplot.c plots/gnuplot.h \
+	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
 	plots/source.c plots/source.h \
 	plots/timeline.c plots/timeline.h

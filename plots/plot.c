@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver of the plots: data and settings for plots/timeline.gp, and the run of gnuplot. What the
- * settings mean is said at the top of that script. */
+/* The picture of one step: data and settings for plots/timeline.gp. What the settings mean is said at
+ * the top of that script. */
 #include "plots/plot.h"
 
-#include "base/file.h"
 #include "base/units.h"
-#include "plots/gnuplot.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* From the bottom of the stack: what stays through the step below, what comes and goes above. */
 static const enum tdm_category stack[TDM_CATEGORIES] = {
@@ -39,7 +33,6 @@ static const double limit_shown[TDM_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 
 struct drawing {
     const struct tdm_plot *plot;
     const struct tdm_picture *picture;
-    const char *format; /* "png", "svg" */
     const char *folder; /* temporary */
     unsigned panel_count;
     enum tdm_plot_side sides[TDM_PLOT_SIDES];   /* of the panels */
@@ -55,33 +48,6 @@ struct drawing {
     uint64_t unit_bytes[TDM_PLACES];
     const char *unit[TDM_PLACES];
 };
-
-/* Where a picture goes. */
-
-static const char *format_of(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    if (dot == NULL || dot == path || dot[-1] == '/' || strchr(dot, '/') != NULL)
-        return NULL;
-    if (strcmp(dot, ".png") == 0 || strcmp(dot, ".svg") == 0)
-        return dot + 1;
-    return NULL;
-}
-
-enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err)
-{
-    struct stat info;
-    if (format_of(picture->path) == NULL) {
-        tdm_fail(err, TDM_USAGE, "%s: is not the name of a picture that can be drawn",
-                 picture->path);
-        return tdm_hint(err, "end the name in .png or .svg");
-    }
-    if (!picture->force && stat(picture->path, &info) == 0 && S_ISREG(info.st_mode)) {
-        tdm_fail(err, TDM_USAGE, "%s: exists already", picture->path);
-        return tdm_hint(err, "pass --force to overwrite it");
-    }
-    return TDM_OK;
-}
 
 /* What there is to see. */
 
@@ -167,58 +133,6 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
 
 /* Files for gnuplot. */
 
-/* In gnuplot's single quotes only the quote itself is special. Names of files may be any bytes. */
-static void write_string(FILE *file, const char *name, const char *text)
-{
-    json_t *utf8 = json_string(text);
-    fprintf(file, "%s = '", name);
-    for (const char *byte = text; *byte != '\0'; byte++) {
-        unsigned char value = (unsigned char)*byte;
-        if (value < 0x20 || value == 0x7f || (value >= 0x80 && utf8 == NULL))
-            fputc('?', file);
-        else if (value == '\'')
-            fputs("''", file);
-        else
-            fputc(value, file);
-    }
-    fputs("'\n", file);
-    json_decref(utf8);
-}
-
-__attribute__((format(printf, 3, 4))) static void write_text(FILE *file, const char *name,
-                                                             const char *format, ...)
-{
-    char text[1024];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof(text), format, list);
-    va_end(list);
-    write_string(file, name, text);
-}
-
-/* A file in the temporary directory; NULL with errno. */
-static FILE *create(const struct drawing *drawing, const char *name)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/%s", drawing->folder, name);
-    return fopen(path, "wxe");
-}
-
-static enum tdm_status finish(const struct drawing *drawing, const char *name, FILE *file,
-                              struct tdm_error *err)
-{
-    bool failed = file == NULL || ferror(file);
-    int reason = errno;
-    if (file != NULL && fclose(file) != 0 && !failed) {
-        failed = true;
-        reason = errno;
-    }
-    if (!failed)
-        return TDM_OK;
-    tdm_fail(err, TDM_IO, "%s/%s: cannot be written: %s", drawing->folder, name, strerror(reason));
-    return tdm_hint(err, "free space there, or set TMPDIR to another directory");
-}
-
 /* A running sum over the columns as a step function, which holds from the begin of a column to its end;
  * equal neighbours make one, and where it is 0 there is nothing to fill. Two empty lines end it: it is
  * an `index` of gnuplot, which counts it if it has a point. */
@@ -244,7 +158,7 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
 {
     char name[32];
     snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), panel + 1);
-    FILE *file = create(drawing, name);
+    FILE *file = tdm_picture_create(drawing->folder, name);
     double seconds = drawing->end_seconds[panel] / (double)drawing->column_count;
     /* Beyond the end of a shorter step there is nothing, and what was not observed is not drawn. */
     const struct tdm_plot_panel *shows = panel_at(drawing, panel);
@@ -262,7 +176,7 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
         }
         write_steps(file, seconds, value, drawing->column_count);
     }
-    return finish(drawing, name, file, err);
+    return tdm_picture_finish(drawing->folder, name, file, err);
 }
 
 /* The running sum of a lane's shares up to a group, in whole grains. */
@@ -285,7 +199,7 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
 {
     char name[32];
     snprintf(name, sizeof(name), "lanes_%u", panel + 1);
-    FILE *file = create(drawing, name);
+    FILE *file = tdm_picture_create(drawing->folder, name);
     for (int lane = 0; lane < TDM_LANES; lane++) {
         if (!drawing->lane_used[lane])
             continue;
@@ -298,7 +212,7 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
                         drawing->column_count);
         }
     }
-    return finish(drawing, name, file, err);
+    return tdm_picture_finish(drawing->folder, name, file, err);
 }
 
 /* Settings. */
@@ -325,7 +239,7 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
     fprintf(file, "%s_limit = ", word);
     fprintf(file, shown ? "'%.9g'\n" : "''\n", (double)limit / unit);
     snprintf(name, sizeof(name), "%s_limit_text", word);
-    write_text(file, name, "limit %s", tdm_format_bytes(limit, bytes));
+    tdm_picture_text(file, name, "limit %s", tdm_format_bytes(limit, bytes));
 
     for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
         const struct tdm_plot_panel *shows = panel_at(drawing, panel);
@@ -338,8 +252,8 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
         fprintf(file, "%s_peak_x_%u = '%.9g'\n%s_peak_y_%u = '%.9g'\n", word, panel + 1,
                 peak->seconds, word, panel + 1, (double)peak_bytes / unit);
         snprintf(name, sizeof(name), "%s_peak_text_%u", word, panel + 1);
-        write_text(file, name, "peak %s%s%s", tdm_format_bytes(peak_bytes, bytes),
-                   shows->peak_op[place][0] == '\0' ? "" : ": ", shows->peak_op[place]);
+        tdm_picture_text(file, name, "peak %s%s%s", tdm_format_bytes(peak_bytes, bytes),
+                         shows->peak_op[place][0] == '\0' ? "" : ": ", shows->peak_op[place]);
     }
 }
 
@@ -369,9 +283,9 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
     char facts[256];
     snprintf(name, sizeof(name), "heading_%u", panel + 1);
     if (drawing->sides[panel] == TDM_PREDICTED)
-        write_text(file, name, "predicted");
+        tdm_picture_text(file, name, "predicted");
     else
-        write_text(file, name, "measured, step %" PRId64, drawing->plot->step);
+        tdm_picture_text(file, name, "measured, step %" PRId64, drawing->plot->step);
 
     snprintf(facts, sizeof(facts), "step %s%s", tdm_format_seconds(shows->end_seconds, text),
              shows->timeline.change_count > 0 ? "" : "; memory not observed");
@@ -388,7 +302,7 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
             snprintf(facts + used, sizeof(facts) - used, " of %s", tdm_format_bytes(limit, text));
     }
     snprintf(name, sizeof(name), "facts_%u", panel + 1);
-    write_string(file, name, facts);
+    tdm_picture_string(file, name, facts);
     fprintf(file, "end_%u = %.9g\nobserved_%u = %d\n", panel + 1, drawing->end_seconds[panel],
             panel + 1, shows->timeline.change_count > 0);
     write_phases(drawing, file, panel);
@@ -406,19 +320,13 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
     fprintf(file, "'\n");
 }
 
-static enum tdm_status write_settings(const struct drawing *drawing, const char *picture,
-                                      struct tdm_error *err)
+static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_error *err)
 {
-    FILE *file = create(drawing, "settings.gp");
+    FILE *file = tdm_picture_settings(drawing->folder, drawing->picture);
     if (file == NULL)
-        return finish(drawing, "settings.gp", file, err);
-    write_string(file, "format", drawing->format);
-    write_string(file, "output", picture);
-    write_string(file, "folder", drawing->folder);
-    fprintf(file, "width = %" PRIu32 "\nheight = %" PRIu32 "\n", drawing->picture->width,
-            drawing->picture->height);
-    write_string(file, "title", drawing->plot->title);
-    write_string(file, "subtitle", drawing->plot->subtitle);
+        return tdm_picture_finish(drawing->folder, "settings.gp", file, err);
+    tdm_picture_string(file, "title", drawing->plot->title);
+    tdm_picture_string(file, "subtitle", drawing->plot->subtitle);
     fprintf(file, "panels = %u\nsame_time = %d\n", drawing->panel_count, drawing->same_time);
     for (unsigned panel = 0; panel < drawing->panel_count; panel++)
         write_panel(drawing, file, panel);
@@ -443,17 +351,18 @@ static enum tdm_status write_settings(const struct drawing *drawing, const char 
         if (drawing->place_used[place])
             write_place(drawing, file, place);
     }
-    return finish(drawing, "settings.gp", file, err);
+    return tdm_picture_finish(drawing->folder, "settings.gp", file, err);
 }
 
-static enum tdm_status write_files(const struct drawing *drawing, const char *picture,
-                                   struct tdm_error *err)
+static enum tdm_status write_files(void *self, const char *folder, struct tdm_error *err)
 {
+    struct drawing *drawing = self;
     double *value = calloc(drawing->column_count, sizeof(*value));
     if (value == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu columns of a picture",
                         drawing->column_count);
-    enum tdm_status status = write_settings(drawing, picture, err);
+    drawing->folder = folder;
+    enum tdm_status status = write_settings(drawing, err);
     for (unsigned panel = 0; panel < drawing->panel_count && status == TDM_OK; panel++) {
         for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
             if (drawing->place_used[place])
@@ -466,39 +375,10 @@ static enum tdm_status write_files(const struct drawing *drawing, const char *pi
     return status;
 }
 
-static enum tdm_status draw_in(struct drawing *drawing, struct tdm_error *err)
-{
-    char settings[4096];
-    char colours[4096];
-    char script[4096];
-    char picture[4096];
-    char *data = NULL;
-    uint64_t bytes;
-    snprintf(settings, sizeof(settings), "%s/settings.gp", drawing->folder);
-    snprintf(picture, sizeof(picture), "%s/picture", drawing->folder);
-    enum tdm_status status =
-        tdm_data_path("plots", "colours", ".gp", colours, sizeof(colours), err);
-    if (status == TDM_OK)
-        status = tdm_data_path("plots", "timeline", ".gp", script, sizeof(script), err);
-    if (status == TDM_OK)
-        status = write_files(drawing, picture, err);
-    if (status == TDM_OK) {
-        const char *const files[] = {settings, colours, script, NULL};
-        status = tdm_gnuplot_run(files, drawing->folder, err);
-    }
-    if (status == TDM_OK)
-        status = tdm_file_read(picture, UINT64_C(1) << 30, &data, &bytes, err);
-    if (status == TDM_OK)
-        status = tdm_file_write(drawing->picture->path, data, bytes, drawing->picture->force, err);
-    free(data);
-    return status;
-}
-
 enum tdm_status tdm_plot_draw(const struct tdm_plot *plot, const struct tdm_picture *picture,
                               struct tdm_error *err)
 {
-    struct drawing drawing = {.plot = plot, .picture = picture, .format = format_of(picture->path)};
-    struct tdm_scratch scratch = {.path = ""};
+    struct drawing drawing = {.plot = plot, .picture = picture};
     for (int side = 0; side < TDM_PLOT_SIDES; side++) {
         if (plot->panels[side].known)
             drawing.sides[drawing.panel_count++] = (enum tdm_plot_side)side;
@@ -507,12 +387,7 @@ enum tdm_status tdm_plot_draw(const struct tdm_plot *plot, const struct tdm_pict
     if (status == TDM_OK)
         status = look(&drawing, err);
     if (status == TDM_OK)
-        status = tdm_scratch_open(&scratch, err);
-    if (status == TDM_OK) {
-        drawing.folder = scratch.path;
-        status = draw_in(&drawing, err);
-        tdm_scratch_close(&scratch);
-    }
+        status = tdm_picture_draw(picture, "timeline", write_files, &drawing, err);
     for (int panel = 0; panel < TDM_PLOT_SIDES; panel++)
         free(drawing.columns[panel]);
     return status;
