@@ -9,6 +9,7 @@
 #include "planner/print.h"
 #include "planner/schedule_table.h"
 #include "planner/shortage.h"
+#include "planner/sweep_report.h"
 #include "planner/ticker.h"
 #include "planner/weights_report.h"
 #include "schedule/optimizer.h"
@@ -24,6 +25,8 @@ struct arguments {
     struct tdm_request request;
     enum tdm_objective objective;
     double step_seconds; /* the most; 0: any */
+    bool sweeps;
+    struct tdm_sweep sweep;
     const char *output;
     bool force, json, done;
 };
@@ -85,6 +88,9 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
                         TDM_OBJECTIVE_NAMES);
     case 't':
         return read_step_time(optarg, &a->step_seconds, err);
+    case 'w':
+        a->sweeps = true;
+        return tdm_sweep_parse(optarg, &a->sweep, err);
     case 'P':
         return tdm_preset_find(optarg, &r->preset, err);
     case 's':
@@ -107,12 +113,31 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
 }
 
 /* Options that only together make sense. */
+static enum tdm_status check_sweep(const struct arguments *a, struct tdm_error *err)
+{
+    const bool given[TDM_SWEEP_AXES] = {a->request.context != 0, a->request.has_memory,
+                                        a->request.has_host_memory};
+    if (a->objective != TDM_OBJECTIVE_TIME)
+        return tdm_fail(err, TDM_USAGE, "plan: --sweep goes with --objective time alone");
+    if (given[a->sweep.axis])
+        return tdm_fail(err, TDM_USAGE, "plan: --sweep %s and --%s are about the same",
+                        tdm_sweep_axis_name(a->sweep.axis), tdm_sweep_axis_name(a->sweep.axis));
+    if (a->output != NULL && strcmp(a->output, "-") == 0)
+        return tdm_fail(err, TDM_USAGE, "plan: a sweep's picture cannot be written to stdout");
+    return TDM_OK;
+}
+
 static enum tdm_status check_objective(const struct arguments *a, struct tdm_error *err)
 {
+    enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
+    if (status != TDM_OK)
+        return status;
     if (a->objective == TDM_OBJECTIVE_CONTEXT && a->request.context != 0)
         return tdm_fail(err, TDM_USAGE,
                         "plan: --objective context finds the context, and --context gives one");
-    if (a->objective != TDM_OBJECTIVE_CONTEXT && a->request.context == 0) {
+    bool finds_context =
+        a->objective == TDM_OBJECTIVE_CONTEXT || (a->sweeps && a->sweep.axis == TDM_SWEEP_CONTEXT);
+    if (!finds_context && a->request.context == 0) {
         tdm_fail(err, TDM_USAGE, "plan: --context is missing");
         return tdm_hint(err, "for example --context 256K");
     }
@@ -136,6 +161,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"clip", required_argument, NULL, 'C'},
                                             {"objective", required_argument, NULL, 'b'},
                                             {"step-time", required_argument, NULL, 't'},
+                                            {"sweep", required_argument, NULL, 'w'},
                                             {"preset", required_argument, NULL, 'P'},
                                             {"set", required_argument, NULL, 's'},
                                             {"force", no_argument, NULL, 'f'},
@@ -392,7 +418,12 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     struct arguments arguments = {
         .request = {.machine = "h200", .sequences = 1, .optimizer = TDM_OPTIMIZER_ADAMW}};
     enum tdm_status status = read_arguments(argc, argv, &arguments, err);
-    return status == TDM_OK && !arguments.done ? plan(&arguments, err) : status;
+    if (status != TDM_OK || arguments.done)
+        return status;
+    const struct tdm_sweep_report report = {
+        .json = arguments.json, .picture = arguments.output, .force = arguments.force};
+    return arguments.sweeps ? tdm_sweep_report(&arguments.request, &arguments.sweep, &report, err)
+                            : plan(&arguments, err);
 }
 
 const struct tdm_command tdm_cmd_plan = {
@@ -417,9 +448,13 @@ const struct tdm_command tdm_cmd_plan = {
         "                      without --context; memory: the least device memory that is enough\n"
         "  --step-time S       the longest context, or the least memory, of which a step takes at most\n"
         "                      S seconds\n"
+        "  --sweep AXIS=VALUES plan at many values, one row each, and with -o FILE.png or FILE.svg draw\n"
+        "                      step time, MFU and peaks, and where each nest takes over; AXIS is\n"
+        "                      context, memory or host-memory, VALUES are FROM..TO (contexts double,\n"
+        "                      memory has 13 points), FROM..TO:N points, or a list A,B,C\n"
         "  --preset NAME       fix the knobs that another system fixes (below)\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
-        "  -o FILE             write the schedule as JSON; - is stdout\n"
+        "  -o FILE             write the schedule as JSON; - is stdout; of a sweep, the picture\n"
         "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout, also when nothing fits\n"
         "  --help              this text\n"
@@ -481,6 +516,7 @@ const struct tdm_command tdm_cmd_plan = {
         "\n"
         "Examples:\n"
         "  tidemark plan qwen2.5-7b --context 256K\n"
+        "  tidemark plan qwen2.5-7b --sweep context=8K..4M -o sweep.png\n"
         "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
         "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o plan.json\n"
         "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set groups=2\n",

@@ -8,6 +8,7 @@ libtidemark_a_SOURCES += \
 	planner/estimate_evaluate.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
+	planner/nest_text.c planner/nest_text.h \
 	planner/objective.c planner/objective.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
@@ -18,6 +19,7 @@ libtidemark_a_SOURCES += \
 	planner/set_keys.c planner/set_keys.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
+	planner/sweep.c planner/sweep.h \
 	planner/weights_report.c planner/weights_report.h
 
 tidemark_SOURCES += \
@@ -37,6 +39,7 @@ tidemark_SOURCES += \
 	planner/main.c \
 	planner/print.c planner/print.h \
 	planner/schedule_table.c planner/schedule_table.h \
+	planner/sweep_report.c planner/sweep_report.h \
 	planner/ticker.c planner/ticker.h
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 

@@ -4,10 +4,13 @@ libtidemark_a_SOURCES += \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
 	plots/source.c plots/source.h \
+	plots/sweep_plot.c plots/sweep_plot.h \
 	plots/timeline.c plots/timeline.h
 
 nobase_dist_pkgdata_DATA += \
 	plots/colours.gp \
+	plots/page.gp \
+	plots/sweep.gp \
 	plots/timeline.gp
 
 cmocka_tests += tests/unit_plots

@@ -112,6 +112,7 @@ static enum tdm_status draw_in(const struct tdm_picture *picture, const char *fo
 {
     char settings[4096];
     char colours[4096];
+    char page[4096];
     char script[4096];
     char output[4096];
     char *data = NULL;
@@ -121,9 +122,11 @@ static enum tdm_status draw_in(const struct tdm_picture *picture, const char *fo
     enum tdm_status status =
         tdm_data_path("plots", "colours", ".gp", colours, sizeof(colours), err);
     if (status == TDM_OK)
+        status = tdm_data_path("plots", "page", ".gp", page, sizeof(page), err);
+    if (status == TDM_OK)
         status = tdm_data_path("plots", name, ".gp", script, sizeof(script), err);
     if (status == TDM_OK) {
-        const char *const files[] = {settings, colours, script, NULL};
+        const char *const files[] = {settings, colours, page, script, NULL};
         status = tdm_gnuplot_run(files, folder, err);
     }
     if (status == TDM_OK)

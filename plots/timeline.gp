@@ -3,7 +3,7 @@
 # The memory timeline: bytes of the device stacked by category, the host below where it is used, and
 # the lanes as a strip; one column of panels if predicted alone, two if measured stands beside.
 #
-# Run by plots/plot.c as `gnuplot -d settings.gp colours.gp timeline.gp`; settings.gp, which plot.c
+# Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp timeline.gp`; settings.gp, which plot.c
 # writes, says what is set there:
 #
 #   format output folder width height   picture and where its data lie
@@ -24,21 +24,6 @@
 # Data: PLACE_P has a block of time and running sum for every category, lanes_P one for every lane and
 # group, in which a lane is one unit high. Lengths are in pixels of a picture of 1600 x 1000 and grow
 # with it.
-
-scale = width / 1600.0 < height / 1000.0 ? width / 1600.0 : height / 1000.0
-X(pixels) = pixels * scale / width
-Y(pixels) = pixels * scale / height
-# Points; SVG takes pixels for them.
-font(points) = format eq "svg" ? sprintf("sans-serif,%.2f", points * scale * 4 / 3) \
-    : sprintf("Sans,%.2f", points * scale)
-
-if (format eq "svg") {
-    set terminal svg size width,height fixed font font(13) noenhanced background "#FFFFFF"
-} else {
-    set terminal pngcairo size width,height font font(13) noenhanced background "#FFFFFF"
-}
-set encoding utf8
-set output output
 
 # From the bottom: legend, time axis, lanes, host, device, phases, headings, title.
 lane_count = words(lanes)

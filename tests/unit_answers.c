@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what the planner answers beside a plan: presets, comparisons. */
 #include "planner/compare.h"
+#include "planner/nest_text.h"
 #include "planner/objective.h"
+#include "planner/sweep.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,6 +44,20 @@ static double search(const struct tdm_request *request, struct tdm_schedule **sc
         return 0;
     must(status, &err);
     return found.simulation.step_seconds;
+}
+
+static struct tdm_schedule *by_hand(uint32_t first)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    struct tdm_error err;
+    struct tdm_request request = new_request("llama-3.2-1b", 16384);
+    must(tdm_request_make(&request, &schedule, &pins, &err), &err);
+    const uint32_t sizes[] = {first, 16 - first};
+    must(tdm_schedule_set_groups(schedule, 2, sizes, &err), &err);
+    schedule->chunk_tokens = 4096;
+    tdm_pins_free(&pins);
+    return schedule;
 }
 
 /* ---- presets ---- */
@@ -237,6 +253,126 @@ static void test_objectives_out_of_reach(void **state)
     tdm_pins_free(&found.pins);
 }
 
+/* ---- sweeps ---- */
+
+static void test_sweep_values(void **state)
+{
+    (void)state;
+    struct tdm_sweep sweep;
+    struct tdm_error err;
+    must(tdm_sweep_parse("context=8K..100K", &sweep, &err), &err);
+    const uint64_t doubled[] = {8192, 16384, 32768, 65536, 102400};
+    assert_int_equal(sweep.axis, TDM_SWEEP_CONTEXT);
+    assert_int_equal(sweep.count, 5);
+    assert_memory_equal(sweep.values, doubled, sizeof(doubled));
+    must(tdm_sweep_parse("context=1K..1M:3", &sweep, &err), &err);
+    const uint64_t spread[] = {1024, 32768, 1048576};
+    assert_int_equal(sweep.count, 3);
+    assert_memory_equal(sweep.values, spread, sizeof(spread));
+    must(tdm_sweep_parse("memory=8G..20G", &sweep, &err), &err);
+    assert_int_equal(sweep.axis, TDM_SWEEP_MEMORY);
+    assert_int_equal(sweep.count, 13);
+    assert_int_equal(sweep.values[1], 9 * GIB);
+    must(tdm_sweep_parse("host-memory=3G,0,1G,3G", &sweep, &err), &err);
+    const uint64_t sorted[] = {0, GIB, 3 * GIB};
+    assert_int_equal(sweep.axis, TDM_SWEEP_HOST_MEMORY);
+    assert_int_equal(sweep.count, 3);
+    assert_memory_equal(sweep.values, sorted, sizeof(sorted));
+
+    static const char *const bad[] = {"",
+                                      "context",
+                                      "context=",
+                                      "=1K..2K",
+                                      "contexts=1K..2K",
+                                      "context=1K..",
+                                      "context=..2K",
+                                      "context=2K..2K",
+                                      "context=0..2K",
+                                      "context=1K..2K:",
+                                      "context=1K..2K:1",
+                                      "context=1K..2K:257",
+                                      "context=1K,,2K",
+                                      "context=1K..300M",
+                                      "memory=-1",
+                                      "memory=8G..20GB"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (tdm_sweep_parse(bad[i], &sweep, &err) != TDM_USAGE)
+            fail_msg("%s is not refused", bad[i]);
+}
+
+static volatile sig_atomic_t enough;
+
+static void stop_after_two(void *self, size_t done, size_t count,
+                           const struct tdm_sweep_point *point)
+{
+    (void)self;
+    (void)count;
+    (void)point;
+    enough = done == 2;
+}
+
+/* More memory never makes it slower, and what does not fit says what would; a sweep that is stopped keeps
+ * what it has. */
+static void test_sweep(void **state)
+{
+    (void)state;
+    struct tdm_sweep sweep;
+    struct tdm_sweep_result result;
+    struct tdm_error err;
+    const struct tdm_sweep_options all = {0};
+    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    request.has_host_memory = true;
+    request.host_memory_bytes = 2 * GIB;
+    must(tdm_sweep_parse("memory=2G,20G,24G,30G,1000G", &sweep, &err), &err);
+    must(tdm_sweep_run(&request, &sweep, &all, &result, &err), &err);
+    assert_int_equal(result.count, 5);
+    assert_null(result.points[0].schedule);
+    assert_true(result.points[0].needed_bytes[TDM_DEVICE] > 2 * GIB);
+    assert_int_equal(result.points[4].value, /* all of the machine */
+                     result.points[4].schedule->machine->capacity_bytes[TDM_DEVICE]);
+    for (size_t i = 2; i < result.count; i++)
+        assert_true(result.points[i].search.simulation.step_seconds <=
+                    result.points[i - 1].search.simulation.step_seconds);
+    tdm_sweep_result_free(&result);
+
+    const struct tdm_sweep_options stopped = {.stop = &enough, .planned = stop_after_two};
+    assert_int_equal(tdm_sweep_run(&request, &sweep, &stopped, &result, &err), TDM_INTERRUPTED);
+    assert_int_equal(result.count, 2);
+    tdm_sweep_result_free(&result);
+}
+
+/* ---- nests in words ---- */
+
+static void test_nest_texts(void **state)
+{
+    (void)state;
+    char text[TDM_NEST_TEXT];
+    struct tdm_schedule *s = by_hand(8);
+    assert_string_equal(tdm_nest_groups(s, text), "2 x 8");
+    assert_string_equal(tdm_nest_kept(s, text), "-");
+    assert_string_equal(tdm_nest_held(s, text), "inputs device");
+    assert_string_equal(tdm_nest_on_host(s, text), "-");
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, attention recomputed");
+    s->groups[0].held = s->groups[1].held = TDM_SET_ATTENTION_OUTPUT;
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, attention held");
+    s->groups[0].held_place = TDM_HOST;
+    assert_string_equal(tdm_nest_held(s, text),
+                        "inputs device, inputs host, attention 50% device, attention 50% host");
+    s->groups[0].kept = TDM_SET_ALL;
+    s->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
+    s->groups[1].kept_from_chunk = 1;
+    s->groups[1].kept_place = TDM_HOST;
+    assert_string_equal(tdm_nest_kept(s, text), "all 50% device, attention 38% host");
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, all kept in part");
+    s->groups[1].input_place = TDM_HOST;
+    tdm_schedule_set_home(s, TDM_STATE_MOMENTS, 4, TDM_DEVICE);
+    tdm_schedule_set_home(s, TDM_STATE_WEIGHTS, 0, TDM_HOST);
+    s->homes[TDM_STATE_MASTER].head = TDM_HOST;
+    assert_string_equal(tdm_nest_on_host(s, text),
+                        "inputs, weights, master of head, moments 12/16");
+    tdm_schedule_free(s);
+}
+
 /* ---- comparisons ---- */
 
 static const struct tdm_knob_difference *find_knob(const struct tdm_comparison *c, const char *name)
@@ -256,20 +392,6 @@ static const struct tdm_cost_row *find_cost(const struct tdm_comparison *c, cons
             return &c->costs[i];
     fail_msg("%s has no %s", section, name);
     return NULL;
-}
-
-static struct tdm_schedule *by_hand(uint32_t first)
-{
-    struct tdm_schedule *schedule;
-    struct tdm_pins pins;
-    struct tdm_error err;
-    struct tdm_request request = new_request("llama-3.2-1b", 16384);
-    must(tdm_request_make(&request, &schedule, &pins, &err), &err);
-    const uint32_t sizes[] = {first, 16 - first};
-    must(tdm_schedule_set_groups(schedule, 2, sizes, &err), &err);
-    schedule->chunk_tokens = 4096;
-    tdm_pins_free(&pins);
-    return schedule;
 }
 
 static void test_compare(void **state)
@@ -321,13 +443,11 @@ static void test_compare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets_are_obeyed),
-        cmocka_unit_test(test_presets_give_way),
-        cmocka_unit_test(test_no_preset_is_faster),
-        cmocka_unit_test(test_longest_context),
-        cmocka_unit_test(test_least_memory),
-        cmocka_unit_test(test_objectives_out_of_reach),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_presets_are_obeyed),  cmocka_unit_test(test_presets_give_way),
+        cmocka_unit_test(test_no_preset_is_faster), cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_least_memory),        cmocka_unit_test(test_objectives_out_of_reach),
+        cmocka_unit_test(test_sweep_values),        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_nest_texts),          cmocka_unit_test(test_compare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

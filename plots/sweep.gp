@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A sweep over contexts or limits: seconds of a step, MFU, and the peaks of device and host, one panel
+# under the other; behind them a band for every nest, numbered, with names below.
+#
+# Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp sweep.gp`; settings.gp, which
+# sweep_plot.c writes, says what is set there:
+#
+#   format output folder width height   picture and where its data lie
+#   title subtitle x_title              texts
+#   tokens                              1: the x axis is logarithmic, and ticks says where "8K" is
+#   x_low x_high                        ends of the x axis
+#   seconds_low seconds_high gib_high   what is drawn; has_host: whether the host is used
+#   bands                               "from to number", by rising x; number 0: nothing fits
+#   nests nest_1 ...                    how many, and their names
+#
+# Data: dots has x, seconds, MFU in percent, and GiB of peak and limit of device and of host.
+
+legend_columns = 2
+legend_rows = (nests + legend_columns - 1) / legend_columns
+panels_bottom = Y(96 + 24 * legend_rows)
+panels_top = 1 - Y(136)
+gap = Y(22)
+shares = "0.42 0.20 0.38"
+left_edge = X(104)
+right_edge = 1 - X(40)
+panels_height = panels_top - panels_bottom - 2 * gap
+colour_step = colour_weights
+colour_mfu = colour_kv
+colour_device = colour_gradients
+colour_host = colour_residuals
+
+set multiplot
+set style textbox opaque fillcolor rgb "#FFFFFF" noborder margins 0.3, 0.3
+
+# Everything at screen coordinates in one empty plot.
+set lmargin at screen 0
+set rmargin at screen 1
+set bmargin at screen 0
+set tmargin at screen 1
+unset border
+unset tics
+unset key
+set xrange [0:1]
+set yrange [0:1]
+set label title at screen left_edge, 1 - Y(36) left font font(19) textcolor rgb colour_text
+set label subtitle at screen left_edge, 1 - Y(68) left font font(12.5) textcolor rgb colour_quiet
+set label x_title center at screen (left_edge + right_edge) / 2, panels_bottom - Y(54) \
+    font font(13) textcolor rgb colour_text
+do for [i = 1:nests] {
+    column = (i - 1) / legend_rows
+    row = (i - 1) % legend_rows
+    set label value(sprintf("nest_%d", i)) left font font(12) textcolor rgb colour_text \
+        at screen left_edge + column * (right_edge - left_edge) / legend_columns, \
+        panels_bottom - Y(84 + 24 * row)
+}
+plot -1 notitle
+unset label
+
+tics_font = font(12) # a function is not taken there
+set border 3 linecolor rgb colour_quiet linewidth scale
+set lmargin at screen left_edge
+set rmargin at screen right_edge
+set xrange [x_low:x_high]
+if (tokens) {
+    set logscale x 2
+}
+set xtics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
+set ytics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
+set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
+dots = folder . "/dots"
+band_count = words(bands) / 3
+pixels_of(x) = (tokens ? log(x / x_low) / log(x_high / x_low) : (x - x_low) / (x_high - x_low)) \
+    * (right_edge - left_edge) / X(1)
+
+top = panels_top
+do for [p = 1:3] {
+    bottom = top - panels_height * real(word(shares, p))
+    set tmargin at screen top
+    set bmargin at screen bottom
+    do for [i = 1:band_count] {
+        from_x = real(word(bands, 3 * i - 2))
+        to_x = real(word(bands, 3 * i - 1))
+        number = word(bands, 3 * i)
+        set object i rectangle from first from_x, graph 0 to first to_x, graph 1 behind \
+            fillstyle solid noborder \
+            fillcolor rgb (number eq "0" ? "#E0E0E0" : i % 2 == 1 ? "#FFFFFF" : "#F3F3F3")
+        if (p == 1) {
+            middle = tokens ? sqrt(from_x * to_x) : (from_x + to_x) / 2
+            caption = number ne "0" ? number \
+                : pixels_of(to_x) - pixels_of(from_x) > 100 ? "does not fit" : ""
+            set label caption at first middle, screen top + Y(14) center \
+                font font(13) textcolor rgb colour_text
+        }
+        if (i > 1) {
+            set arrow i from first from_x, graph 0 to first from_x, graph 1 nohead front \
+                linecolor rgb colour_quiet linewidth scale dashtype 3
+        }
+    }
+    if (p == 3) {
+        if (tokens) {
+            eval "set xtics out nomirror (" . ticks . ")"
+        } else {
+            set xtics autofreq format "%g"
+        }
+    } else {
+        set xtics format ""
+        if (tokens) {
+            unset xtics
+        }
+    }
+    if (p == 1) {
+        if (seconds_high > 8 * seconds_low) {
+            set logscale y
+            set yrange [seconds_low / 1.6:seconds_high * 1.6]
+            set ytics format "%g"
+        } else {
+            set yrange [0:seconds_high * 1.15]
+            set ytics autofreq format "%g"
+        }
+        set label "step (seconds)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
+            font font(13) textcolor rgb colour_text
+        plot dots using 1:2 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
+            linecolor rgb colour_step notitle
+    }
+    if (p == 2) {
+        unset logscale y
+        set yrange [0:100]
+        set ytics 25 format "%g"
+        set label "MFU (%)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
+            font font(13) textcolor rgb colour_text
+        plot dots using 1:3 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
+            linecolor rgb colour_mfu notitle
+    }
+    if (p == 3) {
+        set yrange [0:gib_high * 1.25]
+        set ytics autofreq format "%g"
+        set label "peak (GiB)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
+            font font(13) textcolor rgb colour_text
+        set key at graph 0.995, graph 0.98 right top horizontal font tics_font textcolor rgb colour_text \
+            samplen 2
+        plot dots using 1:4 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
+                linecolor rgb colour_device title "device", \
+            dots using 1:5 with lines linewidth scale dashtype 2 linecolor rgb colour_device \
+                title "its limit", \
+            (has_host ? dots : "/dev/null") using 1:6 with linespoints linewidth 2 * scale \
+                pointtype 5 pointsize 0.8 * scale linecolor rgb colour_host \
+                title (has_host ? "host" : "")
+    }
+    unset object
+    unset arrow
+    unset label
+    top = bottom - gap
+}
+unset multiplot
+set output
