@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define AMPLE (UINT64_C(1) << 40)
+#define DRIVER_BOUND (UINT64_C(1) << 26)
 
 /* A case under way. */
 struct setting {
@@ -128,11 +129,16 @@ static enum tdm_status find_plan(struct setting *s, struct tdm_plan_outcome *out
 }
 
 /* Runs steps; the arenas are those of the plan, and touching more is an error. */
-static enum tdm_status run(const struct setting *s, const struct tdm_schedule *schedule,
-                           const struct tdm_backend *backend, const struct tdm_step_data *data,
-                           struct tdm_steps *steps, struct tdm_error *err)
+static enum tdm_status run(const struct setting *s, const struct tdm_backend *backend,
+                           const struct tdm_step_data *data, struct tdm_steps *steps,
+                           struct tdm_plan_outcome *outcome, struct tdm_error *err)
 {
-    enum tdm_status status = tdm_steps_run(schedule, backend, data, s->seed, false, steps, err);
+    enum tdm_status status = tdm_steps_run(s->plan, backend, data, s->seed, false, steps, err);
+    uint64_t planned = outcome->planned_bytes[TDM_DEVICE];
+    outcome->used_bytes = steps->used_bytes;
+    if (status == TDM_OK && steps->used_bytes > planned + DRIVER_BOUND)
+        status = tdm_fail(err, TDM_INTERNAL, "the driver reports %llu bytes, %llu are planned",
+                          (unsigned long long)steps->used_bytes, (unsigned long long)planned);
     for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++)
         if (!isfinite(steps->losses[i]))
             status =
@@ -146,7 +152,7 @@ static enum tdm_status compare(const struct setting *s, const struct tdm_backend
                                struct tdm_error *err)
 {
     struct tdm_steps other;
-    enum tdm_status status = run(s, s->drawn, backend, data, &other, err);
+    enum tdm_status status = tdm_steps_run(s->drawn, backend, data, s->seed, false, &other, err);
     if (status == TDM_OK && !tdm_steps_same(steps, &other))
         status = tdm_fail(err, TDM_INTERNAL, "another nest leaves other bits than the plan");
     tdm_steps_free(&other);
@@ -166,7 +172,7 @@ enum tdm_status tdm_plan_case_run(uint64_t seed, const struct tdm_backend *backe
     if (status == TDM_OK && !tdm_step_data_draw(&data, s.plan, seed))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for weights and tokens");
     if (status == TDM_OK)
-        status = run(&s, s.plan, backend, &data, &steps, err);
+        status = run(&s, backend, &data, &steps, outcome, err);
     bool same_chunks = s.pins.chunk_tokens != 0 && s.plan != NULL &&
                        s.plan->head_tile_tokens == s.drawn->head_tile_tokens;
     outcome->compared = status == TDM_OK && same_chunks && seed % 4 == 0;

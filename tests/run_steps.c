@@ -179,6 +179,9 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
         if (status == TDM_OK)
             status = count_overlapped(program, &arenas, &steps->overlapped, err);
     }
+    uint64_t left;
+    if (status == TDM_OK && backend->used != NULL)
+        status = backend->used(arenas.executor, &steps->used_bytes, &left, err);
     if (status == TDM_OK && !poisoned)
         status = check_arenas(&arenas, planned_bytes, err);
     tdm_walk_free(walk);

@@ -18,6 +18,8 @@ struct tdm_steps {
     size_t count;                 /* elements of all units, which lie one after the other */
     float *values;                /* [TDM_STEPS_MOST][TDM_LEFTS][count] */
     uint64_t overlapped; /* copies of the last step that ran while an op of the compute lane did */
+    uint64_t
+        used_bytes; /* of a device of its own, as its driver reports after the last step; else 0 */
 };
 
 /* Values of one kind after step `step`, counted from 0. */

@@ -29,9 +29,10 @@ int main(void)
         enum tdm_status status = tdm_plan_case_run(seed, backend, &outcome, &err);
         gpu_test_case(&test, status == TDM_OK,
                       "seed %" PRIu64 ": device %" PRIu64 " of %" PRIu64 " B, host %" PRIu64
-                      " of %" PRIu64 " B%s%s%s%s",
+                      " of %" PRIu64 " B; %" PRIu64 " B used%s%s%s%s%s",
                       seed, outcome.planned_bytes[TDM_DEVICE], outcome.limit_bytes[TDM_DEVICE],
                       outcome.planned_bytes[TDM_HOST], outcome.limit_bytes[TDM_HOST],
+                      outcome.used_bytes, outcome.compared ? "; as another nest" : "",
                       status == TDM_OK ? "" : ": ", status == TDM_OK ? "" : err.message,
                       status == TDM_OK ? "" : "; ", status == TDM_OK ? "" : outcome.text);
     }
