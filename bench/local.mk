@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/curves bench/nests bench/packing bench/packing_programs bench/presets bench/scale bench/step
+bench_programs = bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/scale bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 EXTRA_DIST += bench/curves.gp
@@ -33,5 +33,7 @@ bench_packing_programs_SOURCES = bench/packing_programs.c
 bench_packing_programs_LDADD = $(TIDEMARK_LIBS)
 bench_presets_SOURCES = bench/presets.c
 bench_presets_LDADD = $(TIDEMARK_LIBS)
-bench_step_SOURCES = bench/step.c
+bench_step_SOURCES = bench/step.c bench/commands.h
 bench_step_LDADD = $(TIDEMARK_LIBS)
+bench_predictions_SOURCES = bench/predictions.c bench/commands.h
+bench_predictions_LDADD = $(TIDEMARK_LIBS)

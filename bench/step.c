@@ -12,12 +12,12 @@
  * description (h200: 720 TFLOP/s, 650 forward and 600 backward), with all that the schedule computes
  * again: share is floor over measured.
  */
-#include <jansson.h>
+#include "bench/commands.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define MIB 1048576.0
 #define GRADIENTS "--optimizer none --memory 40G --host-memory 100G --set dtypes.gradients=bf16"
@@ -57,23 +57,6 @@ struct options {
     unsigned steps;
 };
 
-/* Runs a command and returns its standard output as JSON, or NULL; *status is its exit status. */
-static json_t *command(const char *line, int *status)
-{
-    FILE *pipe = popen(line, "r");
-    if (pipe == NULL)
-        return NULL;
-    json_t *root = json_loadf(pipe, 0, NULL);
-    int ended = pclose(pipe);
-    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
-    return root;
-}
-
-static double number(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
-}
-
 /* Is it arithmetic that the floor counts? */
 static bool is_in_floor(const char *kind)
 {
@@ -89,13 +72,13 @@ static void print_kinds(const json_t *times, double step_seconds)
            "share");
     json_array_foreach(times, i, time)
     {
-        double measured = number(time, "measured_seconds");
+        double measured = tdm_bench_number(time, "measured_seconds");
         if (measured < 0.002 * step_seconds)
             continue;
         printf("    %-10s%-22s%10.0f%10.1fms%10.1fms%7.1f%%\n",
                json_string_value(json_object_get(time, "phase")),
-               json_string_value(json_object_get(time, "kind")), number(time, "ops"),
-               1e3 * number(time, "predicted_seconds"), 1e3 * measured,
+               json_string_value(json_object_get(time, "kind")), tdm_bench_number(time, "ops"),
+               1e3 * tdm_bench_number(time, "predicted_seconds"), 1e3 * measured,
                100.0 * measured / step_seconds);
     }
 }
@@ -106,18 +89,20 @@ static void print_row(const struct row *row, const json_t *report)
     const json_t *predicted = json_object_get(program, "predicted");
     const json_t *measured = json_object_get(program, "measured");
     const json_t *times = json_object_get(program, "times");
-    double floor_seconds = 0.0, seconds = number(measured, "step_seconds");
+    double floor_seconds = 0.0, seconds = tdm_bench_number(measured, "step_seconds");
     size_t i;
     json_t *time;
     json_array_foreach(times, i, time)
     {
         if (is_in_floor(json_string_value(json_object_get(time, "kind"))))
-            floor_seconds += number(time, "predicted_seconds");
+            floor_seconds += tdm_bench_number(time, "predicted_seconds");
     }
     printf("%-8s%-44s%10.0f%10.0f%10.0f%10.2f%10.2f%10.2f%7.1f%%\n", row->context, row->what,
-           number(predicted, "peak_bytes") / MIB, number(measured, "peak_bytes") / MIB,
-           number(predicted, "host_peak_bytes") / MIB, number(predicted, "step_seconds"), seconds,
-           floor_seconds, 100.0 * floor_seconds / seconds);
+           tdm_bench_number(predicted, "peak_bytes") / MIB,
+           tdm_bench_number(measured, "peak_bytes") / MIB,
+           tdm_bench_number(predicted, "host_peak_bytes") / MIB,
+           tdm_bench_number(predicted, "step_seconds"), seconds, floor_seconds,
+           100.0 * floor_seconds / seconds);
     print_kinds(times, seconds);
     fflush(stdout);
 }
@@ -131,13 +116,13 @@ static bool measure(const struct options *options, size_t i)
     snprintf(line, sizeof(line),
              "tidemark plan %s --context %s --machine %s %s -o '%s/%zu.json' --force --json",
              options->model, row->context, options->machine, row->plan, options->folder, i);
-    json_decref(command(line, &status));
+    json_decref(tdm_bench_command(line, &status));
     if (status == 0) {
         snprintf(
             line, sizeof(line),
             "tidemark run '%s/%zu.json' --backend %s --steps %u --trace '%s/%zu.db' --trace-ops all --force --json",
             options->folder, i, options->backend, options->steps, options->folder, i);
-        json_decref(command(line, &status));
+        json_decref(tdm_bench_command(line, &status));
     }
     if (status != 0) {
         printf("%-8s%-44s failed: exit status %d\n", row->context, row->what, status);
@@ -145,7 +130,7 @@ static bool measure(const struct options *options, size_t i)
     }
     snprintf(line, sizeof(line), "tidemark report '%s/%zu.db' --step %u --json", options->folder, i,
              options->steps);
-    json_t *report = command(line, &status);
+    json_t *report = tdm_bench_command(line, &status);
     if (report != NULL)
         print_row(row, report);
     json_decref(report);
