@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tidemark report`: predicted against measured, from a trace: memory by category at the peak, time
- * by phase and op kind, stalls by lane. Everything is read before the first line is printed.
+ * by phase and op kind, by kind alone, stalls by lane. Everything is read before the first line is printed.
  */
 #include "planner/cmd.h"
 
 #include "base/units.h"
+#include "planner/kind_times.h"
 #include "traces/reader.h"
 
 #include <getopt.h>
@@ -404,6 +405,31 @@ static void print_times(const struct program_report *report)
     }
 }
 
+/* A wrong rate shows at the top: what it takes off the step, or adds. */
+static void print_kinds(const struct program_report *report)
+{
+    struct tdm_kind_time kinds[TDM_OP_KINDS];
+    char text[2][TDM_FORMAT_SIZE], error[TDM_FORMAT_SIZE];
+    size_t count = tdm_kind_times(report->times, report->time_count, kinds);
+    double step = step_seconds(report);
+    if (count == 0)
+        return;
+    printf("\n%-32s  %9s  %10s  %10s  %8s  %8s\n", "by kind, most seconds off first", "ops",
+           "predicted", "measured", "ratio", "of step");
+    for (size_t i = 0; i < count; i++) {
+        double off = kinds[i].predicted_seconds - kinds[i].measured_seconds;
+        double ratio = tdm_kind_ratio(&kinds[i]);
+        printf("%-32s  %9" PRIu64 "  %10s  %10s  ", tdm_op_kind_name(kinds[i].kind), kinds[i].ops,
+               show_seconds(kinds[i].predicted_seconds, text[0]),
+               show_seconds(kinds[i].measured_seconds, text[1]));
+        if (isnan(ratio))
+            printf("%8s  ", "-");
+        else
+            printf("%8.3f  ", ratio);
+        printf("%8s\n", show_error(step > 0 ? off / step : NAN, error));
+    }
+}
+
 static void print_lanes(const struct program_report *report)
 {
     char text[4][TDM_FORMAT_SIZE];
@@ -430,6 +456,7 @@ static void print_program(const struct report *report, const struct program_repo
         printf("\nno op of %s was timed\n",
                report->step == TDM_TRACE_EVERY_STEP ? "these steps" : "this step");
     print_times(program);
+    print_kinds(program);
     print_lanes(program);
 }
 
@@ -545,6 +572,21 @@ static json_t *json_times(const struct program_report *report)
     return array;
 }
 
+static json_t *json_kinds(const struct program_report *report)
+{
+    struct tdm_kind_time kinds[TDM_OP_KINDS];
+    size_t count = tdm_kind_times(report->times, report->time_count, kinds);
+    json_t *array = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(array, json_pack("{s:s, s:I, s:f, s:f, s:o}", "kind",
+                                               tdm_op_kind_name(kinds[i].kind), "ops",
+                                               (json_int_t)kinds[i].ops, "predicted_seconds",
+                                               kinds[i].predicted_seconds, "measured_seconds",
+                                               kinds[i].measured_seconds, "ratio",
+                                               json_seconds(tdm_kind_ratio(&kinds[i]))));
+    return array;
+}
+
 static json_t *json_lanes(const struct program_report *report)
 {
     json_t *array = json_array();
@@ -594,6 +636,7 @@ static json_t *json_program(const struct program_report *report)
     json_object_set_new(object, "predicted", json_predicted(report));
     json_object_set_new(object, "measured", json_measured(report));
     json_object_set_new(object, "times", json_times(report));
+    json_object_set_new(object, "kinds", json_kinds(report));
     json_object_set_new(object, "lanes", json_lanes(report));
     return object;
 }
@@ -689,15 +732,17 @@ const struct tdm_command tdm_cmd_report = {
     .name = "report",
     .usage = "report TRACE [--step N] [--json]",
     .summary = "predicted against measured: memory at the peak, time by op kind, stalls",
-    .help = "  --step N   report this step only; else all: the highest peak, mean times\n"
-            "  --json     one JSON object on stdout\n"
-            "\n"
-            "TRACE is what `tidemark run --trace FILE` wrote. `live` are the bytes of live\n"
-            "buffers, `used` those that the driver or the system reports. The error says by how\n"
-            "much the prediction is too large. A lane is stalled while it is idle before its last\n"
-            "op ends.\n"
-            "\n"
-            "Example:\n"
-            "  tidemark report demo/run.db --step 100\n",
+    .help =
+        "  --step N   report this step only; else all: the highest peak, mean times\n"
+        "  --json     one JSON object on stdout\n"
+        "\n"
+        "TRACE is what `tidemark run --trace FILE` wrote. `live` are the bytes of live\n"
+        "buffers, `used` those that the driver or the system reports. The error says by how\n"
+        "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
+        "stalled while it is idle before its last op ends. A wrong rate shows at the top of the\n"
+        "op kinds; tidemark calibrate --from TRACE corrects it.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark report demo/run.db --step 100\n",
     .run = run,
 };

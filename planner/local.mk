@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 	planner/objective.c planner/objective.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
+	planner/kind_times.c planner/kind_times.h \
 	planner/machine_table.c planner/machine_table.h \
 	planner/rate_fit.c planner/rate_fit.h \
 	planner/recipes.c planner/recipes.h \
