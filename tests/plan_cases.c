@@ -29,8 +29,15 @@ static void draw_rates(struct tdm_dice *dice, struct tdm_machine *machine)
 {
     machine->launch_seconds = 1e-9;
     machine->copy_seconds = 1e-9;
-    for (int rate = 0; rate < TDM_RATES; rate++)
-        machine->rate[rate] *= pow(10, (double)tdm_dice_roll(dice, 0, 300) / 100 - 1.5);
+    for (int rate = 0; rate < TDM_RATES; rate++) {
+        struct tdm_rate_table *table = &machine->table[rate];
+        double factor = pow(10, (double)tdm_dice_roll(dice, 0, 300) / 100 - 1.5);
+        if (tdm_rate_is_share((enum tdm_rate)rate))
+            continue;
+        machine->rate[rate] *= factor;
+        for (uint32_t i = 0; i < table->count; i++)
+            table->rate[i] *= factor;
+    }
     double one_way = fmin(machine->rate[TDM_RATE_H2D], machine->rate[TDM_RATE_D2H]);
     machine->rate[TDM_RATE_BOTH_WAYS] = one_way * (1 + (double)tdm_dice_roll(dice, 0, 100) / 100);
 }
