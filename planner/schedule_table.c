@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "base/units.h"
+#include "planner/nest_text.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
 #include "schedule/learning_rate.h"
@@ -84,7 +85,47 @@ static uint32_t chunk_count(const struct tdm_schedule *schedule)
     return (uint32_t)count;
 }
 
-/* All groups have the same settings here; the first speaks for them. */
+static bool store_the_same(const struct tdm_group *a, const struct tdm_group *b)
+{
+    return a->input_place == b->input_place && a->kept == b->kept &&
+           a->kept_from_chunk == b->kept_from_chunk && a->kept_place == b->kept_place &&
+           a->held == b->held && a->held_from_chunk == b->held_from_chunk &&
+           a->held_place == b->held_place && a->kv == b->kv && a->kv_place == b->kv_place &&
+           a->kv_gradients_place == b->kv_gradients_place;
+}
+
+/* Do all groups store the same, so that the first speaks for them? */
+static bool groups_are_alike(const struct tdm_schedule *schedule)
+{
+    for (uint32_t i = 1; i < schedule->group_count; i++)
+        if (!store_the_same(&schedule->groups[i], &schedule->groups[0]))
+            return false;
+    return true;
+}
+
+/* What groups store that are not alike: how much of all, and where. */
+static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
+{
+    char text[TDM_NEST_TEXT];
+    uint32_t inputs[TDM_PLACES] = {0}, kv[TDM_PLACES] = {0}, gradients = 0;
+    for (uint32_t i = 0; i < schedule->group_count; i++) {
+        const struct tdm_group *group = &schedule->groups[i];
+        inputs[group->input_place] += i > 0; /* the first one's are the tokens */
+        kv[group->kv_place] += group->kv == TDM_KV_KEEP ? group->layers : 0;
+        gradients += group->kv_gradients_place == TDM_HOST ? group->layers : 0;
+    }
+    fprintf(out, ROW "%u on the device, %u on the host\n", "group inputs", inputs[TDM_DEVICE],
+            inputs[TDM_HOST]);
+    fprintf(out, ROW "%s\n", "kept", tdm_nest_kept(schedule, text));
+    fprintf(out, ROW "%s\n", "held", tdm_nest_held(schedule, text));
+    if (kv[TDM_DEVICE] > 0 || kv[TDM_HOST] > 0)
+        fprintf(out, ROW "of %u layers kept on the device, of %u on the host\n", "K and V",
+                kv[TDM_DEVICE], kv[TDM_HOST]);
+    if (gradients > 0)
+        fprintf(out, ROW "of %u layers on the host, between the chunks that add to them\n",
+                "their gradients", gradients);
+}
+
 /* What a set has beside the attention outputs. */
 static void print_set(FILE *out, const char *title, enum tdm_set set)
 {
@@ -96,6 +137,10 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
 {
     if (schedule->pass == TDM_EVALUATE) /* stores nothing */
         return;
+    if (!groups_are_alike(schedule)) {
+        print_mixed_stores(out, schedule);
+        return;
+    }
     const struct tdm_group *group = &schedule->groups[0];
     uint32_t chunks = chunk_count(schedule);
     uint32_t from = group->kept_from_chunk;
