@@ -33,7 +33,7 @@ static const struct row rows[] = {
     {"qwen2.5-0.5b", "8K", "chunk-major, chunks of 2K", CHUNKS GRADIENTS " --set chunk=2K"},
     {"qwen2.5-0.5b", "16K", "uneven groups, adamw",
      " --set order=layer-major --set groups=8,6,5,3,2 --set chunk=4K"},
-    {"qwen2.5-0.5b", "16K", "chunk-major, states on the host", CHUNKS HOST},
+    {"qwen2.5-0.5b", "16K", "chunk-major, states on the host", CHUNKS HOST " --set chunk=4K"},
     {"qwen2.5-0.5b", "32K", "groups of 1, adamw", ONE " --set chunk=4K"},
     {"qwen2.5-0.5b", "32K", "uneven groups, states on the host",
      " --set order=layer-major --set groups=8,6,5,3,2" HOST},

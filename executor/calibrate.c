@@ -25,20 +25,25 @@
 #define KEYS(count) ((uint64_t)(count) << 10)
 
 /* The first of a model is the one with the shortest ops. The model whose heads are wide comes first: what
- * the driver takes is read then. 4K chunks over 64K keys are the common case and run longest. */
+ * the driver takes is read then. Cards slow down as they get hot, and more so the more of the time goes
+ * into products: one step is mostly products and runs longest, others are half attention. */
 static const struct tdm_calibration_shape cuda_wide[] = {
     {"qwen2.5-7b", 2, 38016, KEYS(8), 256, 0},
-    {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(1), 0},
-    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(4), 3},
-    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(16), 1},
-    {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(32), 0},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(16), 8},
+    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(4), 4},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(4), 2},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(1), 1},
+    {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(16), 2},
+    {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(32), 1},
 };
 static const struct tdm_calibration_shape cuda_narrow[] = {
-    {"qwen2.5-0.5b", 3, 38016, KEYS(8), 256, 0},
-    {"qwen2.5-0.5b", 3, 38016, KEYS(32), KEYS(1), 0},
-    {"qwen2.5-0.5b", 3, 38016, KEYS(64), KEYS(4), 1},
-    {"qwen2.5-0.5b", 3, 38016, KEYS(64), KEYS(16), 1},
-    {"qwen2.5-0.5b", 3, 38016, KEYS(32), KEYS(32), 0},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(8), 256, 0},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(16), 2},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(64), KEYS(4), 2},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(4), 1},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(32), KEYS(1), 1},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(64), KEYS(16), 1},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(32), KEYS(32), 0.5},
 };
 static const struct tdm_calibration_shape cpu_small[] = {
     {"byte-1m", 4, 256, 512, 64, 0},
@@ -191,6 +196,7 @@ static void complete_attention(struct tdm_rate_table tables[TDM_RATES], bool kno
         if (known[pairs[i][0]] || !known[pairs[i][1]])
             continue;
         tables[pairs[i][0]] = tables[pairs[i][1]];
+        tables[pairs[i][0]].of = pairs[i][0];
         known[pairs[i][0]] = true;
         known[pairs[i][1]] = false;
     }
@@ -212,6 +218,7 @@ static void set_notes(const struct tdm_calibration *calibration, json_t *descrip
     char early[TDM_FORMAT_SIZE], late[TDM_FORMAT_SIZE], time[TDM_FORMAT_SIZE];
     json_t *notes = json_array();
     note(notes, "rates are those of ops in steps of short models, by the times of the ops");
+    note(notes, "of each step the later half of its repetitions counts");
     note(notes, "the step that ran longest took %s at first and %s at last, after %s",
          tdm_format_seconds(calibration->early_seconds, early),
          tdm_format_seconds(calibration->late_seconds, late),

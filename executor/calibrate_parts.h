@@ -11,7 +11,7 @@ struct tdm_calibration_shape {
     const char *model;
     uint32_t layers, vocabulary;
     uint64_t context, chunk_tokens;
-    double seconds; /* to run it for, and at least two steps */
+    double seconds; /* to run it for, at least two steps; the later half counts */
 };
 
 struct tdm_calibration {

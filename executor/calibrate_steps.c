@@ -184,9 +184,9 @@ static enum tdm_status measure_program(struct session *s, uint32_t number, struc
         status = compare_untimed(s, program, err);
     for (uint32_t steps = 0; status == TDM_OK && (steps == 0 || total < shape->seconds); steps++) {
         status = run_step(s, program, true, &seconds, err);
-        if (status == TDM_OK)
-            status = tdm_program_emit(program, note_op, s, err);
         total += seconds;
+        if (status == TDM_OK && total >= shape->seconds / 2) /* by then it is hot */
+            status = tdm_program_emit(program, note_op, s, err);
         second = steps == 0 ? seconds : second;
     }
     if (total > s->calibration->longest_seconds) {

@@ -32,7 +32,7 @@ static const struct kind kinds[TDM_RATES] = {
     RATE(TDM_RATE_PRODUCT_GRAD_INPUT, "product_grad_input_flops_per_second", TDM_RATE_PRODUCT,
          "FLOPs"),
     RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT, "product_grad_weight_flops_per_second", TDM_RATE_PRODUCT,
-         "FLOPs"),
+         "FLOPs a token"),
     RATE(TDM_RATE_HEAD, "head_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
     SHARE(TDM_RATE_ATTENTION_FORWARD_SHARE, "attention_forward_share",
           TDM_RATE_ATTENTION_FORWARD_SHARE),
@@ -46,12 +46,15 @@ static const struct kind kinds[TDM_RATES] = {
           TDM_RATE_ATTENTION_FORWARD_SHARE),
     SHARE(TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE, "narrow_attention_backward_share",
           TDM_RATE_ATTENTION_BACKWARD_SHARE),
+    SHARE(TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE, "product_grad_weight_share",
+          TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE),
+    SHARE(TDM_RATE_NORM_GRAD_SHARE, "norm_grad_share", TDM_RATE_NORM_GRAD_SHARE),
     RATE(TDM_RATE_ZERO, "zero_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_EMBED, "embed_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_SORT_TOKENS, "sort_tokens_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_EMBED_GRAD, "embed_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_NORM, "norm_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
-    RATE(TDM_RATE_NORM_GRAD, "norm_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
+    RATE(TDM_RATE_NORM_GRAD, "norm_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes a token"),
     RATE(TDM_RATE_ROPE, "rope_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_ROPE_GRAD, "rope_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_KV_WRITE, "kv_write_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
@@ -167,7 +170,7 @@ static void read_rate(struct tdm_json_reader *reader, enum tdm_rate rate,
                       struct tdm_rate_table *table)
 {
     const char *key = kinds[rate].key;
-    *table = (struct tdm_rate_table){0};
+    *table = (struct tdm_rate_table){.of = rate};
     if (json_is_array(json_object_get(reader->object, key)))
         read_points(reader, rate, table);
     else if (kinds[rate].share)

@@ -28,9 +28,9 @@ enum tdm_rate {
     TDM_RATE_BOTH_WAYS, /* h2d and d2h at once, bytes of both together */
     TDM_RATES_REQUIRED,
     TDM_RATE_PRODUCT_GRAD_INPUT = TDM_RATES_REQUIRED,
-    TDM_RATE_PRODUCT_GRAD_WEIGHT,
-    TDM_RATE_HEAD, /* LM head and loss */
-    /* Of the attention's rate, what chunks of so many tokens reach. */
+    TDM_RATE_PRODUCT_GRAD_WEIGHT, /* by FLOPs a token */
+    TDM_RATE_HEAD,                /* LM head and loss */
+    /* Of another rate, what chunks of so many tokens reach. */
     TDM_RATE_ATTENTION_FORWARD_SHARE,
     TDM_RATE_ATTENTION_BACKWARD_SHARE,
     /* Heads of at most TDM_NARROW_HEAD_DIM elements. */
@@ -38,13 +38,15 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD,
     TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
+    TDM_RATE_NORM_GRAD_SHARE,
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,
     TDM_RATE_SORT_TOKENS,
     TDM_RATE_EMBED_GRAD,
     TDM_RATE_NORM,
-    TDM_RATE_NORM_GRAD,
+    TDM_RATE_NORM_GRAD, /* by bytes a token */
     TDM_RATE_ROPE,
     TDM_RATE_ROPE_GRAD,
     TDM_RATE_KV_WRITE,
@@ -60,6 +62,8 @@ enum tdm_rate {
 #define TDM_RATE_POINTS 32u
 
 struct tdm_rate_table {
+    enum tdm_rate
+        of; /* whose rates and sizes they are: of the one that it stands for, or a substitute */
     uint32_t count;
     double size[TDM_RATE_POINTS]; /* rising */
     double rate[TDM_RATE_POINTS];
@@ -80,7 +84,7 @@ void tdm_rate_add(struct tdm_rate_table *table, double size, double rate);
 const char *tdm_rate_key(enum tdm_rate rate);
 /* The rate that stands for it where it is not described; itself if none does. */
 enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
-/* What its sizes are: "FLOPs", "keys", "bytes", "tokens"; NULL: it has none, it is a number. */
+/* What its sizes are: "FLOPs", "keys", "tokens"; NULL: it has none, it is a number. */
 const char *tdm_rate_size_name(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);

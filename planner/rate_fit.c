@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rates and shares of attention follow from each other; they settle after three or four turns. */
+/* Rates and shares follow from each other; they settle after three or four turns. */
 #define TURNS 8
 
 struct sample {
     enum tdm_rate rate;
     double size, tokens, work, seconds;
+    double keys;   /* of attention */
     double bytes;  /* of its operands, where it has FLOPs */
     double sort;   /* by which it is sorted: size, or tokens */
     double factor; /* by which its work counts */
@@ -62,10 +63,11 @@ enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *
         fit->capacity = capacity;
     }
     fit->samples[fit->count++] = (struct sample){.rate = tdm_op_rate(op),
-                                                 .size = tdm_op_size(op),
+                                                 .size = tdm_op_size(op, tdm_op_rate(op)),
                                                  .tokens = (double)op->tokens,
                                                  .work = tdm_op_work(op),
                                                  .seconds = seconds,
+                                                 .keys = op->keys,
                                                  .bytes = op->flops > 0 ? (double)op->bytes : 0};
     return TDM_OK;
 }
@@ -142,7 +144,7 @@ static void fit_points(const struct tdm_rate_fit *fit, struct sample *samples, s
             into->weight += last->weight;
         }
     }
-    *table = (struct tdm_rate_table){0};
+    *table = (struct tdm_rate_table){.of = table->of};
     for (uint32_t i = 0; i < part_count; i++)
         tdm_rate_add(table, size_of(&parts[i]), parts[i].work / parts[i].seconds);
 }
@@ -183,9 +185,9 @@ static void normalise(const struct sample *samples, size_t count, struct tdm_rat
  * the nearest size that was measured. */
 static void keep_old_points(const struct tdm_rate_table *old, struct tdm_rate_table *table)
 {
-    struct tdm_rate_table merged = {0};
+    struct tdm_rate_table merged = {.of = table->of};
     uint32_t i = 0, k = 0;
-    if (old->count < 2) /* one number for all sizes, and it was wrong */
+    if (old->count < 2 || old->of != table->of) /* one number for all sizes, or for another kind */
         return;
     while (i < old->count || k < table->count) {
         if (k == table->count || (i < old->count && old->size[i] < table->size[k])) {
@@ -224,12 +226,14 @@ static void fit_rate(const struct tdm_rate_fit *fit, struct sample *samples, siz
     enum tdm_rate rate = samples[0].rate, share = tdm_rate_share(rate);
     struct tdm_rate_table old = tables[rate], none = {0};
     bool by_share = corrected && share != TDM_RATES;
+    tables[rate].of = rate;
     sort_samples(samples, count, false, by_share ? &tables[share] : &none);
     fit_points(fit, samples, count, &tables[rate]);
     known[rate] = true;
     if (corrected) {
         keep_old_points(&old, &tables[rate]);
     } else if (share != TDM_RATES) {
+        tables[share].of = share;
         fit_share(fit, samples, count, &tables[rate], &tables[share]);
         known[share] = true;
     }
@@ -266,8 +270,10 @@ double tdm_rate_fit_least_seconds(struct tdm_rate_fit *fit)
 /* As tdm_op_seconds() has it. */
 static double predict(const struct sample *sample, const struct tdm_machine *machine)
 {
+    const struct tdm_rate_table *table = &machine->table[sample->rate];
     enum tdm_rate share = tdm_rate_share(sample->rate);
-    double rate = tdm_rate_at(&machine->table[sample->rate], sample->size);
+    bool own = table->of == sample->rate || sample->keys > 0;
+    double rate = tdm_rate_at(table, own ? sample->size : sample->work);
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], sample->tokens);
     double seconds = sample->work / rate;

@@ -4,7 +4,7 @@
  *
  * Ops that run at the same rate (cost.h) are sorted by size and cut where the size doubles; each part gives
  * one point of the rate's table: its work over its seconds, without the slowest and the fastest
- * eighth. Attention has a table by keys and a share by tokens, which are fitted by turns.
+ * eighth. Where there is a share by tokens, rate and share are fitted by turns.
  */
 #ifndef TDM_PLANNER_RATE_FIT_H
 #define TDM_PLANNER_RATE_FIT_H

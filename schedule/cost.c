@@ -135,21 +135,27 @@ enum tdm_rate tdm_rate_share(enum tdm_rate rate)
         return TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE;
     case TDM_RATE_NARROW_ATTENTION_BACKWARD:
         return TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE;
+    case TDM_RATE_PRODUCT_GRAD_WEIGHT:
+        return TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE;
+    case TDM_RATE_NORM_GRAD:
+        return TDM_RATE_NORM_GRAD_SHARE;
     default:
         return TDM_RATES;
     }
 }
 
-double tdm_op_size(const struct tdm_op *op)
-{
-    if (op->keys > 0)
-        return op->keys;
-    return (double)(op->flops > 0 ? op->flops : op->bytes);
-}
-
 double tdm_op_work(const struct tdm_op *op)
 {
     return (double)(op->flops > 0 ? op->flops : op->bytes);
+}
+
+double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate)
+{
+    double work = tdm_op_work(op);
+    if (op->keys > 0)
+        return op->keys;
+    /* where tokens count by themselves time must not fall with either of the two */
+    return tdm_rate_share(rate) == TDM_RATES ? work : work / (double)op->tokens;
 }
 
 static double copy_seconds(const struct tdm_machine *machine, const struct tdm_op *op,
@@ -167,7 +173,8 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     if (op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE)
         return copy_seconds(machine, op, both_ways);
     enum tdm_rate kind = tdm_op_rate(op), share = tdm_rate_share(kind);
-    double rate = tdm_rate_at(&machine->table[kind], tdm_op_size(op));
+    const struct tdm_rate_table *table = &machine->table[kind];
+    double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], (double)op->tokens);
     double seconds = tdm_op_work(op) / rate;

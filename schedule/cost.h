@@ -14,15 +14,15 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op);
  * of it where the pass is `evaluate`; recompute is not counted. */
 double tdm_model_flops(const struct tdm_schedule *schedule);
 
-/* The rate that an op of the compute lane runs at; and, where that is attention, the share of it that
- * follows from op->tokens, else TDM_RATES. */
+/* The rate that an op of the compute lane runs at; and the share of that rate which follows from
+ * op->tokens, or TDM_RATES if it does not. */
 enum tdm_rate tdm_op_rate(const struct tdm_op *op);
 enum tdm_rate tdm_rate_share(enum tdm_rate rate);
 
-/* What its rate is looked up by: FLOPs of products, keys of attention, bytes of what has no FLOPs; and what
- * the rate counts: FLOPs, or bytes. */
-double tdm_op_size(const struct tdm_op *op);
+/* What a rate counts of an op: FLOPs, or bytes where it has none; and what it is looked up by: the keys of
+ * attention, else FLOPs or bytes, a token where there is a share by tokens. */
 double tdm_op_work(const struct tdm_op *op);
+double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate);
 
 /* Predicted seconds of one op on a machine, alone on its lane: it does not fall with the op's work.
  * `both_ways`: the opposite copy lane is busy. */

@@ -205,6 +205,8 @@ static void test_described_tables(void **state)
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 7e14);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_PRODUCT], 1e9) == 1e14);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_PRODUCT_GRAD_WEIGHT], 1e9) == 1e14);
+    assert_int_equal(machine->table[TDM_RATE_PRODUCT_GRAD_WEIGHT].of, TDM_RATE_PRODUCT);
+    assert_int_equal(machine->table[TDM_RATE_HEAD].of, TDM_RATE_HEAD);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_HEAD], 1e9) == 5e14);
     assert_true(machine->rate[TDM_RATE_OPTIMIZER] == machine->rate[TDM_RATE_ELEMENTWISE]);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_FORWARD_SHARE], 256) == 0.5);

@@ -19,7 +19,8 @@ static const char description[] =
     " \"device_bytes\": 100000000000, \"host_bytes\": 100000000000, \"launch_seconds\": 0,"
     " \"copy_seconds\": 1e-6, \"peak_flops_per_second\": 1e15, \"rates\": {"
     " \"product_flops_per_second\": [[1e6, 1e12], [1e8, 2e13], [1e10, 3e14], [1e12, 7e14]],"
-    " \"product_grad_weight_flops_per_second\": [[1e6, 5e11], [1e12, 6e14]],"
+    " \"product_grad_weight_flops_per_second\": [[1e5, 1e14], [1e6, 3e14], [1e7, 6e14]],"
+    " \"product_grad_weight_share\": [[128, 0.3], [512, 1], [2048, 1.3]],"
     " \"attention_forward_flops_per_second\": [[64, 1e14], [1024, 3e14], [4096, 5e14]],"
     " \"attention_backward_flops_per_second\": [[64, 5e13], [4096, 4e14]],"
     " \"attention_forward_share\": [[128, 0.4], [512, 1], [2048, 1.2]],"
@@ -62,14 +63,14 @@ struct measuring {
     uint64_t ops;
 };
 
-/* Every ninth op is disturbed. */
+/* Every 17th op is disturbed. */
 static enum tdm_status measure(void *self, const struct tdm_item *item, struct tdm_error *err)
 {
     struct measuring *m = self;
     if (item->kind != TDM_RUN)
         return TDM_OK;
     double seconds = tdm_op_seconds(m->machine, item->op, false);
-    if (m->ops++ % 9 == 4)
+    if (m->ops++ % 17 == 4)
         seconds *= 3;
     return tdm_rate_fit_add(m->fit, item->op, seconds + m->overhead, err);
 }
@@ -97,7 +98,7 @@ static void test_rates_come_back(void **state)
     note_program(&m, 4096, 2048);
     tdm_rate_fit_set_overhead(m.fit, m.overhead);
     for (unsigned i = 0; i < TDM_RATES; i++)
-        fitted->table[i] = (struct tdm_rate_table){.count = 1, .rate = {1}};
+        fitted->table[i] = (struct tdm_rate_table){.of = (enum tdm_rate)i, .count = 1, .rate = {1}};
     tdm_rate_fit_tables(m.fit, false, fitted->table, known);
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (known[i])
