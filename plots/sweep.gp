@@ -16,8 +16,10 @@
 #
 # Data: dots has x, seconds, MFU in percent, and GiB of peak and limit of device and of host.
 
+# More nests have numbers above their bands, and no names.
+named = nests > 24 ? 24 : nests
 legend_columns = 2
-legend_rows = (nests + legend_columns - 1) / legend_columns
+legend_rows = (named + legend_columns - 1) / legend_columns
 panels_bottom = Y(96 + 24 * legend_rows)
 panels_top = 1 - Y(136)
 gap = Y(22)
@@ -47,7 +49,7 @@ set label title at screen left_edge, 1 - Y(36) left font font(19) textcolor rgb 
 set label subtitle at screen left_edge, 1 - Y(68) left font font(12.5) textcolor rgb colour_quiet
 set label x_title center at screen (left_edge + right_edge) / 2, panels_bottom - Y(54) \
     font font(13) textcolor rgb colour_text
-do for [i = 1:nests] {
+do for [i = 1:named] {
     column = (i - 1) / legend_rows
     row = (i - 1) % legend_rows
     set label value(sprintf("nest_%d", i)) left font font(12) textcolor rgb colour_text \

@@ -6,6 +6,7 @@
 #include "models/model.h"
 #include "planner/simulate.h"
 #include "plots/plot.h"
+#include "plots/sweep_plot.h"
 #include "traces/trace.h"
 
 #include <setjmp.h>
@@ -550,6 +551,44 @@ static void test_draw(void **state)
     tdm_plot_free(plot);
 }
 
+/* A point, a machine where nothing fits at the begin, more nests than a legend is meant for. */
+static void test_draw_sweep(void **state)
+{
+    (void)state;
+    if (system("gnuplot --version >/dev/null 2>&1") != 0)
+        skip();
+    static const size_t counts[] = {1, 2, 200};
+    struct tdm_error err = {0};
+    struct tdm_sweep_dot dots[200] = {0};
+    char path[768];
+    char text[4096] = {0};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        for (int tokens = 0; tokens < 2; tokens++) {
+            struct tdm_sweep_plot plot = {.title = "a model's title",
+                                          .subtitle = "where",
+                                          .x_title = "x",
+                                          .tokens = tokens == 1,
+                                          .count = counts[i],
+                                          .dots = dots};
+            const struct tdm_picture picture = {in_folder("sweep.svg", path), true, 1600, 1000};
+            for (size_t n = 0; n < counts[i]; n++) {
+                struct tdm_sweep_dot *dot = &dots[n];
+                *dot = (struct tdm_sweep_dot){.x = tokens ? 1000.0 + 500.0 * (double)n : (double)n,
+                                              .fits = counts[i] == 1 || (n > 0 && n % 7 != 3),
+                                              .step_seconds = 0.5 + (double)n,
+                                              .mfu = 0.5,
+                                              .peak_bytes = {(n + 1) << 30, n << 29},
+                                              .limit_bytes = {UINT64_C(60) << 30, 0}};
+                snprintf(dot->nest, sizeof(dot->nest), "nest '%zu'", n / 3);
+            }
+            if (tdm_sweep_plot_draw(&plot, &picture, &err) != TDM_OK)
+                fail_msg("%zu points: %s", counts[i], err.message);
+            assert_nothing_left();
+            assert_true(read_begin(path, (unsigned char *)text, sizeof(text) - 1) > 2000);
+            assert_contains(text, "<svg");
+        }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -713,6 +752,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read_trace, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_read_neither, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_draw, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(test_draw_sweep, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_refused, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_gnuplot_fails, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_unwritable, setup_folder, teardown_folder),
