@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -364,8 +365,8 @@ static void print_answer(FILE *out, const struct arguments *a,
         fprintf(out, "longest context    %s tokens (%s)", tdm_format_tokens(tokens, text),
                 tdm_format_digits(tokens, digits));
     else if (a->objective == TDM_OBJECTIVE_MEMORY)
-        fprintf(out, "least memory       %s (%s B)", tdm_format_bytes(bytes, text),
-                tdm_format_digits(bytes, digits));
+        fprintf(out, "least memory       %s (--memory %" PRIu64 "M)", tdm_format_bytes(bytes, text),
+                bytes >> 20);
     else
         return;
     if (a->step_seconds > 0)

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The longest context, the least memory: bisection over plans. */
+/* The longest context, the least memory: plans at sizes that close in on them. */
 #include "planner/objective.h"
 
+#include "base/size.h"
 #include "base/units.h"
 
+#include <math.h>
 #include <string.h>
 
 #define CONTEXT_STEP UINT64_C(1024)
-/* Least memory for a limit of time is found to within this, or one part in MEMORY_PARTS. */
-#define MEMORY_STEP (UINT64_C(16) << 20)
-#define MEMORY_PARTS 512u
-/* Where a search does not find what the least was proved with, it gets more: one part in 1024, 512, ... */
-#define MARGINS 7u
+/* Answers are found to within this, or one part in PARTS. */
+#define MIB (UINT64_C(1) << 20)
+#define MEMORY_STEP (16 * MIB)
+#define PARTS 512u
+/* The first step beyond what is known to be good: one part in so many; then it doubles. */
+#define STRIDE 16u
 
 static const char *const names[TDM_OBJECTIVES] = {"time", "memory", "context"};
 
@@ -90,81 +93,113 @@ struct contexts {
     struct tdm_request request; /* its context varies */
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* of the longest context that was good */
-    bool quick;                        /* ask for memory alone, which is faster than a search */
-    uint64_t unit;                     /* tokens that `low` and `high` count */
+    uint64_t unit;                     /* tokens that are counted */
+    uint64_t most;                     /* units that may be asked for */
 };
 
-/* Is a context good? By a search it stays in `found`. */
+/* Does a context fit by the least memory of recipes? That is asked faster than a search, and never too
+ * much. */
+static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
+                                   struct tdm_error *err)
+{
+    struct tdm_objective_found next = {0};
+    uint64_t bytes;
+    c->request.context = units * c->unit;
+    enum tdm_status status = tdm_request_make(&c->request, &next.schedule, &next.pins, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_candidates_least(next.schedule, &next.pins, TDM_DEVICE, &bytes, err);
+    *fits = status == TDM_OK && bytes <= next.schedule->memory_bytes;
+    drop(&next);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
+}
+
 static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *good,
                                    struct tdm_error *err)
 {
     struct tdm_objective_found next;
-    enum tdm_status status;
     c->request.context = units * c->unit;
-    if (c->quick) {
-        uint64_t bytes;
-        next = (struct tdm_objective_found){0};
-        status = tdm_request_make(&c->request, &next.schedule, &next.pins, err);
-        if (status == TDM_OK)
-            status = tdm_candidates_least(next.schedule, &next.pins, TDM_DEVICE, &bytes, err);
-        *good = status == TDM_OK && bytes <= next.schedule->memory_bytes;
-        status = status == TDM_INFEASIBLE ? TDM_OK : status;
-    } else {
-        status = try_search(&c->request, c->options, &next, good, err);
-        if (status == TDM_OK && *good)
-            keep(c->found, &next);
-    }
+    enum tdm_status status = try_search(&c->request, c->options, &next, good, err);
+    if (status != TDM_OK)
+        return status;
+    if (*good)
+        keep(c->found, &next);
     drop(&next);
-    if (status == TDM_OK)
-        tell(c->options, c->request.context, *good);
-    return status;
+    tell(c->options, c->request.context, *good);
+    return TDM_OK;
 }
 
-/* The most units that are good, 0 if none is; *high is known not to be, 0 if that is not known. */
-static enum tdm_status most_units(struct contexts *c, uint64_t *low, uint64_t *high,
-                                  struct tdm_error *err)
+/* A number near `value` in (low, high) that is a multiple of as large a power of two as the distance
+ * allows: chunks divide round contexts, which then need no more than their tokens. */
+static uint64_t round_between(uint64_t low, uint64_t value, uint64_t high)
 {
-    uint64_t most = TDM_LONGEST_CONTEXT / c->unit;
+    uint64_t grain = 1;
+    while (4 * grain <= high - low)
+        grain *= 2;
+    uint64_t round = (value + grain / 2) / grain * grain;
+    while (round <= low)
+        round += grain;
+    while (round >= high)
+        round -= grain;
+    return round;
+}
+
+typedef enum tdm_status (*context_test)(struct contexts *c, uint64_t units, bool *good,
+                                        struct tdm_error *err);
+
+/* Between a context that is good (0: no tokens at all) and one that is not, by halves of their ratio. */
+static enum tdm_status narrow(struct contexts *c, context_test test, uint64_t *low, uint64_t high,
+                              struct tdm_error *err)
+{
     enum tdm_status status = TDM_OK;
-    *low = 0;
-    for (uint64_t next = 1; *high == 0 && status == TDM_OK; next *= 2) {
-        bool good = false;
-        if (next > most)
-            *high = most + 1;
-        else
-            status = try_context(c, next, &good, err);
-        *(good ? low : high) = good || next <= most ? next : *high;
-    }
-    while (status == TDM_OK && *high - *low > 1) {
-        uint64_t middle = *low + (*high - *low) / 2;
+    while (status == TDM_OK && high - *low > 1 + *low / PARTS) {
+        uint64_t middle = (uint64_t)sqrt((double)(*low > 0 ? *low : 1) * (double)high);
         bool good;
-        status = try_context(c, middle, &good, err);
+        middle = round_between(*low, middle, high);
+        status = test(c, middle, &good, err);
         if (status == TDM_OK)
-            *(good ? low : high) = middle;
+            *(good ? low : &high) = middle;
     }
     return status;
 }
 
-/* In units of `unit` tokens; *units: 0 if none is good. */
-static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t *units,
+/* Upwards from a context that is good, with strides that double, then narrowly. */
+static enum tdm_status widen(struct contexts *c, context_test test, uint64_t *low,
+                             struct tdm_error *err)
+{
+    for (uint64_t stride = 1 + *low / STRIDE; *low < c->most; stride *= 2) {
+        uint64_t next = stride < c->most - *low ? *low + stride : c->most;
+        bool good;
+        next = round_between(*low, next, next + 1 + stride / 2);
+        enum tdm_status status = test(c, next, &good, err);
+        if (status != TDM_OK)
+            return status;
+        if (!good)
+            return narrow(c, test, low, next, err);
+        *low = next;
+    }
+    return TDM_OK;
+}
+
+/* In units of `unit` tokens, `most` at most; *units: 0 if none is good. */
+static enum tdm_status longest(struct contexts *c, uint64_t unit, uint64_t most, uint64_t *units,
                                struct tdm_error *err)
 {
-    enum tdm_status status = TDM_OK;
-    uint64_t high = unit == 1 ? CONTEXT_STEP : 0;
-    bool good = false;
+    uint64_t sure = 0;
+    bool good;
     c->unit = unit;
+    c->most = most;
     *units = 0;
-    c->quick = c->options->most_seconds <= 0;
-    if (c->quick) {
-        status = most_units(c, units, &high, err);
-        c->quick = false;
-        if (status == TDM_OK && *units > 0)
-            status = try_context(c, *units, &good, err);
-        if (status != TDM_OK || good || *units == 0)
-            return status;
-        high = *units; /* the search does not find what was proved: by searches then */
-    }
-    return most_units(c, units, &high, err);
+    enum tdm_status status = widen(c, fits_surely, &sure, err);
+    uint64_t first = sure > 0 ? sure : 1;
+    if (status == TDM_OK)
+        status = try_context(c, first, &good, err);
+    if (status != TDM_OK)
+        return status;
+    if (!good)
+        return narrow(c, try_context, units, first, err);
+    *units = first;
+    return widen(c, try_context, units, err);
 }
 
 enum tdm_status tdm_objective_context(const struct tdm_request *request,
@@ -174,9 +209,10 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
     struct contexts c = {.request = *request, .options = options, .found = found};
     uint64_t units;
     *found = (struct tdm_objective_found){0};
-    enum tdm_status status = longest(&c, CONTEXT_STEP, &units, err);
+    enum tdm_status status =
+        longest(&c, CONTEXT_STEP, TDM_LONGEST_CONTEXT / CONTEXT_STEP, &units, err);
     if (status == TDM_OK && units == 0)
-        status = longest(&c, 1, &units, err);
+        status = longest(&c, 1, CONTEXT_STEP - 1, &units, err);
     if (status == TDM_OK && units == 0) {
         struct tdm_objective_found one;
         bool good;
@@ -199,21 +235,25 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
 
 /* ---- the least memory ---- */
 
-/* A search with `memory_bytes`; if it is good it stays in `found`. */
-static enum tdm_status try_memory(struct tdm_request *request,
-                                  const struct tdm_objective_options *options,
-                                  uint64_t memory_bytes, struct tdm_objective_found *found,
-                                  bool *good, struct tdm_error *err)
+struct memories {
+    struct tdm_request request; /* its limit varies */
+    const struct tdm_objective_options *options;
+    struct tdm_objective_found *found; /* with the least limit that was good */
+};
+
+/* A search with a limit, in whole MiB, which can be typed; if it is good it stays in `found`. */
+static enum tdm_status try_memory(struct memories *m, uint64_t memory_bytes, bool *good,
+                                  struct tdm_error *err)
 {
     struct tdm_objective_found next;
-    request->has_memory = true;
-    request->memory_bytes = memory_bytes;
-    enum tdm_status status = try_search(request, options, &next, good, err);
+    m->request.has_memory = true;
+    m->request.memory_bytes = tdm_size_align(memory_bytes, MIB);
+    enum tdm_status status = try_search(&m->request, m->options, &next, good, err);
     if (status != TDM_OK)
         return status;
-    tell(options, memory_bytes, *good);
+    tell(m->options, m->request.memory_bytes, *good);
     if (*good)
-        keep(found, &next);
+        keep(m->found, &next);
     drop(&next);
     return TDM_OK;
 }
@@ -223,57 +263,53 @@ static uint64_t used_bytes(const struct tdm_objective_found *found)
     return found->search.simulation.used_peak_bytes[TDM_DEVICE];
 }
 
-/* From the least with which anything fits upwards, until a search finds something. */
-static enum tdm_status least_that_fits(struct tdm_request *request,
-                                       const struct tdm_objective_options *options, uint64_t least,
-                                       uint64_t most, struct tdm_objective_found *found,
-                                       struct tdm_error *err)
+/* Downwards from what `found` uses, with strides that double, then between what is good and what is not. */
+static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
 {
+    uint64_t high = used_bytes(m->found), low = 0, stride = high / STRIDE;
     enum tdm_status status = TDM_OK;
-    bool good = false;
-    for (unsigned i = 0; i <= MARGINS && status == TDM_OK && !good; i++) {
-        uint64_t memory = i == 0 ? least : least + (least >> (11 - i));
-        status = try_memory(request, options, memory < most ? memory : most, found, &good, err);
+    while (status == TDM_OK && high > low &&
+           high - low > (high / PARTS > MEMORY_STEP ? high / PARTS : MEMORY_STEP)) {
+        uint64_t next = low > 0 || stride >= high ? low + (high - low) / 2 : high - stride;
+        bool good;
+        status = try_memory(m, next, &good, err);
+        if (good)
+            high = used_bytes(m->found);
+        else
+            low = next;
+        stride = stride < high ? 2 * stride : stride;
     }
-    if (status == TDM_OK && !good)
-        status = try_memory(request, options, most, found, &good, err);
     return status;
 }
 
-/* Between the least that fits and what `found` uses, which is fast enough. */
-static enum tdm_status least_that_is_fast(struct tdm_request *request,
-                                          const struct tdm_objective_options *options,
-                                          uint64_t least, struct tdm_objective_found *found,
-                                          struct tdm_error *err)
+/* What the fastest plan uses, or less: the least with which recipes fit, if a search finds one. */
+static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 {
-    uint64_t low = least, high = used_bytes(found);
-    enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && high > low &&
-           high - low > (high / MEMORY_PARTS > MEMORY_STEP ? high / MEMORY_PARTS : MEMORY_STEP)) {
-        uint64_t middle = low + (high - low) / 2;
-        bool good;
-        status = try_memory(request, options, middle, found, &good, err);
-        if (good)
-            high = used_bytes(found);
-        else
-            low = middle;
-    }
-    return status;
+    struct tdm_objective_found probe = {0};
+    uint64_t least;
+    bool good;
+    enum tdm_status status = tdm_request_make(&m->request, &probe.schedule, &probe.pins, err);
+    if (status == TDM_OK && used_bytes(m->found) + MIB < probe.schedule->memory_bytes)
+        status = try_memory(m, used_bytes(m->found), &good, err);
+    if (status == TDM_OK)
+        status = tdm_candidates_least(probe.schedule, &probe.pins, TDM_DEVICE, &least, err);
+    drop(&probe);
+    if (status == TDM_OK && least < used_bytes(m->found))
+        status = try_memory(m, least, &good, err);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err)
 {
-    struct tdm_request asked = *request;
+    struct memories m = {.request = *request, .options = options, .found = found};
     struct tdm_objective_found first;
-    uint64_t least = 0, most;
     bool good;
     *found = (struct tdm_objective_found){0};
-    enum tdm_status status = try_search(&asked, options, &first, &good, err);
+    enum tdm_status status = try_search(request, options, &first, &good, err);
     if (status != TDM_OK)
         return status;
-    most = first.schedule->memory_bytes;
     if (!good && first.search.simulation.step_seconds > 0) {
         status = too_slow(first.search.simulation.step_seconds, options->most_seconds,
                           "the fastest schedule that fits", err);
@@ -283,20 +319,10 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     keep(found, &first);
     if (!good) /* the caller says why */
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
-
-    struct tdm_objective_found probe = {0};
-    status = tdm_request_make(&asked, &probe.schedule, &probe.pins, err);
+    status = begin_low(&m, err);
     if (status == TDM_OK)
-        status = tdm_candidates_least(probe.schedule, &probe.pins, TDM_DEVICE, &least, err);
-    drop(&probe);
-    if (status == TDM_OK && options->most_seconds > 0)
-        status = least_that_is_fast(&asked, options, least, found, err);
-    else if (status == TDM_OK)
-        status = least_that_fits(&asked, options, least, most, found, err);
-    if (status != TDM_OK) {
+        status = lessen(&m, err);
+    if (status != TDM_OK)
         drop(found);
-        return status;
-    }
-    found->schedule->memory_bytes = used_bytes(found);
-    return TDM_OK;
+    return status;
 }

@@ -3,8 +3,8 @@
  * Objectives other than time: the longest context that fits, the least device memory that is enough, each
  * if asked with steps that take at most so long.
  *
- * Both look by doubling and bisection, as if what fits at a size fits at all smaller ones, and a step
- * never gets faster with more tokens or less memory. What comes out is a plan like any other: searched,
+ * Both look by strides and bisection, to within 0.2%, as if what fits at a size fits at all smaller ones,
+ * and a step never got faster with more tokens or less memory. What comes out is a plan like any other: searched,
  * lowered, simulated and validated.
  */
 #ifndef TDM_PLANNER_OBJECTIVE_H
@@ -39,7 +39,7 @@ struct tdm_objective_found {
     struct tdm_search search;
 };
 
-/* The longest context, a multiple of 1K tokens (or 1 token, where 1K is too long), of which a step
+/* The longest context, a multiple of 1K tokens (of 1 token, where 1K is too long), of which a step
  * fits request->memory_bytes and host memory and takes no longer than asked; request->context is not
  * read. TDM_INFEASIBLE: not even one token fits, and found->schedule is that request, for
  * shortage.h; or it takes longer, as the message says, and found->schedule is NULL. */
@@ -48,7 +48,8 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
                                       struct tdm_objective_found *found, struct tdm_error *err);
 
 /* The least device memory with which a step of the request fits, and takes no longer than asked; limits of
- * the request hold. The schedule's memory_bytes are what it uses. TDM_INFEASIBLE as above. */
+ * the request hold. It is schedule->memory_bytes: a search with it finds the same. TDM_INFEASIBLE as
+ * above. */
 enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err);
