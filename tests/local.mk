@@ -127,7 +127,7 @@ tests_gpu_norm_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_norm_test_LDADD = $(gpu_test_libs)
 tests_gpu_plans_test_SOURCES = tests/gpu/plans_test.c tests/gpu/gpu_test.h $(plan_cases)
 tests_gpu_plans_test_CPPFLAGS = $(gpu_test_cppflags)
-tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_plans_test_LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS)
 
 # GPU tests travel to machines that have a driver and little else: the linker drops what they do not use.
 gpu_test_cppflags = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
