@@ -162,6 +162,55 @@ static void test_correction(void **state)
     tdm_machine_free(machine);
 }
 
+/* Seconds of the last op of every kind and part on the first chunk. */
+struct seconds {
+    const struct tdm_machine *machine;
+    double of[TDM_OP_KINDS][TDM_PARTS];
+};
+
+static enum tdm_status note_seconds(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct seconds *seconds = self;
+    (void)err;
+    if (item->kind == TDM_RUN && item->op->part < TDM_PARTS && item->op->chunk == 0)
+        seconds->of[item->op->kind][item->op->part] =
+            tdm_op_seconds(seconds->machine, item->op, false);
+    return TDM_OK;
+}
+
+/* More tokens never take less time, however steep the tables are. */
+static void test_time_does_not_fall(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = made_up();
+    struct seconds before = {.machine = machine};
+    struct tdm_rate_table steep = {0};
+    for (double size = 1; size < 1e15; size *= 4)
+        tdm_rate_add(&steep, size, size); /* the same time for all sizes */
+    for (unsigned i = 0; i < TDM_RATES; i++) {
+        steep.of = (enum tdm_rate)i;
+        if (tdm_rate_size_name((enum tdm_rate)i) != NULL)
+            machine->table[i] = steep;
+    }
+    for (uint64_t chunk = 16; chunk <= 4096; chunk = chunk * 3 / 2) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program = lower(4096, chunk, &schedule);
+        struct seconds now = {.machine = machine};
+        assert_int_equal(tdm_program_emit(program, note_seconds, &now, NULL), TDM_OK);
+        for (int kind = 0; kind < TDM_OP_KINDS; kind++)
+            for (int part = 0; part < TDM_PARTS; part++)
+                if (now.of[kind][part] < before.of[kind][part] * (1 - 1e-9))
+                    fail_msg("%s of %s: %g s for chunks of %llu tokens, %g s for fewer",
+                             tdm_op_kind_name((enum tdm_op_kind)kind),
+                             tdm_part_name((enum tdm_part)part), now.of[kind][part],
+                             (unsigned long long)chunk, before.of[kind][part]);
+        before = now;
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    tdm_machine_free(machine);
+}
+
 /* Nothing was measured. */
 static void test_nothing(void **state)
 {
@@ -185,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates_come_back),
         cmocka_unit_test(test_correction),
+        cmocka_unit_test(test_time_does_not_fall),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
