@@ -29,19 +29,21 @@
  * into products: one step is mostly products and runs longest, others are half attention. */
 static const struct tdm_calibration_shape cuda_wide[] = {
     {"qwen2.5-7b", 2, 38016, KEYS(8), 256, 0},
-    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(16), 8},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(16), 7},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(4), 3},
     {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(4), 4},
-    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(4), 2},
-    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(1), 1},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(1), 0.5},
+    {"qwen2.5-7b", 2, 38016, KEYS(16), KEYS(2), 0.5},
     {"qwen2.5-7b", 2, 38016, KEYS(64), KEYS(16), 2},
     {"qwen2.5-7b", 2, 38016, KEYS(32), KEYS(32), 1},
 };
 static const struct tdm_calibration_shape cuda_narrow[] = {
     {"qwen2.5-0.5b", 4, 151936, KEYS(8), 256, 0},
     {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(16), 2},
-    {"qwen2.5-0.5b", 4, 151936, KEYS(64), KEYS(4), 2},
     {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(4), 1},
-    {"qwen2.5-0.5b", 4, 151936, KEYS(32), KEYS(1), 1},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(64), KEYS(4), 2},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(1), 0.5},
+    {"qwen2.5-0.5b", 4, 151936, KEYS(16), KEYS(2), 0.5},
     {"qwen2.5-0.5b", 4, 151936, KEYS(64), KEYS(16), 1},
     {"qwen2.5-0.5b", 4, 151936, KEYS(32), KEYS(32), 0.5},
 };

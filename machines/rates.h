@@ -20,7 +20,7 @@
  * first stands for it. */
 enum tdm_rate {
     TDM_RATE_PRODUCT,            /* FLOP/s, by FLOPs */
-    TDM_RATE_ATTENTION_FORWARD,  /* FLOP/s, by the keys that a query sees on average */
+    TDM_RATE_ATTENTION_FORWARD,  /* FLOP/s, by the keys that a chunk sees */
     TDM_RATE_ATTENTION_BACKWARD, /* the same */
     TDM_RATE_ELEMENTWISE,        /* bytes/s read and written by memory-bound kernels, by bytes */
     TDM_RATE_H2D,                /* bytes/s; one direction alone */

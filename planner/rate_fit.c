@@ -13,8 +13,8 @@
 
 struct sample {
     enum tdm_rate rate;
+    bool attention;
     double size, tokens, work, seconds;
-    double keys;   /* of attention */
     double bytes;  /* of its operands, where it has FLOPs */
     double sort;   /* by which it is sorted: size, or tokens */
     double factor; /* by which its work counts */
@@ -67,7 +67,7 @@ enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *
                                                  .tokens = (double)op->tokens,
                                                  .work = tdm_op_work(op),
                                                  .seconds = seconds,
-                                                 .keys = op->keys,
+                                                 .attention = op->keys > 0,
                                                  .bytes = op->flops > 0 ? (double)op->bytes : 0};
     return TDM_OK;
 }
@@ -272,7 +272,7 @@ static double predict(const struct sample *sample, const struct tdm_machine *mac
 {
     const struct tdm_rate_table *table = &machine->table[sample->rate];
     enum tdm_rate share = tdm_rate_share(sample->rate);
-    bool own = table->of == sample->rate || sample->keys > 0;
+    bool own = table->of == sample->rate || sample->attention;
     double rate = tdm_rate_at(table, own ? sample->size : sample->work);
     if (share != TDM_RATES)
         rate *= tdm_rate_at(&machine->table[share], sample->tokens);

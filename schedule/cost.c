@@ -40,7 +40,11 @@ static void attention_cost(const struct tdm_program *program, uint64_t products,
     uint64_t pairs = tdm_attend_pairs(program, op->layer, op->chunk);
     uint64_t pair_flops = 2 * (uint64_t)model->query_heads * model->head_dim; /* of one product */
     op->flops = tdm_size_mul(products * pair_flops, pairs);
-    op->keys = (double)pairs / (double)op->tokens;
+    const struct tdm_chunk *chunk = &program->chunks[op->chunk];
+    uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
+    /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that grows with
+     * keys nor a share that grows with tokens may outgrow them */
+    op->keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
     op->head_dim = model->head_dim;
 }
 
@@ -153,7 +157,7 @@ double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate)
 {
     double work = tdm_op_work(op);
     if (op->keys > 0)
-        return op->keys;
+        return (double)op->keys;
     /* where tokens count by themselves time must not fall with either of the two */
     return tdm_rate_share(rate) == TDM_RATES ? work : work / (double)op->tokens;
 }

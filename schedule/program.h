@@ -215,7 +215,7 @@ struct tdm_op {
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;    /* read and written, as far as the algorithm must */
-    double keys;       /* attention: that a query sees, on average; 0 in other ops */
+    uint64_t keys;     /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint32_t head_dim; /* attention; 0 in other ops */
 };
 
