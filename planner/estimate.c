@@ -82,17 +82,12 @@ static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer
         sum.q += n * cost->q;
         sum.kv += n * cost->kv;
         sum.rest += n * cost->rest;
-        sum.backward += n * cost->backward;
+        sum.mlp_norm += n * cost->mlp_norm;
+        sum.gate_up += n * cost->gate_up;
+        for (int set = 0; set < TDM_SETS; set++)
+            sum.backward[set] += n * cost->backward[set];
     }
     return sum;
-}
-
-/* What sets with more than the attention output may save of running forward again, at most: products that
- * are there. */
-static double most_saved(const struct span *span, const struct layer_cost *all)
-{
-    double seconds = stores(span, TDM_SET_QKV) ? all->q + all->kv : 0;
-    return seconds + (stores(span, TDM_SET_ALL) ? all->rest : 0);
 }
 
 static double sum_attention(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
@@ -161,6 +156,27 @@ static double fetch_seconds(const struct tdm_estimator *e, const struct span *sp
     return seconds;
 }
 
+/* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others from
+ * `kept` on what is kept, beside what is held of another store. */
+static double backward_seconds(const struct tdm_estimator *e, const struct span *span,
+                               uint32_t layer, bool again)
+{
+    const struct tdm_group *group = span->group;
+    uint32_t n = e->chunks, held = again ? span->held : span->kept;
+    struct layer_cost none = sum_costs(e, layer, 0, held);
+    struct layer_cost middle = sum_costs(e, layer, held, span->kept);
+    struct layer_cost late = sum_costs(e, layer, span->kept, n);
+    enum tdm_set first = again ? group->held : TDM_SET_INPUT, last = group->kept;
+    double seconds = none.backward[TDM_SET_INPUT] + middle.backward[first] + late.backward[last];
+    /* gate and up can be held of chunks whose attention output is kept */
+    if (again && group->held == TDM_SET_ALL && last != TDM_SET_ALL) {
+        uint32_t from = group->held_from_chunk > span->kept ? group->held_from_chunk : span->kept;
+        seconds -= from < n ? sum_costs(e, layer, from, n).gate_up : 0;
+    }
+    return seconds + e->attention_grad_seconds[e->kind_of[layer]] +
+           sum_attention(e, layer, 0, held);
+}
+
 /* Layer-major: sweeps follow each other, and staging holds a few chunks only, so that each takes as
  * long as its computing or its copies, whichever is longer. */
 static double layer_major_seconds(const struct tdm_estimator *e, const struct span *span)
@@ -179,24 +195,25 @@ static double layer_major_seconds(const struct tdm_estimator *e, const struct sp
         seconds += later(compute, store);
 
         bool again = layer < span->top;
+        bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
         if (again) {
-            compute =
-                forward - kept.norm - kept.q - kept.kv + sum_attention(e, layer, 0, span->kept);
+            compute = forward - kept.q + sum_attention(e, layer, 0, span->kept);
+            if (!holds_kv)
+                compute -= kept.norm + (keeps_kv(span) ? all.kv : kept.kv);
+            if (group->kept == TDM_SET_ALL)
+                compute -= kept.mlp_norm + kept.gate_up;
             store = 0;
             if (on_host(group->held_place))
                 store = link_seconds(e, TDM_RATE_D2H, n, e->x) +
                         link_seconds(e, TDM_RATE_D2H, span->kept - span->held, e->attention);
-            compute -= most_saved(span, &all) + (keeps_kv(span) ? all.kv : 0);
             double fetch = fetch_seconds(e, span, layer, true, false);
             seconds += later(compute, later(store, fetch));
         }
-        if (!keeps_kv(span) && !(again && stores(span, TDM_SET_QKV)))
+        if (!keeps_kv(span) && !holds_kv)
             seconds +=
                 later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
-        uint32_t there = again ? span->held : span->kept;
-        compute = all.backward + e->attention_grad_seconds[e->kind_of[layer]] +
-                  sum_attention(e, layer, 0, there) - most_saved(span, &all);
-        seconds += later(compute, fetch_seconds(e, span, layer, true, again));
+        seconds += later(backward_seconds(e, span, layer, again),
+                         fetch_seconds(e, span, layer, true, again));
     }
     return seconds;
 }
@@ -215,11 +232,10 @@ static double chunk_major_seconds(const struct tdm_estimator *e, const struct sp
         if (!(span.last && layer == span.top))
             forward += all.q + all.rest + sum_attention(e, layer, 0, n);
         if (again)
-            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q +
-                        sum_attention(e, layer, 0, span.kept) - most_saved(&span, &all);
-        backward +=
-            all.backward + e->attention_grad_seconds[e->kind_of[layer]] - most_saved(&span, &all);
-        backward += sum_attention(e, layer, 0, again ? span.held : span.kept);
+            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
+                        (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
+                        sum_attention(e, layer, 0, span.kept);
+        backward += backward_seconds(e, &span, layer, again);
         double reads = again ? 2 : 1;
         if (layer == span.first && input_on_host(&span, layer))
             fetch += reads * link_seconds(e, TDM_RATE_H2D, n, e->x);

@@ -7,8 +7,7 @@
  * chunk, and takes from it what each part of a layer costs and how much workspace it needs. Then a
  * schedule's seconds are counts of bodies times these costs, and its bytes are those that are live
  * together at the few moments where the peak can be. Both agree with the simulator to a fraction of a
- * percent, unless copies make the compute lane wait. They know the schedules that candidates.h searches:
- * sets up to `attention_output`, K and V as the order has them by default.
+ * percent, unless copies make the compute lane wait.
  */
 #ifndef TDM_PLANNER_ESTIMATE_H
 #define TDM_PLANNER_ESTIMATE_H
@@ -29,6 +28,10 @@ struct tdm_estimate {
 enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_estimator **estimator,
                                   struct tdm_error *err);
 void tdm_estimator_free(struct tdm_estimator *estimator);
+
+/* From now on for state with these homes. */
+void tdm_estimator_set_homes(struct tdm_estimator *estimator,
+                             const struct tdm_home homes[TDM_STATES]);
 
 /* Chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);

@@ -10,13 +10,15 @@
 #include "schedule/optimizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the small step ---- */
 
 struct profile {
     struct tdm_estimator *estimator;
     const struct tdm_program *program;
-    double *head; /* [classes] */
+    enum tdm_set kept; /* `input`: all costs are wanted; else those of the backward */
+    double *head;      /* [classes] */
     uint64_t resident_work;
 };
 
@@ -31,6 +33,9 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     (void)err;
 
     if (op->kind == TDM_OP_COPY) /* of units, which may pass beside the computing */
+        return TDM_OK;
+    if (profile->kept != TDM_SET_INPUT &&
+        (op->phase != TDM_BACKWARD || op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM))
         return TDM_OK;
     if (op->phase == TDM_OPTIMIZER_PHASE) {
         e->optimizer_seconds += seconds;
@@ -47,9 +52,10 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
     if (op->phase == TDM_BACKWARD) {
         uint64_t *most = layer == 0 ? &e->work_backward_first : &e->work_backward;
-        *most = larger(*most, work);
+        if (profile->kept == TDM_SET_INPUT)
+            *most = larger(*most, work);
         if (!is_attention)
-            cost->backward += seconds; /* and the K, V sweep's share, taken off later */
+            cost->backward[profile->kept] += seconds; /* a K, V sweep's share is taken off later */
         return TDM_OK;
     }
     e->work_forward = larger(e->work_forward, work);
@@ -65,6 +71,10 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         cost->kv += seconds;
     else
         cost->rest += seconds;
+    if (op->part == TDM_PART_GATE_UP && op->kind == TDM_OP_PRODUCT)
+        cost->gate_up += seconds;
+    else if (op->part == TDM_PART_MLP_NORM)
+        cost->mlp_norm += seconds;
     return TDM_OK;
 }
 
@@ -91,9 +101,10 @@ uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t
     return before[to] - before[from];
 }
 
-/* A schedule of groups of one, all on the device, one short sequence a class of chunks. */
+/* A schedule of groups of one, all on the device, one short sequence a class of chunks; it keeps a set. */
 static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence *sequences,
-                           uint32_t count, struct tdm_group *groups, struct tdm_schedule *small)
+                           uint32_t count, enum tdm_set kept, struct tdm_group *groups,
+                           struct tdm_schedule *small)
 {
     *small = *base;
     small->sequences = sequences;
@@ -102,7 +113,8 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
     small->groups = groups;
     small->group_count = base->model->layers;
     for (uint32_t i = 0; i < small->group_count; i++)
-        groups[i] = (struct tdm_group){.layers = 1};
+        groups[i] = (struct tdm_group){
+            .layers = 1, .kept = kept, .kv = kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP};
 }
 
 /* Bytes on the device for a content of the layers that are at home on the host. */
@@ -127,6 +139,53 @@ static uint64_t update_bytes(const struct tdm_schedule *base, uint32_t unit)
     bool moments = tdm_schedule_home(base, TDM_STATE_MOMENTS, unit) == TDM_HOST;
     return (master ? tdm_content_bytes(base, TDM_UNIT_MASTER, unit, 0) : 0) +
            (moments ? 2 * tdm_content_bytes(base, TDM_UNIT_MOMENT1, unit, 0) : 0);
+}
+
+/* What a state of a unit takes, wherever it is at home. */
+static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state state, uint32_t unit)
+{
+    switch (state) {
+    case TDM_STATE_WEIGHTS:
+        return tdm_content_bytes(base, TDM_UNIT_WEIGHTS, unit, 0);
+    case TDM_STATE_MASTER:
+        return tdm_content_bytes(base, TDM_UNIT_MASTER, unit, 0);
+    case TDM_STATE_MOMENTS:
+        return tdm_content_bytes(base, TDM_UNIT_MOMENT1, unit, 0) +
+               tdm_content_bytes(base, TDM_UNIT_MOMENT2, unit, 0);
+    default: /* without an optimizer gradients outlive the step */
+        if (base->optimizer.kind != TDM_OPTIMIZER_NONE || base->pass != TDM_TRAIN)
+            return 0;
+        return tdm_content_bytes(base, TDM_UNIT_GRADIENT, unit, 0) +
+               (base->model->tied && unit == tdm_model_embedding_unit(base->model)
+                    ? tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0)
+                    : 0);
+    }
+}
+
+uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                  uint32_t unit)
+{
+    uint64_t most = state_bytes(e->base, state, unit);
+    if (unit < e->layers &&
+        state != TDM_STATE_GRADIENTS) /* rows of layers have slots of one size */
+        for (uint32_t layer = 0; layer < e->layers; layer++)
+            most = larger(most, state_bytes(e->base, state, layer));
+    return most;
+}
+
+/* All states by the homes. */
+static void add_states(const struct tdm_estimator *e, uint64_t bytes[TDM_PLACES])
+{
+    const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
+                             tdm_model_head_unit(e->base->model)};
+    for (int state = 0; state < TDM_STATES; state++) {
+        for (uint32_t unit = 0; unit < e->layers; unit++)
+            bytes[tdm_schedule_home(e->base, (enum tdm_state)state, unit)] +=
+                tdm_estimator_unit_bytes(e, (enum tdm_state)state, unit);
+        for (int i = 0; i < 2; i++)
+            bytes[tdm_schedule_home(e->base, (enum tdm_state)state, last[i])] +=
+                tdm_estimator_unit_bytes(e, (enum tdm_state)state, last[i]);
+    }
 }
 
 static void note_rings(struct tdm_estimator *e)
@@ -164,6 +223,8 @@ static void note_gradients(struct tdm_estimator *e)
     const struct tdm_schedule *base = e->base;
     const struct tdm_model *model = base->model;
     uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    memset(e->embedding_stays, 0, sizeof(e->embedding_stays));
+    memset(e->head_stays, 0, sizeof(e->head_stays));
     for (uint32_t layer = 0; layer < e->layers; layer++) {
         uint64_t bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, layer, 0);
         uint64_t stays[TDM_PLACES] = {0};
@@ -197,17 +258,49 @@ static void note_sizes(struct tdm_estimator *e)
     e->gate_up = tdm_content_bytes(base, TDM_GATE_UP, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
+}
+
+/* What follows from the homes. */
+static void note_homes(struct tdm_estimator *e)
+{
     note_rings(e);
-    if (base->pass == TDM_TRAIN)
+    if (e->base->pass == TDM_TRAIN)
         note_gradients(e);
 }
 
-static enum tdm_status run_small_step(struct tdm_estimator *e, const uint64_t *lengths,
+void tdm_estimator_set_homes(struct tdm_estimator *e, const struct tdm_home homes[TDM_STATES])
+{
+    memcpy(e->own.homes, homes, sizeof(e->own.homes));
+    note_homes(e);
+    memcpy(e->resident_bytes, e->stateless_bytes, sizeof(e->resident_bytes));
+    add_states(e, e->resident_bytes);
+}
+
+/* Lowers and simulates the small step; what it keeps says which costs are taken from it. */
+static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequence *sequences,
+                                      struct tdm_group *groups, enum tdm_set kept,
                                       struct tdm_error *err)
 {
+    struct tdm_estimator *e = profile->estimator;
     struct tdm_schedule small;
     struct tdm_program *program = NULL;
     struct tdm_simulation simulation;
+    small_schedule(e->base, sequences, e->classes, kept, groups, &small);
+    enum tdm_status status = tdm_program_lower(&small, &program, err);
+    if (status != TDM_OK)
+        return status;
+    profile->program = program;
+    profile->kept = kept;
+    if (kept == TDM_SET_INPUT)
+        note_residents(profile);
+    status = tdm_simulate(program, note_op, profile, &simulation, err);
+    tdm_program_free(program);
+    return status;
+}
+
+static enum tdm_status find_costs(struct tdm_estimator *e, const uint64_t *lengths,
+                                  struct tdm_error *err)
+{
     struct profile profile = {.estimator = e};
     enum tdm_status status = TDM_OK;
     struct tdm_group *groups = calloc((size_t)e->layers + 1, sizeof(*groups));
@@ -219,17 +312,14 @@ static enum tdm_status run_small_step(struct tdm_estimator *e, const uint64_t *l
     }
     for (uint32_t c = 0; c < e->classes; c++)
         sequences[c].tokens = lengths[c];
-    small_schedule(e->base, sequences, e->classes, groups, &small);
-    status = tdm_program_lower(&small, &program, err);
-    if (status != TDM_OK)
-        goto free_lists;
-    profile.program = program;
-    note_residents(&profile);
-    status = tdm_simulate(program, note_op, &profile, &simulation, err);
-    tdm_program_free(program);
+    status = run_small_step(&profile, sequences, groups, TDM_SET_INPUT, err);
+    for (int set = TDM_SET_QKV; set < TDM_SETS && e->base->pass == TDM_TRAIN; set++)
+        if (status == TDM_OK)
+            status = run_small_step(&profile, sequences, groups, (enum tdm_set)set, err);
     for (uint32_t i = 0; i < e->layers * e->classes; i++) {
         struct layer_cost *cost = &e->costs[i];
-        cost->backward -= cost->embed + cost->norm + cost->kv;
+        cost->backward[TDM_SET_INPUT] -= cost->embed + cost->norm + cost->kv;
+        cost->backward[TDM_SET_ATTENTION_OUTPUT] = cost->backward[TDM_SET_INPUT];
     }
     for (uint32_t c = 0; c < e->classes; c++)
         e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);
@@ -418,15 +508,23 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
     }
-    e->base = base;
+    e->own = *base;
+    e->base = &e->own;
     e->layers = base->model->layers;
     e->chunks = (uint32_t)chunks;
     note_sizes(e);
+    note_homes(e);
     status = walk_chunks(e, lengths, &class_list, err);
     if (status == TDM_OK)
         status = count_classes(e, class_list, err);
     if (status == TDM_OK)
-        status = run_small_step(e, lengths, err);
+        status = find_costs(e, lengths, err);
+    if (status == TDM_OK) {
+        uint64_t states[TDM_PLACES] = {0};
+        add_states(e, states);
+        for (int place = 0; place < TDM_PLACES; place++)
+            e->stateless_bytes[place] = e->resident_bytes[place] - states[place];
+    }
 
 done:
     free(class_list);

@@ -9,12 +9,15 @@
 struct layer_cost {
     double embed; /* layer 0: its input is made from the tokens whenever it is needed */
     double norm, q, kv;
-    double rest;     /* from the attention output to the layer's output */
-    double backward; /* recompute and backward */
+    double rest; /* from the attention output to the layer's output */
+    double mlp_norm,
+        gate_up; /* of the rest, what the set `all` saves: both, or the product in a backward */
+    double backward[TDM_SETS]; /* backward with what is made again where a set is there; K, V are */
 };
 
 struct tdm_estimator {
-    const struct tdm_schedule *base;
+    const struct tdm_schedule *base; /* `own` */
+    struct tdm_schedule own;         /* a shallow copy, for homes of its own */
     uint32_t layers, chunks;
 
     /* Chunks are of a few classes: by length, and the last one, which begins every sum of gradients,
@@ -29,8 +32,8 @@ struct tdm_estimator {
     double *attention_grad_seconds;         /* [kinds] */
     double head_seconds, optimizer_seconds; /* of the whole step */
 
-    /* weights, optimizer states, tokens; without optimizer gradients too */
-    uint64_t resident_bytes[TDM_PLACES];
+    /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
+    uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
     /* on the device, for state whose home is the host: rings of weights (all the step) and of masters
      * and moments (in the backward), rooms for weights of head (with a tied embedding) and embedding */
     uint64_t weight_ring, state_rings, head_room, embedding_room;
@@ -49,6 +52,11 @@ struct tdm_estimator {
     uint64_t head_stays[TDM_PLACES],
         embedding_stays[TDM_PLACES]; /* of these; a tied one with both */
 };
+
+/* Bytes at home at a place: of a unit, a layer or embedding or head, what the optimizer and the forward keep
+ * of it in a state; gradients only where they are resident. */
+uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                  uint32_t unit);
 
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
