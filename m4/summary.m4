@@ -46,6 +46,21 @@ PKG_CHECK_MODULES([$1], [$3 >= $4],
    TDM_SUMMARY([$2], [MISSING (required, $4 or newer)], [`$PKG_CONFIG --modversion $3 2>/dev/null`], [$5])])
 ])
 
+# TDM_REQUIRE_GLPK: the solver of linear programs, which has no pkg-config file. GLPK_LIBS, for tidemark alone.
+AC_DEFUN([TDM_REQUIRE_GLPK], [
+tdm_save_LIBS=$LIBS
+have_glpk=no
+AC_CHECK_HEADER([glpk.h], [AC_CHECK_LIB([glpk], [glp_simplex], [have_glpk=yes])])
+LIBS=$tdm_save_LIBS
+AS_IF([test "$have_glpk" = yes],
+  [GLPK_LIBS=-lglpk
+   TDM_SUMMARY([GLPK], [yes], [], [libglpk-dev])],
+  [GLPK_LIBS=
+   AS_VAR_APPEND([tdm_missing], [" libglpk-dev"])
+   TDM_SUMMARY([GLPK], [MISSING (required)], [], [libglpk-dev])])
+AC_SUBST([GLPK_LIBS])
+])
+
 # TDM_REQUIRE_CHECK: stops, after the table, if a required library was missing.
 AC_DEFUN([TDM_REQUIRE_CHECK], [
 AS_IF([test -n "$tdm_missing"], [

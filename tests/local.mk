@@ -15,7 +15,7 @@
 # programs first on PATH, TDM_SHORT=1 if it should be short, TDM_SANITIZED=1 if built with
 # sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
 
-LDADD = $(EXECUTOR_LIBS) $(CMOCKA_LIBS)
+LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
 	tests/calibrate-run \

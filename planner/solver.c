@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The solver: GLPK with its hooks set. */
+#include "planner/solver.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <glpk.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct tdm_solver {
+    glp_prob *problem;
+    bool scaled;
+    bool broken; /* GLPK stopped in the middle of something: its memory was freed */
+};
+
+/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed. */
+static jmp_buf stopped;
+
+static void stop(void *info)
+{
+    (void)info;
+    glp_free_env();
+    longjmp(stopped, 1);
+}
+
+static enum tdm_status broken(struct tdm_solver *solver, struct tdm_error *err)
+{
+    solver->broken = true;
+    solver->problem = NULL;
+    return tdm_fail(err, TDM_NO_MEMORY, "the solver stopped: it is out of memory");
+}
+
+/* Runs `call` so that the solver's own errors come back. */
+#define GUARDED(solver, err, call)      \
+    do {                                \
+        if ((solver)->broken)           \
+            return broken(solver, err); \
+        if (setjmp(stopped) != 0)       \
+            return broken(solver, err); \
+        glp_term_out(GLP_OFF);          \
+        glp_error_hook(stop, NULL);     \
+        call;                           \
+    } while (0)
+
+/* What a program may take; design: a plan takes 300 MB in all. */
+#define MEMORY_MIB 192
+
+enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct tdm_error *err)
+{
+    struct tdm_solver *solver = calloc(1, sizeof(*solver));
+    if (solver == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the solver");
+    *out = solver;
+    GUARDED(solver, err, {
+        glp_mem_limit(MEMORY_MIB);
+        solver->problem = glp_create_prob();
+        glp_set_prob_name(solver->problem, name);
+        glp_set_obj_dir(solver->problem, GLP_MIN);
+    });
+    return TDM_OK;
+}
+
+void tdm_solver_free(struct tdm_solver *solver)
+{
+    if (solver != NULL && solver->problem != NULL)
+        glp_delete_prob(solver->problem);
+    free(solver);
+}
+
+static int kind_of(double least, double most)
+{
+    if (least <= -TDM_UNBOUNDED)
+        return most >= TDM_UNBOUNDED ? GLP_FR : GLP_UP;
+    if (most >= TDM_UNBOUNDED)
+        return GLP_LO;
+    return least < most ? GLP_DB : GLP_FX;
+}
+
+enum tdm_status tdm_solver_row(struct tdm_solver *solver, const char *name, double least,
+                               double most, int *row, struct tdm_error *err)
+{
+    GUARDED(solver, err, {
+        int number = glp_add_rows(solver->problem, 1);
+        glp_set_row_name(solver->problem, number, name);
+        glp_set_row_bnds(solver->problem, number, kind_of(least, most), least, most);
+        *row = number - 1;
+    });
+    return TDM_OK;
+}
+
+enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, double least,
+                                  double most, double cost, const struct tdm_entry *entries,
+                                  size_t count, int *column, struct tdm_error *err)
+{
+    int *rows = malloc((count + 1) * sizeof(*rows));
+    double *values = malloc((count + 1) * sizeof(*values));
+    if (rows == NULL || values == NULL) {
+        free(rows);
+        free(values);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a column of the linear program");
+    }
+    for (size_t i = 0; i < count; i++) {
+        rows[i + 1] = entries[i].row + 1;
+        values[i + 1] = entries[i].value;
+    }
+    if (solver->broken || setjmp(stopped) != 0) {
+        free(rows);
+        free(values);
+        return broken(solver, err);
+    }
+    glp_error_hook(stop, NULL);
+    int number = glp_add_cols(solver->problem, 1);
+    glp_set_col_name(solver->problem, number, name);
+    glp_set_col_bnds(solver->problem, number, kind_of(least, most), least, most);
+    glp_set_obj_coef(solver->problem, number, cost);
+    glp_set_mat_col(solver->problem, number, (int)count, rows, values);
+    *column = number - 1;
+    free(rows);
+    free(values);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, struct tdm_error *err)
+{
+    int code = 0;
+    GUARDED(solver, err, {
+        glp_smcp how;
+        glp_init_smcp(&how);
+        how.msg_lev = GLP_MSG_OFF;
+        how.tm_lim = (int)(seconds * 1000) + 1;
+        if (!solver->scaled)
+            glp_scale_prob(solver->problem, GLP_SF_GM | GLP_SF_EQ);
+        solver->scaled = true;
+        code = glp_simplex(solver->problem, &how);
+        if (code != 0 && code != GLP_ETMLIM) { /* numbers went astray: from the start */
+            glp_std_basis(solver->problem);
+            how.presolve = GLP_ON;
+            code = glp_simplex(solver->problem, &how);
+        }
+    });
+    if (code == GLP_ETMLIM)
+        return tdm_fail(err, TDM_INTERNAL, "the solver ran out of its time");
+    int status = code == 0 ? glp_get_status(solver->problem) : GLP_UNDEF;
+    if (status == GLP_NOFEAS)
+        return tdm_fail(err, TDM_INFEASIBLE, "the linear program has no solution");
+    if (status != GLP_OPT)
+        return tdm_fail(err, TDM_INTERNAL, "the solver gave up (code %d, status %d)", code, status);
+    return TDM_OK;
+}
+
+double tdm_solver_value(const struct tdm_solver *solver)
+{
+    return glp_get_obj_val(solver->problem);
+}
+
+double tdm_solver_column_value(const struct tdm_solver *solver, int column)
+{
+    return glp_get_col_prim(solver->problem, column + 1);
+}
+
+double tdm_solver_price(const struct tdm_solver *solver, int row)
+{
+    return glp_get_row_dual(solver->problem, row + 1);
+}
+
+const char *tdm_solver_row_name(const struct tdm_solver *solver, int row)
+{
+    return glp_get_row_name(solver->problem, row + 1);
+}
+
+enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path, struct tdm_error *err)
+{
+    char temporary[4096];
+    int failed = 1;
+    int length = snprintf(temporary, sizeof(temporary), "%s.tmp%ld", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof(temporary))
+        return tdm_fail(err, TDM_IO, "%s: the path is too long", path);
+    errno = 0;
+    GUARDED(solver, err, failed = glp_write_lp(solver->problem, NULL, temporary));
+    if (failed == 0 && rename(temporary, path) == 0)
+        return TDM_OK;
+    int reason = errno;
+    remove(temporary);
+    return tdm_file_failed(path, reason, err);
+}
+
+const char *tdm_solver_version(void)
+{
+    return glp_version();
+}
