@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/scale bench/step
+bench_programs = bench/bounds bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/scale bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
 EXTRA_DIST += bench/curves.gp
@@ -21,6 +21,8 @@ bench: $(bench_programs)
 endif
 .PHONY: bench
 
+bench_bounds_SOURCES = bench/bounds.c
+bench_bounds_LDADD = $(TIDEMARK_LIBS)
 bench_curves_SOURCES = bench/curves.c
 bench_curves_LDADD = $(TIDEMARK_LIBS)
 bench_nests_SOURCES = bench/nests.c

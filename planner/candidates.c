@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first planner: recipes by rising estimated time, lowered and simulated until none can win. */
+/* The search: bounds, then candidates by rising estimated time, lowered and simulated until none can win. */
 #include "planner/candidates.h"
 
 #include "base/size.h"
 #include "planner/recipes.h"
+#include "planner/relaxation.h"
+#include "planner/rounding.h"
 #include "schedule/validate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Effort: ops lowered and simulated after a first schedule was found. About two seconds. */
-#define MOST_OPS 12000000u
+/* Effort: ops lowered and simulated of roundings, then of recipes after a first schedule was found. Together
+ * about half a second. */
+#define MOST_OPS 2000000u
+#define MOST_SOLUTIONS 60u   /* of one linear program */
+#define TOLERANCE 3e-4       /* of its bound */
+#define MOST_ESTIMATES 4000u /* of one rounding */
+#define COPIES 0.01          /* rounding.h; and where the simulator finds stalls: */
+#define STALLED 1.003        /* simulated over estimated */
+#define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
+#define NO_BOUND 1e300
 
 /* Estimates that are this close to the least are not worth lowering when the least memory is sought. */
 #define NEAR 0.9995
@@ -19,6 +29,13 @@ const char *tdm_attention_store_name(enum tdm_attention_store store)
 {
     static const char *const names[TDM_ATTENTION_STORES] = {"none", "held", "kept"};
     return names[store];
+}
+
+const char *tdm_heuristic_name(enum tdm_heuristic heuristic)
+{
+    static const char *const names[TDM_HEURISTICS] = {"enumeration", "rounding", "structure",
+                                                      "fine", "polish"};
+    return names[heuristic];
 }
 
 void tdm_pins_free(struct tdm_pins *pins)
@@ -97,7 +114,24 @@ struct run {
     struct tdm_search_counts counts;
     uint64_t ops;
     bool no_memory;
+
+    struct tdm_rounded *rounded; /* [rounded_count], those that fit */
+    uint32_t rounded_count;
+    double bound_seconds;
+    struct tdm_relaxed binding; /* the solution that has it */
+
+    enum tdm_status status; /* of what was measured while polishing */
+    struct tdm_error err;
+    bool found;
+    struct tdm_rounded best[TDM_ORDERS]; /* of each order, with `fits` if there is one */
+    enum tdm_order order;                /* of the best of all */
+    struct tdm_simulation simulation;    /* of that */
 };
+
+static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
+{
+    return (run->kitchen.pins->without >> heuristic) & 1;
+}
 
 static bool take_recipe(void *self, const struct tdm_recipe *offered)
 {
@@ -115,29 +149,161 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
                                 const uint64_t limit_bytes[TDM_PLACES], int queue_place,
                                 struct run *run, struct tdm_error *err)
 {
-    *run = (struct run){.queue = {.place = queue_place}};
+    *run = (struct run){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
     memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
     enum tdm_status status =
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
+    /* room for every order and chunk size, and the best */
+    run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS, sizeof(*run->rounded));
+    bool ok = run->rounded != NULL;
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        struct tdm_rounded *best = &run->best[order];
+        best->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*best->groups));
+        ok = ok && best->groups != NULL;
+    }
+    if (!ok)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
+    return TDM_OK;
+}
+
+static enum tdm_status enumerate(struct run *run, struct tdm_error *err)
+{
     tdm_recipes_enumerate(&run->kitchen, take_recipe, run);
     return run->no_memory ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates") : TDM_OK;
 }
 
 static void run_close(struct run *run)
 {
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        tdm_rounded_free(&run->rounded[i]);
+    free(run->rounded);
+    for (int order = 0; order < TDM_ORDERS; order++)
+        tdm_rounded_free(&run->best[order]);
     free(run->queue.recipes);
     tdm_kitchen_close(&run->kitchen);
 }
 
-/* Writes and lowers a recipe, and says what it uses. */
-static enum tdm_status lower(struct run *run, const struct tdm_recipe *recipe,
-                             struct tdm_program **program, uint64_t used_bytes[TDM_PLACES],
-                             struct tdm_error *err)
+/* ---- bounds and roundings ---- */
+
+/* Do pins fix what rounding moves? Then recipes alone are candidates. */
+static bool may_round(const struct run *run)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    return !switched_off(run, TDM_ROUNDING) && !pins->has_attention && !pins->has_input_place &&
+           !pins->has_kept_place && !pins->has_held_place && !pins->has_kv &&
+           pins->kept_set == TDM_SET_INPUT && pins->held_set == TDM_SET_INPUT &&
+           pins->kept_from_unit == TDM_SPLIT_FREE && pins->kv_place == TDM_DEVICE &&
+           pins->kv_gradients_place == TDM_DEVICE;
+}
+
+static struct tdm_rounding_limits rounding_limits(const struct run *run)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
+                                         .no_structure = switched_off(run, TDM_STRUCTURE),
+                                         .no_fine = switched_off(run, TDM_FINE),
+                                         .most_estimates = MOST_ESTIMATES,
+                                         .copies = COPIES};
+    memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
+    limits.fixed_rings = pins->has_rings;
+    memcpy(limits.fixed_homes, pins->has_home, sizeof(limits.fixed_homes));
+    return limits;
+}
+
+static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t size,
+                                 struct tdm_relaxation *relaxation,
+                                 const struct tdm_relaxed *relaxed, struct tdm_error *err)
+{
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+    const struct tdm_rounding_limits limits = rounding_limits(run);
+    enum tdm_status status =
+        tdm_round(&run->kitchen, size, order, relaxation, relaxed, rounded, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_improve(&run->kitchen, &limits, rounded);
+    if (rounded->fits)
+        run->rounded_count++;
+    else
+        tdm_rounded_free(rounded);
+    return TDM_OK;
+}
+
+/* The bound of an order and chunk size, and a schedule from it. What the solver cannot do is no reason to
+ * stop: then nothing is known of the bound. */
+static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
+                                 struct tdm_relaxation **last, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_pins *pins = kitchen->pins;
+    struct tdm_relaxation *relaxation;
+    struct tdm_relaxed relaxed;
+    struct tdm_error reason;
+    enum tdm_status status = tdm_relaxation_new(
+        kitchen->estimators[size], order, run->limit_bytes, pins->has_home,
+        pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, &reason);
+    if (status != TDM_OK) {
+        run->bound_seconds = 0;
+        return TDM_OK;
+    }
+    if (*last != NULL)
+        tdm_relaxation_warm(relaxation, *last);
+    tdm_relaxation_solve(relaxation, run->bound_seconds, TOLERANCE, MOST_SOLUTIONS, &relaxed);
+    run->counts.programs++;
+    if (relaxed.bound_seconds < run->bound_seconds) {
+        run->bound_seconds = relaxed.bound_seconds;
+        run->binding = relaxed;
+        if (pins->program_path != NULL)
+            status = tdm_relaxation_write(relaxation, pins->program_path, err);
+    }
+    if (status == TDM_OK && relaxed.solved && may_round(run))
+        status = round_one(run, order, size, relaxation, &relaxed, err);
+    tdm_relaxation_free(*last);
+    *last = relaxation;
+    return status;
+}
+
+/* Chunk sizes by rising time of a forward: what comes first has the lowest bound, most likely. */
+static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_CHUNK_SIZES])
+{
+    double seconds[TDM_CHUNK_SIZES];
+    for (uint32_t i = 0; i < kitchen->size_count; i++) {
+        double time = tdm_estimator_forward_seconds(kitchen->estimators[i]);
+        uint32_t at = i;
+        for (; at > 0 && seconds[at - 1] > time; at--) {
+            seconds[at] = seconds[at - 1];
+            sizes[at] = sizes[at - 1];
+        }
+        seconds[at] = time;
+        sizes[at] = i;
+    }
+}
+
+static enum tdm_status relax(struct run *run, struct tdm_error *err)
+{
+    struct tdm_kitchen *kitchen = &run->kitchen;
+    uint32_t sizes[TDM_CHUNK_SIZES];
+    enum tdm_status status = TDM_OK;
+    sort_sizes(kitchen, sizes);
+    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
+        struct tdm_relaxation *last = NULL;
+        if (kitchen->pins->has_order && (int)kitchen->pins->order != order)
+            continue;
+        for (uint32_t i = 0; i < kitchen->size_count && status == TDM_OK; i++)
+            status = relax_one(run, (enum tdm_order)order, sizes[i], &last, err);
+        tdm_relaxation_free(last);
+    }
+    return status;
+}
+
+/* ---- candidates ---- */
+
+/* Lowers what the kitchen's schedule is now, and says what it uses. */
+static enum tdm_status lower(struct run *run, struct tdm_program **program,
+                             uint64_t used_bytes[TDM_PLACES], struct tdm_error *err)
 {
     struct tdm_schedule *schedule = run->kitchen.schedule;
-    tdm_recipe_write(&run->kitchen, recipe);
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
         status = tdm_program_lower(schedule, program, err);
@@ -151,58 +317,242 @@ static enum tdm_status lower(struct run *run, const struct tdm_recipe *recipe,
     return TDM_OK;
 }
 
-/* Packing took more than the estimate: the recipe comes again with less to spend, if it still fits. */
-static bool push_again(struct run *run, struct tdm_recipe *recipe,
-                       const uint64_t used_bytes[TDM_PLACES])
+static bool within(const struct run *run, const uint64_t used_bytes[TDM_PLACES])
 {
-    if (!recipe->kept)
-        return true;
     for (int place = 0; place < TDM_PLACES; place++)
         if (used_bytes[place] > run->limit_bytes[place])
-            recipe->reserve[place] =
-                tdm_size_add(recipe->reserve[place], used_bytes[place] - run->limit_bytes[place]);
-    uint32_t before = recipe->kept_from_chunk;
-    if (!tdm_recipe_estimate(&run->kitchen, recipe, run->limit_bytes) ||
-        recipe->kept_from_chunk == before)
-        return true;
-    return queue_push(&run->queue, recipe);
+            return false;
+    return true;
 }
 
-/* Lowers, and simulates if it fits; keeps it if it is the fastest so far. */
-static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe,
-                                  struct tdm_recipe *best, struct tdm_simulation *best_simulation,
-                                  struct tdm_error *err)
+/* What packing took beyond an estimate is left free the next time. */
+static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_PLACES],
+                        uint64_t reserve[TDM_PLACES])
 {
+    for (int place = 0; place < TDM_PLACES; place++)
+        if (used_bytes[place] > run->limit_bytes[place])
+            reserve[place] =
+                tdm_size_add(reserve[place], used_bytes[place] - run->limit_bytes[place]);
+}
+
+/* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits: it
+ * was within the limits, and takes *step_seconds; else `used_bytes` says by how much not. */
+static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
+                                    uint64_t used_bytes[TDM_PLACES], double *step_seconds,
+                                    struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = run->kitchen.schedule;
     struct tdm_program *program;
     struct tdm_simulation simulation;
-    uint64_t used_bytes[TDM_PLACES];
-    enum tdm_status status = lower(run, recipe, &program, used_bytes, err);
+    enum tdm_status status = lower(run, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
-    if (used_bytes[TDM_DEVICE] > run->limit_bytes[TDM_DEVICE] ||
-        used_bytes[TDM_HOST] > run->limit_bytes[TDM_HOST]) {
-        if (!push_again(run, recipe, used_bytes))
-            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
-    } else {
+    *fits = within(run, used_bytes);
+    if (*fits) {
         status = tdm_simulate(program, NULL, NULL, &simulation, err);
         run->counts.simulated++;
-        if (status == TDM_OK && (run->counts.simulated == 1 ||
-                                 simulation.step_seconds < best_simulation->step_seconds)) {
-            *best = *recipe;
-            *best_simulation = simulation;
-        }
+        *step_seconds = simulation.step_seconds;
     }
     tdm_program_free(program);
+    struct tdm_rounded *best = &run->best[schedule->order];
+    if (status != TDM_OK || !*fits || (best->fits && simulation.step_seconds >= best->seconds))
+        return status;
+    struct tdm_group *groups = best->groups;
+    memcpy(groups, schedule->groups, schedule->group_count * sizeof(*groups));
+    *best = (struct tdm_rounded){.size = size,
+                                 .order = schedule->order,
+                                 .group_count = schedule->group_count,
+                                 .groups = groups,
+                                 .rings = schedule->rings,
+                                 .head_tile_tokens = schedule->head_tile_tokens,
+                                 .seconds = simulation.step_seconds,
+                                 .fits = true};
+    memcpy(best->homes, schedule->homes, sizeof(best->homes));
+    if (!run->found || simulation.step_seconds < run->simulation.step_seconds) {
+        run->simulation = simulation;
+        run->order = schedule->order;
+        run->found = true;
+    }
+    return TDM_OK;
+}
+
+/* The rounding that is estimated fastest, or NULL. */
+static struct tdm_rounded *fastest_rounded(struct run *run)
+{
+    struct tdm_rounded *fastest = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && (fastest == NULL || run->rounded[i].seconds < fastest->seconds))
+            fastest = &run->rounded[i];
+    return fastest;
+}
+
+static bool could_win(const struct run *run, double seconds)
+{
+    return !run->found || seconds < run->simulation.step_seconds;
+}
+
+/* Simulates a rounding, mended where packing takes more than was estimated; *step_seconds: what was found,
+ * NO_BOUND if it does not fit. */
+static enum tdm_status try_one(struct run *run, struct tdm_rounding_limits *limits,
+                               struct tdm_rounded *rounded, double *step_seconds,
+                               struct tdm_error *err)
+{
+    bool fits = false;
+    *step_seconds = NO_BOUND;
+    for (unsigned i = 0; i < MOST_MENDED && !fits && rounded->fits; i++) {
+        uint64_t used_bytes[TDM_PLACES];
+        tdm_rounded_write(&run->kitchen, rounded);
+        enum tdm_status status =
+            try_schedule(run, rounded->size, &fits, used_bytes, step_seconds, err);
+        if (status != TDM_OK || fits)
+            return status;
+        add_reserve(run, used_bytes, limits->reserve);
+        limits->no_structure = true;
+        tdm_improve(&run->kitchen, limits, rounded);
+    }
+    return TDM_OK;
+}
+
+/* Where the compute lane waits more than the estimate knows, copies become dearer, and the search goes on. */
+static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
+{
+    static const double dearer[] = {1, 10, 50, 200};
+    struct tdm_rounded *rounded;
+    enum tdm_status status = TDM_OK;
+    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL &&
+           could_win(run, rounded->seconds) && run->ops < MOST_OPS) {
+        struct tdm_rounding_limits limits = rounding_limits(run);
+        for (size_t i = 0; i < sizeof(dearer) / sizeof(dearer[0]) && status == TDM_OK; i++) {
+            double estimated, step_seconds;
+            limits.no_structure = switched_off(run, TDM_STRUCTURE);
+            limits.copies = COPIES * dearer[i];
+            if (i > 0)
+                tdm_improve(&run->kitchen, &limits, rounded);
+            estimated = rounded->seconds;
+            status = try_one(run, &limits, rounded, &step_seconds, err);
+            if (step_seconds < STALLED * estimated || step_seconds >= NO_BOUND)
+                break;
+        }
+        rounded->fits = false; /* done with */
+    }
     return status;
 }
 
+static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, struct tdm_error *err)
+{
+    uint64_t used_bytes[TDM_PLACES];
+    double step_seconds;
+    bool fits;
+    tdm_recipe_write(&run->kitchen, recipe);
+    enum tdm_status status = try_schedule(run, recipe->size, &fits, used_bytes, &step_seconds, err);
+    if (status != TDM_OK || fits || !recipe->kept)
+        return status;
+    /* it comes again with less to spend, if it still fits */
+    uint32_t before = recipe->kept_from_chunk;
+    add_reserve(run, used_bytes, recipe->reserve);
+    if (tdm_recipe_estimate(&run->kitchen, recipe, run->limit_bytes) &&
+        recipe->kept_from_chunk != before && !queue_push(&run->queue, recipe))
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");
+    return status;
+}
+
+static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    run->counts.complete = true;
+    run->ops = 0;
+    while (run->queue.count > 0 && status == TDM_OK) {
+        if (!could_win(run, run->queue.recipes[0].seconds)) {
+            run->counts.too_slow = run->queue.count;
+            break;
+        }
+        if (run->found && run->ops > MOST_OPS) {
+            run->counts.complete = false;
+            break;
+        }
+        struct tdm_recipe recipe = queue_pop(&run->queue);
+        status = try_recipe(run, &recipe, err);
+    }
+    return status;
+}
+
+/* Puts the state that is not pinned on the host. */
+static void stream_state(struct run *run)
+{
+    struct tdm_kitchen *kitchen = &run->kitchen;
+    for (uint32_t i = 0; i < kitchen->size_count; i++) {
+        struct tdm_schedule *base = &kitchen->bases[i];
+        for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+            if (!kitchen->pins->has_home[state])
+                base->homes[state] = (struct tdm_home){0, TDM_HOST, TDM_HOST};
+        tdm_estimator_set_state(kitchen->estimators[i], base->homes, &base->rings);
+    }
+}
+
+static bool measure(void *self, const struct tdm_rounded *rounded, double *seconds)
+{
+    struct run *run = self;
+    uint64_t used_bytes[TDM_PLACES];
+    bool fits;
+    *seconds = TDM_UNMEASURED;
+    if (run->ops > MOST_OPS / 2)
+        return false;
+    tdm_rounded_write(&run->kitchen, rounded);
+    run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
+    return run->status == TDM_OK;
+}
+
+/* All groups of a point keep one set at one place, with K and V at another. */
+static void start_over(struct tdm_rounded *point, unsigned start)
+{
+    for (uint32_t g = 0; g < point->group_count; g++) {
+        struct tdm_group *group = &point->groups[g];
+        group->kept = (enum tdm_set)(TDM_SET_ATTENTION_OUTPUT + start % 3);
+        group->kept_from_chunk = 0;
+        group->kept_place = start / 3 % 2 == 0 ? TDM_DEVICE : TDM_HOST;
+        group->kv_place = start / 6 % 2 == 0 ? TDM_DEVICE : TDM_HOST;
+        group->kv = TDM_KV_KEEP;
+    }
+}
+#define STARTS 12u
+
+/* The neighbours of the best of each order, by simulation, as many as the effort allows; where programs are
+ * small and effort is left, from other points too. */
+static enum tdm_status polish(struct run *run, struct tdm_error *err)
+{
+    const struct tdm_rounding_limits limits = rounding_limits(run);
+    if (!may_round(run) || switched_off(run, TDM_POLISH))
+        return TDM_OK;
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        const struct tdm_rounded *best = &run->best[order];
+        run->ops = 0;
+        for (unsigned start = 0; start <= STARTS && best->fits && run->ops < MOST_OPS / 4;
+             start++) {
+            struct tdm_rounded point = *best;
+            point.groups =
+                calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
+            if (point.groups == NULL)
+                return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+            memcpy(point.groups, best->groups, point.group_count * sizeof(*point.groups));
+            if (start > 0)
+                start_over(&point, start - 1);
+            tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
+                       measure, run);
+            tdm_rounded_free(&point);
+        }
+    }
+    if (run->status != TDM_OK)
+        *err = run->err;
+    return run->status;
+}
+
 /* A last check by what did not take part in the choice. */
-static enum tdm_status validate(struct run *run, const struct tdm_recipe *best,
-                                struct tdm_error *err)
+static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
     uint64_t used_bytes[TDM_PLACES], capacity_bytes[TDM_PLACES];
-    enum tdm_status status = lower(run, best, &program, used_bytes, err);
+    tdm_rounded_write(&run->kitchen, &run->best[run->order]);
+    enum tdm_status status = lower(run, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     for (int place = 0; place < TDM_PLACES; place++)
@@ -217,38 +567,102 @@ static enum tdm_status validate(struct run *run, const struct tdm_recipe *best,
     return status;
 }
 
+/* Without a program, where the estimates of all recipes were looked at, the best of them is the bound. */
+static void say_bound(const struct run *run, bool trains, struct tdm_search *search)
+{
+    double step = run->simulation.step_seconds;
+    search->bound_seconds = trains ? run->bound_seconds : run->counts.complete ? step : 0;
+    if (search->bound_seconds > step) /* nothing that fits is better */
+        search->bound_seconds = step;
+    search->gap = search->bound_seconds > 0 ? step / search->bound_seconds - 1 : 0;
+    search->binding = run->binding;
+}
+
+/* State that is not pinned begins on the device, whatever a search before this one found. */
+static void forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins)
+{
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (!pins->has_home[state])
+            schedule->homes[state] =
+                (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
+    if (!pins->has_rings)
+        schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+}
+
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
     const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    bool trains = schedule->pass == TDM_TRAIN;
+    forget_homes(schedule, pins);
+    struct tdm_home homes[TDM_STATES];
+    const struct tdm_rings rings = schedule->rings;
     struct run run;
-    struct tdm_recipe best;
-    struct tdm_simulation simulation = {0};
+    memcpy(homes, schedule->homes, sizeof(homes));
     enum tdm_status status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status != TDM_OK)
-        goto close;
-    run.counts.complete = true;
-    while (run.queue.count > 0 && status == TDM_OK) {
-        bool found = run.counts.simulated > 0;
-        if (found && run.queue.recipes[0].seconds >= simulation.step_seconds) {
-            run.counts.too_slow = run.queue.count;
-            break;
-        }
-        if (found && run.ops > MOST_OPS) {
-            run.counts.complete = false;
-            break;
-        }
-        struct tdm_recipe recipe = queue_pop(&run.queue);
-        status = try_recipe(&run, &recipe, &best, &simulation, err);
-    }
-    search->counts = run.counts;
-    search->simulation = simulation;
-    if (status == TDM_OK && run.counts.simulated == 0)
-        status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    if (status == TDM_OK && (!trains || !switched_off(&run, TDM_ENUMERATION)))
+        status = enumerate(&run, err);
+    if (status == TDM_OK && trains)
+        status = relax(&run, err);
     if (status == TDM_OK)
-        status = validate(&run, &best, err);
+        status = try_rounded(&run, err);
+    for (uint32_t i = 0; i < run.kitchen.size_count;
+         i++) /* recipes have the state as it was asked for */
+        tdm_estimator_set_state(run.kitchen.estimators[i], homes, &rings);
+    if (status == TDM_OK)
+        status = try_recipes(&run, err);
+    if (status == TDM_OK && !run.found && trains) { /* what tdm_candidates_least() may have found */
+        stream_state(&run);
+        status = enumerate(&run, err);
+        if (status == TDM_OK)
+            status = try_recipes(&run, err);
+    }
+    if (status == TDM_OK && trains)
+        status = polish(&run, err);
+    run.counts.rounded = run.rounded_count;
+    search->counts = run.counts;
+    search->simulation = run.simulation;
+    if (status == TDM_OK && !run.found) {
+        memcpy(schedule->homes, homes, sizeof(homes));
+        schedule->rings = rings;
+        status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    }
+    if (status == TDM_OK) {
+        say_bound(&run, trains, search);
+        status = validate(&run, err);
+    }
+    run_close(&run);
+    return status;
+}
 
-close:
+/* With the state where it was asked for, or streaming from the host; lowers *least. */
+static enum tdm_status find_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                  enum tdm_place place, bool streams, uint64_t *least,
+                                  struct tdm_error *err)
+{
+    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    limit_bytes[place] = TDM_SIZE_MAX;
+    struct run run;
+    enum tdm_status status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
+    if (status == TDM_OK && streams)
+        stream_state(&run);
+    if (status == TDM_OK)
+        status = enumerate(&run, err);
+    while (status == TDM_OK && run.queue.count > 0) {
+        struct tdm_recipe recipe = queue_pop(&run.queue);
+        if ((double)recipe.bytes[place] >= NEAR * (double)*least)
+            break;
+        struct tdm_program *program;
+        uint64_t used_bytes[TDM_PLACES];
+        tdm_recipe_write(&run.kitchen, &recipe);
+        status = lower(&run, &program, used_bytes, err);
+        if (status != TDM_OK)
+            break;
+        tdm_program_free(program);
+        enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
+        if (used_bytes[other] <= limit_bytes[other] && used_bytes[place] < *least)
+            *least = used_bytes[place];
+    }
     run_close(&run);
     return status;
 }
@@ -256,26 +670,14 @@ close:
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
 {
-    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    limit_bytes[place] = TDM_SIZE_MAX;
-    struct run run;
+    struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
-    enum tdm_status status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
-    while (status == TDM_OK && run.queue.count > 0) {
-        struct tdm_recipe recipe = queue_pop(&run.queue);
-        if ((double)recipe.bytes[place] >= NEAR * (double)least)
-            break;
-        struct tdm_program *program;
-        uint64_t used_bytes[TDM_PLACES];
-        status = lower(&run, &recipe, &program, used_bytes, err);
-        if (status != TDM_OK)
-            break;
-        tdm_program_free(program);
-        enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
-        if (used_bytes[other] <= limit_bytes[other] && used_bytes[place] < least)
-            least = used_bytes[place];
-    }
-    run_close(&run);
+    forget_homes(schedule, pins);
+    memcpy(homes, schedule->homes, sizeof(homes));
+    enum tdm_status status = find_least(schedule, pins, place, false, &least, err);
+    if (status == TDM_OK && schedule->pass == TDM_TRAIN)
+        status = find_least(schedule, pins, place, true, &least, err);
+    memcpy(schedule->homes, homes, sizeof(homes));
     if (status != TDM_OK)
         return status;
     if (least == TDM_SIZE_MAX)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first planner: enumerates schedules and returns the fastest that fits.
+ * The planner's search: the fastest schedule that fits, and how far from the best it can be.
  *
- * It tries loop orders, lists of groups, chunk sizes, places of stored inputs and of what groups hold,
- * and attention outputs not stored, held, or kept from the earliest chunk that fits. Every combination
- * gets an estimate (estimate.h): those that cannot fit are dropped, the others are lowered and
- * simulated by rising estimated time, until no estimate is below the best simulated time. What comes
- * out was lowered, packed, simulated and validated within the limits. Nothing is random.
+ * Loop order and chunk size are enumerated. For each a linear program (relaxation.h) bounds all schedules
+ * that are left, and its solution is rounded and mended (rounding.h). Beside, recipes are enumerated:
+ * lists of groups, places, attention outputs not stored, held or kept, each with an estimate
+ * (estimate.h). What is estimated fastest is lowered, packed and simulated, until no estimate is below the
+ * best simulated time; the winner is validated. Nothing is random, no effort is timed.
  */
 #ifndef TDM_PLANNER_CANDIDATES_H
 #define TDM_PLANNER_CANDIDATES_H
 
+#include "planner/relaxation.h"
 #include "planner/simulate.h"
 #include "schedule/schedule.h"
 
@@ -34,6 +35,7 @@ struct tdm_pins {
     enum tdm_place input_place, kept_place, held_place;
     enum tdm_set kept_set,
         held_set; /* where attention outputs are: TDM_SET_INPUT stands for no more */
+    bool has_home[TDM_STATES], has_rings;
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;
@@ -43,8 +45,24 @@ struct tdm_pins {
     uint64_t head_tile_tokens; /* 0: free */
     enum tdm_split_unit kept_from_unit;
     uint32_t
-        kept_from; /* first chunk of which the attention output is kept, or percent of chunks */
+        kept_from;    /* first chunk of which the attention output is kept, or percent of chunks */
+    unsigned without; /* heuristics that are switched off: bits of enum tdm_heuristic */
+    const char
+        *program_path; /* where to write the linear program that sets the bound; NULL: nowhere.
+                                 Borrowed */
 };
+
+/* What the search does beside the linear program; each can be switched off, to see what it gains. */
+enum tdm_heuristic {
+    TDM_ENUMERATION, /* recipes */
+    TDM_ROUNDING,    /* schedules from the program's solution */
+    TDM_STRUCTURE,   /* of these: places, homes and boundaries of groups are moved */
+    TDM_FINE,        /* of these: splits and sets are moved, group by group */
+    TDM_POLISH,      /* neighbours of the best are simulated */
+    TDM_HEURISTICS
+};
+
+const char *tdm_heuristic_name(enum tdm_heuristic heuristic); /* "enumeration", "rounding", ... */
 
 /* How a search went. */
 struct tdm_search_counts {
@@ -53,17 +71,23 @@ struct tdm_search_counts {
     uint64_t too_slow;  /* of these: cannot be faster than the best, by the estimate */
     uint64_t lowered;   /* lowered and packed; some more than once, with another split */
     uint64_t simulated; /* of these: fit, and were simulated */
+    uint64_t programs;  /* linear programs solved */
+    uint64_t rounded;   /* schedules from their solutions that fit, by their estimate */
     bool complete;      /* false: the effort of a search was spent before all were decided */
 };
 
 struct tdm_search {
     struct tdm_search_counts counts;
     struct tdm_simulation simulation; /* of the schedule found */
+    double bound_seconds;             /* no schedule that the pins allow is faster; 0: not known */
+    double gap;                       /* (step - bound) / bound */
+    struct tdm_relaxed binding; /* the linear program that sets the bound: prices, rows that bind */
 };
 
 /* Looks for the fastest schedule whose used bytes are within schedule->memory_bytes on the device and
  * schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page size and
- * prefetch are taken from `schedule`; its nest is overwritten with the one found. `search` is filled
+ * prefetch are taken from `schedule`; its nest, and homes of state that are not pinned, are overwritten
+ * with those found. `search` is filled
  * as far as the search went, also on failure. TDM_INFEASIBLE: nothing fits (shortage.h says why).
  * TDM_USAGE: pins that contradict the model. */
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,

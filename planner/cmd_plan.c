@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/units.h"
+#include "planner/explain.h"
 #include "planner/objective.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
@@ -29,8 +30,21 @@ struct arguments {
     bool sweeps;
     struct tdm_sweep sweep;
     const char *output;
-    bool force, json, done;
+    bool force, json, done, explain;
 };
+
+static enum tdm_status read_heuristic(const char *name, unsigned *without, struct tdm_error *err)
+{
+    for (int i = 0; i < TDM_HEURISTICS; i++)
+        if (strcmp(name, tdm_heuristic_name((enum tdm_heuristic)i)) == 0) {
+            *without |= 1u << i;
+            return TDM_OK;
+        }
+    return tdm_fail(
+        err, TDM_USAGE,
+        "--without: \"%s\" is not known; enumeration, rounding, structure, fine or polish is due",
+        name);
+}
 
 static enum tdm_status read_step_time(const char *text, double *seconds, struct tdm_error *err)
 {
@@ -99,6 +113,14 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", TDM_MOST_PAIRS);
         r->pairs[r->pair_count++] = optarg;
         return TDM_OK;
+    case 'e':
+        a->explain = true;
+        return TDM_OK;
+    case 'l':
+        r->program_path = optarg;
+        return TDM_OK;
+    case 'W':
+        return read_heuristic(optarg, &r->without, err);
     case 'o':
         a->output = optarg;
         return TDM_OK;
@@ -165,6 +187,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"sweep", required_argument, NULL, 'w'},
                                             {"preset", required_argument, NULL, 'P'},
                                             {"set", required_argument, NULL, 's'},
+                                            {"explain", no_argument, NULL, 'e'},
+                                            {"write-lp", required_argument, NULL, 'l'},
+                                            {"without", required_argument, NULL, 'W'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
@@ -244,6 +269,7 @@ static enum tdm_status print_json(const struct arguments *a,
     json_object_set_new(root, "memory_bytes", json_integer((json_int_t)schedule->memory_bytes));
     json_object_set_new(root, "host_memory_bytes",
                         json_integer((json_int_t)schedule->host_memory_bytes));
+    tdm_bound_json(root, &found->search);
     json_object_set_new(root, "search", tdm_search_counts_json(&found->search.counts));
     json_object_set_new(root, "weights", tdm_weights_json(weights));
     json_object_set_new(root, "schedule", schedule_json);
@@ -384,6 +410,9 @@ static enum tdm_status print_plan(const struct arguments *a, struct tdm_objectiv
     print_answer(out, a, found);
     tdm_weights_line(out, "weights    ", weights);
     tdm_schedule_table(out, found->schedule, &found->search.simulation);
+    tdm_bound_lines(out, &found->search);
+    if (a->explain)
+        tdm_explain(out, found->schedule, &found->search);
     tdm_search_line(out, &found->search.counts);
     return TDM_OK;
 }
@@ -454,6 +483,11 @@ const struct tdm_command tdm_cmd_plan = {
         "                      context, memory or host-memory, VALUES are FROM..TO (contexts double,\n"
         "                      memory has 13 points), FROM..TO:N points, or a list A,B,C\n"
         "  --preset NAME       fix the knobs that another system fixes (below)\n"
+        "  --explain           what binds: the rows of the linear program that sets the bound, what a GiB\n"
+        "                      more would save, and why each kind of tensor is where it is\n"
+        "  --write-lp FILE     write that linear program in CPLEX LP format\n"
+        "  --without HEURISTIC plan without enumeration, rounding, structure, fine or polish, to see what it gains;\n"
+        "                      may be repeated\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
         "  -o FILE             write the schedule as JSON; - is stdout; of a sweep, the picture\n"
         "  --force             overwrite FILE\n"

@@ -4,6 +4,9 @@
 
 #include "schedule/optimizer.h"
 
+/* How many times more than other copies those of prefixes make the compute lane wait. */
+#define EXPOSED 30
+
 /* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
  * none), and held of chunks [held, kept). */
 struct span {
@@ -140,20 +143,47 @@ static bool input_on_host(const struct span *span, uint32_t layer)
     return on_host(layer == span->first ? span->group->input_place : span->group->held_place);
 }
 
-/* Seconds to fetch what a sweep over a layer reads from the host: its input, and attention outputs
- * that were kept and (in the backward) held. */
-static double fetch_seconds(const struct tdm_estimator *e, const struct span *span, uint32_t layer,
-                            bool with_kept, bool with_held)
+/* The chunks from which on gate and up are held beside an attention output that is kept. */
+static uint32_t products_from(const struct tdm_estimator *e, const struct span *span)
 {
     const struct tdm_group *group = span->group;
-    double seconds = 0;
-    if (input_on_host(span, layer))
-        seconds += link_seconds(e, TDM_RATE_H2D, e->chunks, e->x);
-    if (with_kept && on_host(group->kept_place))
-        seconds += link_seconds(e, TDM_RATE_H2D, e->chunks - span->kept, e->attention);
-    if (with_held && on_host(group->held_place))
-        seconds += link_seconds(e, TDM_RATE_H2D, span->kept - span->held, e->attention);
-    return seconds;
+    if (group->held < TDM_SET_ALL || group->kept >= TDM_SET_ALL)
+        return e->chunks;
+    return group->held_from_chunk > span->kept
+               ? (uint32_t)smaller(group->held_from_chunk, e->chunks)
+               : span->kept;
+}
+
+/* Seconds to fetch a layer's stored input from the host, where it is there. */
+static double fetch_input(const struct tdm_estimator *e, const struct span *span, uint32_t layer)
+{
+    return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, e->chunks, e->x) : 0;
+}
+
+/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not need. */
+static double copy_kept(const struct tdm_estimator *e, const struct span *span, enum tdm_rate rate,
+                        bool with_q)
+{
+    uint64_t bytes = set_bytes(e, span->group->kept);
+    if (!on_host(span->group->kept_place) || bytes == 0)
+        return 0;
+    if (!with_q && span->group->kept >= TDM_SET_QKV)
+        bytes -= e->q;
+    return link_seconds(e, rate, e->chunks - span->kept, bytes);
+}
+
+/* The same for what is held there, inputs not counted. */
+static double copy_held(const struct tdm_estimator *e, const struct span *span, enum tdm_rate rate)
+{
+    if (!on_host(span->group->held_place))
+        return 0;
+    return link_seconds(e, rate, span->kept - span->held, set_bytes(e, span->group->held)) +
+           link_seconds(e, rate, e->chunks - products_from(e, span), e->gate_up);
+}
+
+static bool far_kv(const struct span *span)
+{
+    return keeps_kv(span) && on_host(span->group->kv_place);
 }
 
 /* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others from
@@ -169,80 +199,209 @@ static double backward_seconds(const struct tdm_estimator *e, const struct span 
     enum tdm_set first = again ? group->held : TDM_SET_INPUT, last = group->kept;
     double seconds = none.backward[TDM_SET_INPUT] + middle.backward[first] + late.backward[last];
     /* gate and up can be held of chunks whose attention output is kept */
-    if (again && group->held == TDM_SET_ALL && last != TDM_SET_ALL) {
-        uint32_t from = group->held_from_chunk > span->kept ? group->held_from_chunk : span->kept;
-        seconds -= from < n ? sum_costs(e, layer, from, n).gate_up : 0;
-    }
+    if (again)
+        seconds -= sum_costs(e, layer, products_from(e, span), n).gate_up;
     return seconds + e->attention_grad_seconds[e->kind_of[layer]] +
            sum_attention(e, layer, 0, held);
 }
 
-/* Layer-major: sweeps follow each other, and staging holds a few chunks only, so that each takes as
- * long as its computing or its copies, whichever is longer. */
-static double layer_major_seconds(const struct tdm_estimator *e, const struct span *span)
+/* Seconds of a phase, and in it of copies to the device and to the host. */
+struct phase {
+    double seconds, fetch, send;
+    double prefixes; /* of these, of what a chunk needs at once: little of it is hidden */
+};
+
+struct phases {
+    struct phase forward, backward;
+};
+
+/* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its copies,
+ * whichever is longer. */
+static void add_sweep(struct phase *phase, double compute, double fetch, double send)
+{
+    phase->seconds += later(compute, later(fetch, send));
+    phase->fetch += fetch;
+    phase->send += send;
+}
+
+/* Layer-major: sweeps follow each other. */
+static void layer_major_seconds(const struct tdm_estimator *e, const struct span *span,
+                                struct phases *phases)
 {
     const struct tdm_group *group = span->group;
     uint32_t n = e->chunks;
-    double seconds = 0;
     for (uint32_t layer = span->first; layer <= span->top; layer++) {
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span->kept, n);
         double forward = all.embed + all.norm + all.q + all.kv + all.rest;
-        double compute = forward + sum_attention(e, layer, 0, n);
-        double store = on_host(group->kept_place)
-                           ? link_seconds(e, TDM_RATE_D2H, n - span->kept, e->attention)
-                           : 0;
-        seconds += later(compute, store);
+        double send = copy_kept(e, span, TDM_RATE_D2H, true);
+        bool far = far_kv(span), again = layer < span->top;
+        if (far)
+            send += link_seconds(e, TDM_RATE_D2H, n, e->kv);
+        if (layer == span->top && !span->last && on_host(group[1].input_place))
+            send += link_seconds(e, TDM_RATE_D2H, n, e->x);
+        add_sweep(&phases->forward, forward + sum_attention(e, layer, 0, n), 0, send);
 
-        bool again = layer < span->top;
         bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
+        double fetch = fetch_input(e, span, layer);
         if (again) {
-            compute = forward - kept.q + sum_attention(e, layer, 0, span->kept);
+            double compute = forward - kept.q + sum_attention(e, layer, 0, span->kept);
             if (!holds_kv)
                 compute -= kept.norm + (keeps_kv(span) ? all.kv : kept.kv);
             if (group->kept == TDM_SET_ALL)
                 compute -= kept.mlp_norm + kept.gate_up;
-            store = 0;
+            send = copy_held(e, span, TDM_RATE_D2H);
             if (on_host(group->held_place))
-                store = link_seconds(e, TDM_RATE_D2H, n, e->x) +
-                        link_seconds(e, TDM_RATE_D2H, span->kept - span->held, e->attention);
-            double fetch = fetch_seconds(e, span, layer, true, false);
-            seconds += later(compute, later(store, fetch));
+                send += link_seconds(e, TDM_RATE_D2H, n, e->x);
+            add_sweep(&phases->backward, compute, fetch + copy_kept(e, span, TDM_RATE_H2D, false),
+                      send);
+            phases->backward.fetch += far ? link_seconds(e, TDM_RATE_H2D, span->kept, e->kv) : 0;
         }
-        if (!keeps_kv(span) && !holds_kv)
-            seconds +=
-                later(all.embed + all.norm + all.kv, fetch_seconds(e, span, layer, false, false));
-        seconds += later(backward_seconds(e, span, layer, again),
-                         fetch_seconds(e, span, layer, true, again));
+        if (far) /* into a row that the layer above leaves chunk by chunk */
+            phases->backward.fetch += link_seconds(e, TDM_RATE_H2D, n, e->kv);
+        else if (!keeps_kv(span) && !holds_kv)
+            add_sweep(&phases->backward, all.embed + all.norm + all.kv, fetch, 0);
+        add_sweep(&phases->backward, backward_seconds(e, span, layer, again),
+                  fetch + copy_kept(e, span, TDM_RATE_H2D, true) +
+                      (again ? copy_held(e, span, TDM_RATE_H2D) : 0),
+                  0);
     }
-    return seconds;
+}
+
+/* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's own, or
+ * without. */
+static double prefix_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t layer,
+                             uint64_t bytes, bool own)
+{
+    double chunks = (double)e->seen_chunks[e->kind_of[layer]] - (own ? 0 : e->chunks);
+    return chunks * (double)bytes / e->base->machine->rate[rate];
 }
 
 /* Chunk-major: the copies of a group against its computing. */
-static double chunk_major_seconds(const struct tdm_estimator *e, const struct span *group)
+static void chunk_major_seconds(const struct tdm_estimator *e, const struct span *group,
+                                struct phases *phases)
 {
     uint32_t n = e->chunks;
-    double forward = 0, backward = 0, fetch = 0;
+    struct phase forward = {0}, backward = {0};
     for (uint32_t layer = group->first; layer <= group->top; layer++) {
         struct span span = span_of_layer(e, group, TDM_CHUNK_MAJOR, layer);
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span.kept, n);
-        bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer);
-        forward += all.embed + all.norm + all.kv;
-        if (!(span.last && layer == span.top))
-            forward += all.q + all.rest + sum_attention(e, layer, 0, n);
+        bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer), far = far_kv(&span);
+        bool only_kv = span.last && layer == span.top;
+        forward.seconds += all.embed + all.norm + all.kv;
+        if (!only_kv)
+            forward.seconds += all.q + all.rest + sum_attention(e, layer, 0, n);
+        forward.send += copy_kept(e, &span, TDM_RATE_D2H, true);
+        if (layer == span.top && !span.last && on_host(span.group[1].input_place))
+            forward.send += link_seconds(e, TDM_RATE_D2H, n, e->x);
         if (again)
-            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
-                        (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
-                        sum_attention(e, layer, 0, span.kept);
-        backward += backward_seconds(e, &span, layer, again);
-        double reads = again ? 2 : 1;
-        if (layer == span.first && input_on_host(&span, layer))
-            fetch += reads * link_seconds(e, TDM_RATE_H2D, n, e->x);
-        if (on_host(span.group->kept_place))
-            fetch += reads * link_seconds(e, TDM_RATE_H2D, n - span.kept, e->attention);
+            backward.seconds +=
+                all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
+                (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
+                sum_attention(e, layer, 0, span.kept);
+        backward.seconds += backward_seconds(e, &span, layer, again);
+        if (layer == span.first)
+            backward.fetch += (again ? 2 : 1) * fetch_input(e, &span, layer);
+        backward.fetch += (again ? copy_kept(e, &span, TDM_RATE_H2D, false) : 0) +
+                          copy_kept(e, &span, TDM_RATE_H2D, true);
+        if (far) {
+            forward.send += link_seconds(e, TDM_RATE_D2H, n, e->kv);
+            forward.fetch += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
+            backward.fetch += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+            phases->backward.prefixes += 2 * prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+        }
+        if (on_host(span.group->kv_gradients_place)) {
+            backward.send += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
+            phases->backward.prefixes += 2 * prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
+        }
     }
-    return forward + later(backward, fetch);
+    add_sweep(&phases->forward, forward.seconds, 0, 0);
+    phases->forward.fetch += forward.fetch;
+    phases->forward.send += forward.send;
+    add_sweep(&phases->backward, backward.seconds, backward.fetch, 0);
+    phases->backward.send += backward.send;
+}
+
+/* Layers of a group at home on the host. */
+static uint32_t far_layers(const struct tdm_estimator *e, const struct span *span)
+{
+    uint32_t near = e->base->homes[TDM_STATE_WEIGHTS].device_layers;
+    if (near <= span->first)
+        return span->top - span->first + 1;
+    return near > span->top ? 0 : span->top + 1 - near;
+}
+
+/* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the ring. */
+static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          double *in_forward, double *in_backward)
+{
+    uint32_t first = 0, ring = e->base->rings.weights;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    *in_forward = *in_backward = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        double far = far_layers(e, &span);
+        bool passes = !by_layer && far > ring; /* with every chunk again */
+        *in_forward += passes ? e->chunks * (far - ring) : far;
+        *in_backward += passes ? e->chunks * 2 * (far - ring) : far;
+        *in_backward += by_layer && far > 0 ? far - 1 : 0; /* to run again */
+        first += schedule->groups[g].layers;
+    }
+    *in_backward = later(*in_backward - ring, 0); /* of the turn, and what runs ahead */
+}
+
+/* No phase is shorter than its copies of a direction, or of both at their rate together, less what runs
+ * ahead of a phase or behind it: `spare` seconds. */
+static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
+{
+    const double *rate = e->base->machine->rate;
+    double both = (phase->fetch * rate[TDM_RATE_H2D] + phase->send * rate[TDM_RATE_D2H]) /
+                  rate[TDM_RATE_BOTH_WAYS];
+    phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
+}
+
+/* Copies of state whose home is the host. */
+static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                      struct phases *phases)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
+                             tdm_model_head_unit(e->base->model)};
+    bool updates = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    double forward, backward, through_ring = 0, fetched, sent = 0;
+    double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    weight_visits(e, schedule, &forward, &backward);
+    fetched = backward * weights;
+    for (int s = 0; s <= TDM_STATE_MOMENTS && updates; s++) {
+        enum tdm_state state = (enum tdm_state)s;
+        const struct tdm_home *home = &e->base->homes[state];
+        double bytes = (double)(e->layers - home->device_layers) *
+                       (double)tdm_estimator_unit_bytes(e, state, 0);
+        through_ring += state == TDM_STATE_WEIGHTS ? 0 : bytes;
+        for (int i = 0; i < 2; i++)
+            if (tdm_schedule_home(e->base, state, last[i]) == TDM_HOST)
+                bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
+        sent += bytes;
+        fetched += state == TDM_STATE_WEIGHTS ? 0 : bytes;
+    }
+    phases->forward.fetch += forward * weights / machine->rate[TDM_RATE_H2D];
+    phases->backward.fetch += fetched / machine->rate[TDM_RATE_H2D];
+    phases->backward.send += sent / machine->rate[TDM_RATE_D2H];
+    /* one slot is filled again when what was in it is home */
+    if (e->base->rings.optimizer == 1)
+        phases->backward.seconds =
+            later(phases->backward.seconds, through_ring / machine->rate[TDM_RATE_H2D] +
+                                                through_ring / machine->rate[TDM_RATE_D2H]);
+}
+
+/* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the last. */
+static double spare_seconds(const struct tdm_estimator *e)
+{
+    uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
+    uint64_t bytes = slots * (e->x + e->attention + e->q + e->gate_up + e->kv + e->dkv) +
+                     e->chunks * (e->x + e->kv * e->base->rings.kv);
+    return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
 }
 
 /* Does some backward of a layer run its attention again, into workspace? */
@@ -353,6 +512,13 @@ static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
     return staying[e->layers] - staying[top + 1];
 }
 
+/* Bytes that a layer of a group holds, in layer-major order. */
+static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *span)
+{
+    return (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held) +
+           (uint64_t)(e->chunks - products_from(e, span)) * e->gate_up;
+}
+
 /* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
  * one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
@@ -361,7 +527,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
 {
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
-    uint64_t outputs = (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held);
+    uint64_t outputs = held_bytes(e, span);
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device +
@@ -388,6 +554,8 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         struct span own = span_of_layer(e, span, TDM_CHUNK_MAJOR, layer);
         if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
             held += set_bytes(e, span->group->held);
+        else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
+            held += e->gate_up;
     }
     uint64_t kv = stored->kv[TDM_DEVICE], dkv = layers * n * e->dkv;
     if (on_host(span->group->kv_gradients_place)) /* there, of the chunks that later ones see */
@@ -468,7 +636,8 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         tdm_estimate_evaluate(e, schedule, out);
         return;
     }
-    struct tdm_estimate estimate = {.seconds = e->head_seconds + e->optimizer_seconds};
+    struct tdm_estimate estimate = {0};
+    struct phases phases = {0};
     struct stored stored = {0};
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
@@ -486,15 +655,22 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         if (g > 0)
             stored.inputs[group->input_place] += e->chunks * e->x;
         if (by_layer) {
-            estimate.seconds += layer_major_seconds(e, &span);
+            layer_major_seconds(e, &span, &phases);
             layer_major_moments(e, &span, &stored, backward_rings, &estimate);
         } else {
-            estimate.seconds += chunk_major_seconds(e, &span);
+            chunk_major_seconds(e, &span, &phases);
             chunk_major_moments(e, &span, &stored, backward_rings, schedule->group_count == 1,
                                 &estimate);
         }
         first += group->layers;
     }
+    phases.backward.seconds += e->head_seconds + e->optimizer_seconds;
+    add_state(e, schedule, &phases);
+    wait_for_copies(e, &phases.forward, spare_seconds(e));
+    wait_for_copies(e, &phases.backward, spare_seconds(e));
+    estimate.seconds = phases.forward.seconds + phases.backward.seconds;
+    estimate.copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
+                            phases.backward.send + EXPOSED * phases.backward.prefixes;
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
     update_moments(e, schedule, &stored, backward_rings, &estimate);
     end_moments(e, &estimate);
@@ -509,4 +685,20 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         larger(estimate.body_bytes,
                estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
     *out = estimate;
+}
+
+uint64_t tdm_estimate_tile(const struct tdm_estimator *e, struct tdm_schedule *schedule,
+                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate)
+{
+    schedule->head_tile_tokens = tile_tokens;
+    tdm_estimate(e, schedule, estimate);
+    if (fixed)
+        return tile_tokens;
+    while (tile_tokens >= 2 * TDM_LEAST_TILE &&
+           estimate->head_bytes + tdm_estimate_logits(e, tile_tokens) > estimate->body_bytes)
+        tile_tokens = (tile_tokens + 1) / 2;
+    estimate->bytes[TDM_DEVICE] =
+        larger(estimate->head_bytes + tdm_estimate_logits(e, tile_tokens), estimate->body_bytes);
+    schedule->head_tile_tokens = tile_tokens;
+    return tile_tokens;
 }

@@ -17,7 +17,8 @@
 struct tdm_estimator;
 
 struct tdm_estimate {
-    double seconds;             /* no schedule with this nest is faster */
+    double seconds;      /* no schedule with this nest is faster */
+    double copy_seconds; /* of both directions, roughly: what may make the compute lane wait */
     uint64_t bytes[TDM_PLACES]; /* used, runtime included; no arena is smaller */
     uint64_t body_bytes;        /* device bytes while no LM-head tile is live */
     uint64_t head_bytes;        /* device bytes beside the LM head's tile of logits */
@@ -29,9 +30,13 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
                                   struct tdm_error *err);
 void tdm_estimator_free(struct tdm_estimator *estimator);
 
-/* From now on for state with these homes. */
-void tdm_estimator_set_homes(struct tdm_estimator *estimator,
-                             const struct tdm_home homes[TDM_STATES]);
+/* From now on for state with these homes, and rings of this length. */
+void tdm_estimator_set_state(struct tdm_estimator *estimator,
+                             const struct tdm_home homes[TDM_STATES],
+                             const struct tdm_rings *rings);
+
+/* Seconds of one forward through all layers, without the LM head. */
+double tdm_estimator_forward_seconds(const struct tdm_estimator *estimator);
 
 /* Chunks of the step. */
 uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
@@ -40,6 +45,14 @@ uint32_t tdm_estimator_chunks(const struct tdm_estimator *estimator);
  * they keep and hold where, LM-head tile. */
 void tdm_estimate(const struct tdm_estimator *estimator, const struct tdm_schedule *schedule,
                   struct tdm_estimate *estimate);
+
+/* The same with the largest LM-head tile, from `tile_tokens` down by halves, that does not raise the peak; or
+ * with that one if it is fixed. Writes it into the schedule and returns it. */
+uint64_t tdm_estimate_tile(const struct tdm_estimator *estimator, struct tdm_schedule *schedule,
+                           uint64_t tile_tokens, bool fixed, struct tdm_estimate *estimate);
+
+/* Tokens of an LM-head tile below which weights and gradients of the head are moved too often. */
+#define TDM_LEAST_TILE 1024u
 
 /* Bytes of a tile of logits, and of what is beside it where the vocabulary is cut into tiles. */
 uint64_t tdm_estimate_logits(const struct tdm_estimator *estimator, uint64_t tile_tokens);

@@ -268,8 +268,10 @@ static void note_homes(struct tdm_estimator *e)
         note_gradients(e);
 }
 
-void tdm_estimator_set_homes(struct tdm_estimator *e, const struct tdm_home homes[TDM_STATES])
+void tdm_estimator_set_state(struct tdm_estimator *e, const struct tdm_home homes[TDM_STATES],
+                             const struct tdm_rings *rings)
 {
+    e->own.rings = *rings;
     memcpy(e->own.homes, homes, sizeof(e->own.homes));
     note_homes(e);
     memcpy(e->resident_bytes, e->stateless_bytes, sizeof(e->resident_bytes));
@@ -412,7 +414,9 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         find_kinds(e);
     e->attention_before = calloc(e->kinds * row + 1, sizeof(*e->attention_before));
     e->attention_grad_seconds = calloc((size_t)e->kinds + 1, sizeof(*e->attention_grad_seconds));
-    if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL)
+    e->seen_chunks = calloc((size_t)e->kinds + 1, sizeof(*e->seen_chunks));
+    if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL ||
+        e->seen_chunks == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     for (uint32_t kind = 0; kind < e->kinds; kind++) {
         uint32_t layer = first_of_kind(e, kind);
@@ -420,6 +424,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         for (uint32_t i = 0; i < e->chunks; i++) {
             before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
             e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
+            e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
         }
     }
     return TDM_OK;
@@ -548,6 +553,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->kind_of);
     free(e->attention_before);
     free(e->attention_grad_seconds);
+    free(e->seen_chunks);
     free(e);
 }
 

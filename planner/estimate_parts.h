@@ -29,7 +29,8 @@ struct tdm_estimator {
     uint32_t kinds;
     uint32_t *kind_of;        /* [layers] */
     double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
-    double *attention_grad_seconds;         /* [kinds] */
+    double *attention_grad_seconds; /* [kinds] */
+    uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
     double head_seconds, optimizer_seconds; /* of the whole step */
 
     /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
@@ -60,9 +61,6 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
 
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
-
-/* Seconds of one forward through all layers, without the LM head. */
-double tdm_estimator_forward_seconds(const struct tdm_estimator *e);
 
 /* tdm_estimate() of a schedule whose pass is `evaluate`. */
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

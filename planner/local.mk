@@ -17,6 +17,12 @@ libtidemark_a_SOURCES += \
 	planner/rate_fit.c planner/rate_fit.h \
 	planner/recipes.c planner/recipes.h \
 	planner/request.c planner/request.h \
+	planner/rounding.c planner/rounding.h \
+	planner/relaxation.c planner/relaxation.h \
+	planner/relaxation_price.c planner/relaxation_parts.h \
+	planner/relaxation_program.c \
+	planner/relaxation_read.c \
+	planner/solver.c planner/solver.h \
 	planner/set_keys.c planner/set_keys.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
@@ -34,6 +40,7 @@ tidemark_SOURCES += \
 	planner/cmd_plot.c \
 	planner/cmd_report.c \
 	planner/cmd_run.c \
+	planner/explain.c planner/explain.h \
 	planner/family.c planner/family.h \
 	planner/executor_path.c planner/executor_path.h \
 	planner/executor_start.c \
@@ -46,3 +53,6 @@ tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
 cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
 tests_unit_planner_SOURCES = tests/unit_planner.c tests/random_schedule.c tests/random_schedule.h
+
+cmocka_tests += tests/unit_bound
+tests_unit_bound_SOURCES = tests/unit_bound.c tests/random_schedule.c tests/random_schedule.h

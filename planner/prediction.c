@@ -74,10 +74,34 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
         categories_json(s, TDM_HOST), "ops", count(s->op_count));
 }
 
+static json_t *known(bool is_known, double value)
+{
+    return is_known ? json_real(value) : json_null();
+}
+
+void tdm_bound_json(json_t *root, const struct tdm_search *search)
+{
+    bool is_known = search->bound_seconds > 0;
+    json_object_set_new(root, "bound_seconds", known(is_known, search->bound_seconds));
+    json_object_set_new(root, "gap", known(is_known, search->gap));
+    json_object_set_new(root, "saved_seconds_per_gib",
+                        json_pack("{s:f, s:f}", "device", search->binding.device_seconds_per_gib,
+                                  "host", search->binding.host_seconds_per_gib));
+    json_t *rows = json_array();
+    for (unsigned i = 0; i < search->binding.row_count; i++) {
+        const struct tdm_binding_row *row = &search->binding.rows[i];
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:f}", "row", row->name,
+                                        row->of_bytes ? "seconds_per_gib" : "share", row->seconds));
+    }
+    json_object_set_new(root, "binding_rows", rows);
+}
+
 json_t *tdm_search_counts_json(const struct tdm_search_counts *counts)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "examined", count(counts->examined),
-                     "pruned_by_memory", count(counts->too_large), "pruned_by_time",
-                     count(counts->too_slow), "lowered", count(counts->lowered), "simulated",
-                     count(counts->simulated), "complete", counts->complete);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "examined",
+                     count(counts->examined), "pruned_by_memory", count(counts->too_large),
+                     "pruned_by_time", count(counts->too_slow), "lowered", count(counts->lowered),
+                     "simulated", count(counts->simulated), "programs", count(counts->programs),
+                     "rounded", count(counts->rounded), "complete", counts->complete);
 }

@@ -11,7 +11,6 @@
 #define LARGEST_CHUNK 16384u
 #define MOST_CHUNKS 1024u  /* in a step: more cost planning time and launches, and gain nothing */
 #define LARGEST_TILE 4096u /* of the LM head; its products gain nothing from more rows */
-#define LEAST_TILE 1024u   /* below, weights and gradients of the head are moved too often */
 #define CHUNK_LIMIT 65536u /* what a program can have */
 #define SPLIT_STEPS 8u     /* splits tried beside the earliest one */
 
@@ -246,6 +245,8 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
     struct tdm_schedule *schedule = kitchen->schedule;
     const struct tdm_group_list *list = &kitchen->lists.lists[recipe->list];
     schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
+    memcpy(schedule->homes, kitchen->bases[recipe->size].homes, sizeof(schedule->homes));
+    schedule->rings = kitchen->bases[recipe->size].rings;
     schedule->head_tile_tokens = recipe->head_tile_tokens;
     schedule->group_count = list->count;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -271,20 +272,12 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
 /* Estimates a recipe as it stands, with the largest LM-head tile that does not raise the peak. */
 static void estimate_point(const struct tdm_kitchen *kitchen, struct tdm_recipe *recipe)
 {
-    const struct tdm_estimator *estimator = kitchen->estimators[recipe->size];
-    uint64_t tile = kitchen->bases[recipe->size].head_tile_tokens;
     struct tdm_estimate estimate;
-    recipe->head_tile_tokens = tile;
+    recipe->head_tile_tokens = kitchen->bases[recipe->size].head_tile_tokens;
     tdm_recipe_write(kitchen, recipe);
-    tdm_estimate(estimator, kitchen->schedule, &estimate);
-    if (kitchen->pins->head_tile_tokens == 0) {
-        while (tile >= 2 * LEAST_TILE &&
-               estimate.head_bytes + tdm_estimate_logits(estimator, tile) > estimate.body_bytes)
-            tile = tdm_size_ceil_div(tile, 2);
-        uint64_t head = estimate.head_bytes + tdm_estimate_logits(estimator, tile);
-        estimate.bytes[TDM_DEVICE] = head > estimate.body_bytes ? head : estimate.body_bytes;
-    }
-    recipe->head_tile_tokens = tile;
+    recipe->head_tile_tokens = tdm_estimate_tile(kitchen->estimators[recipe->size],
+                                                 kitchen->schedule, recipe->head_tile_tokens,
+                                                 kitchen->pins->head_tile_tokens != 0, &estimate);
     recipe->seconds = estimate.seconds;
     memcpy(recipe->bytes, estimate.bytes, sizeof(recipe->bytes));
 }

@@ -47,7 +47,7 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     struct tdm_model *model = NULL;
     struct tdm_machine *machine = NULL;
     struct tdm_schedule *schedule = NULL;
-    *pins = (struct tdm_pins){0};
+    *pins = (struct tdm_pins){.without = request->without, .program_path = request->program_path};
     enum tdm_status status = tdm_model_load(request->model, &model, err);
     if (status == TDM_OK)
         status = tdm_machine_load(request->machine, &machine, err);

@@ -22,6 +22,8 @@ struct tdm_request {
     enum tdm_optimizer optimizer;
     enum tdm_purpose pass;
     enum tdm_clip clip;
+    unsigned without;         /* heuristics that are switched off, as in tdm_pins */
+    const char *program_path; /* of --write-lp; NULL: none */
 };
 
 /* Model, machine, limits and pins, ready for tdm_candidates_search. On success the caller owns *schedule

@@ -275,10 +275,18 @@ static enum tdm_status read_rate_schedule(struct reading *r, size_t field)
                : bad(r, TDM_RATE_SCHEDULE_NAMES);
 }
 
+/* The state of which `field` is the home, or part of it, stays where it was set. */
+static void pin_home(struct reading *r, size_t field)
+{
+    size_t state = (field - offsetof(struct tdm_schedule, homes)) / sizeof(struct tdm_home);
+    r->pins->has_home[state] = true;
+}
+
 /* A number of layers that are on the device, or a place for all, embedding and head too. */
 static enum tdm_status read_home(struct reading *r, size_t field)
 {
     struct tdm_home *home = (struct tdm_home *)(void *)((char *)r->schedule + field);
+    pin_home(r, field);
     uint32_t layers = r->schedule->model->layers;
     enum tdm_place place;
     uint64_t count;
@@ -297,6 +305,7 @@ static enum tdm_status read_home(struct reading *r, size_t field)
 static enum tdm_status read_home_place(struct reading *r, size_t field)
 {
     enum tdm_place *place = (enum tdm_place *)(void *)((char *)r->schedule + field);
+    pin_home(r, field);
     return tdm_place_parse(r->value, place) ? TDM_OK : bad(r, "device or host");
 }
 
@@ -304,6 +313,7 @@ static enum tdm_status read_ring(struct reading *r, size_t field)
 {
     uint64_t slots;
     enum tdm_status status = tdm_parse_count(r->value, r->what, 1, TDM_MAX_RING, &slots, r->err);
+    r->pins->has_rings = true;
     if (status == TDM_OK)
         *(uint32_t *)(void *)((char *)r->schedule + field) = (uint32_t)slots;
     return status;

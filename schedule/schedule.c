@@ -128,7 +128,7 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                                           .weight_decay = 0.1};
     for (int state = 0; state < TDM_STATES; state++)
         schedule->homes[state] = (struct tdm_home){model->layers, TDM_DEVICE, TDM_DEVICE};
-    schedule->rings = (struct tdm_rings){.weights = 2, .optimizer = 1, .stashed = 2, .kv = 2};
+    schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
     schedule->memory_bytes = machine->capacity_bytes[TDM_DEVICE];
     schedule->host_memory_bytes = machine->capacity_bytes[TDM_HOST];
     schedule->model = model;

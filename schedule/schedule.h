@@ -97,6 +97,10 @@ struct tdm_rings {
 };
 
 #define TDM_MAX_RING 16u
+#define TDM_DEFAULT_RINGS                                   \
+    {                                                       \
+        .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2 \
+    }
 
 /* Buffer sizes come from these alone. */
 struct tdm_dtypes {

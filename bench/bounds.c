@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How near to the best the planner comes, and how long it takes: contexts x device memory x host memory.
+ *
+ *     bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... [--memory GIB]...
+ *                  [--host-memory GIB]... [--without HEURISTIC]... [--quiet]
+ *
+ * A row a cell: the step that was found, simulated, the bound below which no schedule is, their gap, the
+ * seconds and the memory that planning took, validation included; then the share of cells with a gap of
+ * at most 1% and 3%. HEURISTIC: enumeration, rounding, structure, fine or polish is switched off, to see what it gains.
+ */
+#include "base/units.h"
+#include "planner/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#define GIB (UINT64_C(1) << 30)
+#define MOST 32u
+
+struct list {
+    uint64_t values[MOST];
+    size_t count;
+};
+
+struct options {
+    struct tdm_request request;
+    struct list contexts, memory, host_memory;
+    unsigned without;
+    bool quiet;
+};
+
+struct summary {
+    unsigned cells, infeasible, within1, within3;
+    double worst_gap, sum_gap, slowest, sum_seconds;
+};
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static enum tdm_status plan_cell(const struct options *o, struct summary *sum,
+                                 struct tdm_error *err)
+{
+    char context[TDM_FORMAT_SIZE];
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    struct tdm_search search = {0};
+    const struct tdm_request *r = &o->request;
+    enum tdm_status status = tdm_request_make(r, &schedule, &pins, err);
+    if (status != TDM_OK)
+        return status;
+    pins.without = o->without;
+    double start = now();
+    status = tdm_candidates_search(schedule, &pins, &search, err);
+    double took = now() - start;
+    if (status == TDM_INFEASIBLE) {
+        sum->infeasible++;
+    } else if (status == TDM_OK) {
+        sum->cells++;
+        sum->within1 += search.gap <= 0.01;
+        sum->within3 += search.gap <= 0.03;
+        sum->sum_gap += search.gap;
+        sum->worst_gap = search.gap > sum->worst_gap ? search.gap : sum->worst_gap;
+    }
+    sum->slowest = took > sum->slowest ? took : sum->slowest;
+    sum->sum_seconds += took;
+    if (!o->quiet && (status == TDM_OK || status == TDM_INFEASIBLE)) {
+        printf("%-13s %7s %6llu %6llu ", r->model, tdm_format_tokens(r->context, context),
+               (unsigned long long)(r->memory_bytes / GIB),
+               (unsigned long long)(r->host_memory_bytes / GIB));
+        if (status == TDM_OK)
+            printf("%11.4f %11.4f %6.2f%% %6.2f  %s, %u groups, chunks of %s\n",
+                   search.simulation.step_seconds, search.bound_seconds, 100 * search.gap, took,
+                   tdm_order_name(schedule->order), schedule->group_count,
+                   tdm_format_tokens(schedule->chunk_tokens, context));
+        else
+            printf("%11s %11s %7s %6.2f\n", "-", "-", "-", took);
+        fflush(stdout);
+    }
+    tdm_pins_free(&pins);
+    tdm_schedule_free(schedule);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
+}
+
+static bool add(struct list *list, uint64_t value)
+{
+    if (list->count == MOST || value == 0)
+        return false;
+    list->values[list->count++] = value;
+    return true;
+}
+
+static bool add_heuristic(struct options *o, const char *name)
+{
+    for (int i = 0; i < TDM_HEURISTICS; i++)
+        if (strcmp(name, tdm_heuristic_name((enum tdm_heuristic)i)) == 0) {
+            o->without |= 1u << i;
+            return true;
+        }
+    return false;
+}
+
+static bool read_options(int argc, char **argv, struct options *o)
+{
+    struct tdm_error err;
+    uint64_t tokens;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quiet") == 0) {
+            o->quiet = true;
+            continue;
+        }
+        if (i + 1 == argc)
+            return false;
+        const char *value = argv[i + 1];
+        bool good = false;
+        if (strcmp(argv[i], "--model") == 0)
+            good = (o->request.model = value) != NULL;
+        else if (strcmp(argv[i], "--machine") == 0)
+            good = (o->request.machine = value) != NULL;
+        else if (strcmp(argv[i], "--optimizer") == 0)
+            good = tdm_optimizer_parse(value, &o->request.optimizer);
+        else if (strcmp(argv[i], "--context") == 0)
+            good = tdm_parse_tokens(value, "--context", &tokens, &err) == TDM_OK &&
+                   add(&o->contexts, tokens);
+        else if (strcmp(argv[i], "--memory") == 0)
+            good = add(&o->memory, strtoull(value, NULL, 10));
+        else if (strcmp(argv[i], "--host-memory") == 0)
+            good = add(&o->host_memory, strtoull(value, NULL, 10));
+        else if (strcmp(argv[i], "--without") == 0)
+            good = add_heuristic(o, value);
+        if (!good)
+            return false;
+        i++;
+    }
+    return true;
+}
+
+static void set_defaults(struct options *o)
+{
+    static const uint64_t contexts[] = {8, 32, 128, 256, 512, 1024, 4096, 10240}; /* K */
+    static const uint64_t memory[] = {8, 16, 24, 40, 80, 139}, host_memory[] = {32, 110, 512};
+    for (size_t i = 0; o->contexts.count < 8 && i < 8; i++)
+        add(&o->contexts, contexts[i] << 10);
+    for (size_t i = 0; i < 6; i++)
+        add(&o->memory, memory[i]);
+    for (size_t i = 0; i < 3; i++)
+        add(&o->host_memory, host_memory[i]);
+}
+
+int main(int argc, char **argv)
+{
+    struct options given = {.request = {.model = "qwen2.5-7b",
+                                        .machine = "h200",
+                                        .optimizer = TDM_OPTIMIZER_ADAMW,
+                                        .sequences = 1,
+                                        .has_memory = true,
+                                        .has_host_memory = true}};
+    struct options defaults = {0}, *o = &given;
+    struct summary sum = {0};
+    struct tdm_error err;
+    if (!read_options(argc, argv, o)) {
+        fprintf(stderr,
+                "usage: bench/bounds [--model M] [--machine M] [--optimizer KIND] [--context N]... "
+                "[--memory GIB]... [--host-memory GIB]... [--without HEURISTIC]... [--quiet]\n");
+        return 2;
+    }
+    set_defaults(&defaults);
+    const struct list *contexts = o->contexts.count > 0 ? &o->contexts : &defaults.contexts;
+    const struct list *memory = o->memory.count > 0 ? &o->memory : &defaults.memory;
+    const struct list *hosts = o->host_memory.count > 0 ? &o->host_memory : &defaults.host_memory;
+    if (!o->quiet)
+        printf("%-13s %7s %6s %6s %11s %11s %7s %6s\n", "model", "context", "GiB", "host", "step s",
+               "bound s", "gap", "took s");
+    for (size_t c = 0; c < contexts->count; c++)
+        for (size_t m = 0; m < memory->count; m++)
+            for (size_t h = 0; h < hosts->count; h++) {
+                o->request.context = contexts->values[c];
+                o->request.memory_bytes = memory->values[m] * GIB;
+                o->request.host_memory_bytes = hosts->values[h] * GIB;
+                if (plan_cell(o, &sum, &err) != TDM_OK) {
+                    fprintf(stderr, "bench/bounds: %s\n", err.message);
+                    return 1;
+                }
+            }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    double cells = sum.cells > 0 ? sum.cells : 1;
+    printf(
+        "%u cells, %u more where nothing fits: gap at most 1%% in %.1f%%, 3%% in %.1f%%, mean %.2f%%, "
+        "worst %.2f%%; planning took %.2f s on average, %.2f s at most, %ld MiB\n",
+        sum.cells, sum.infeasible, 100 * sum.within1 / cells, 100 * sum.within3 / cells,
+        100 * sum.sum_gap / cells, 100 * sum.worst_gap,
+        sum.sum_seconds / (sum.cells + sum.infeasible), sum.slowest, usage.ru_maxrss / 1024);
+    return 0;
+}

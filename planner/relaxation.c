@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relaxation: arcs for the prices of its linear program, and the loop that makes them until it is solved. */
+#include "planner/relaxation_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SMOOTHING 0.6 /* share of the best prices so far */
+
+static enum tdm_status no_memory(struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the relaxation");
+}
+
+/* ---- arcs ---- */
+
+/* Adds the arc as its layers choose at the prices. */
+static enum tdm_status add_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
+                               struct tdm_error *err)
+{
+    const struct tdm_pricing *p = &r->pricing;
+    enum tdm_place place;
+    tdm_amounts_clear(p->e, &r->use);
+    for (uint32_t j = a; j <= b; j++) {
+        tdm_price_layer(p, j, a, b, &r->use, NULL);
+        tdm_price_input(p, j, a, b, &r->use, &place);
+    }
+    tdm_price_group(p, a, b, &r->use);
+    return tdm_relaxation_put_arc(r, a, b, err);
+}
+
+static bool same_cost(const struct tdm_estimator *e, uint32_t a, uint32_t b)
+{
+    return e->kind_of[a] == e->kind_of[b] &&
+           memcmp(&e->costs[(size_t)a * e->classes], &e->costs[(size_t)b * e->classes],
+                  e->classes * sizeof(*e->costs)) == 0;
+}
+
+/* The cheapest path, in `best` and `from`. An arc costs its layers, their inputs and itself. */
+double tdm_relaxation_path(struct tdm_relaxation *r)
+{
+    const struct tdm_pricing *p = &r->pricing;
+    bool by_layer = p->order == TDM_LAYER_MAJOR;
+    enum tdm_place place;
+    r->best[0] = 0;
+    for (uint32_t b = 0; b < r->layers; b++) {
+        double inner = 0, top = by_layer ? tdm_price_layer(p, b, b, b, NULL, NULL) : 0;
+        r->best[b + 1] = TDM_NO_BOUND;
+        for (uint32_t a = b + 1; a-- > 0;) {
+            double cost = 0;
+            if (by_layer) { /* what layer a + 1 costs inside a group does not depend on where it begins */
+                if (a + 1 <= b)
+                    inner += tdm_price_input(p, a + 1, a, b, NULL, &place);
+                if (a < b)
+                    inner += tdm_price_layer(p, a, a, b, NULL, NULL);
+                cost = inner + top;
+            } else if (r->allowed[a * r->layers + b]) {
+                double last = 0;
+                for (uint32_t j = a; j < b; j++) {
+                    if (j == a || !same_cost(p->e, j - 1, j))
+                        last = tdm_price_layer(p, j, a, b, NULL, NULL);
+                    cost += last;
+                }
+                cost += tdm_price_layer(p, b, a, b, NULL, NULL);
+                for (uint32_t j = a + 1; j <= b; j++)
+                    cost += tdm_price_input(p, j, a, b, NULL, &place);
+            }
+            if (!r->allowed[a * r->layers + b])
+                continue;
+            cost += tdm_price_input(p, a, a, b, NULL, &place) + tdm_price_group(p, a, b, NULL);
+            if (r->best[a] + cost < r->best[b + 1]) {
+                r->best[b + 1] = r->best[a] + cost;
+                r->from[b + 1] = a;
+            }
+        }
+    }
+    return r->best[r->layers];
+}
+
+static enum tdm_status add_path(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t k = r->layers; k > 0 && status == TDM_OK; k = r->from[k])
+        status = add_arc(r, r->from[k], k - 1, err);
+    return status;
+}
+
+/* ---- the loop ---- */
+
+/* The solver's prices of all rows. Signs as GLPK has them: of what is at most something they are not above
+ * 0, of what is at least not below. */
+static void find_prices(struct tdm_relaxation *r)
+{
+    for (int row = 0; row < r->row_count; row++) {
+        double price = tdm_solver_price(r->solver, row);
+        if ((price > 0 && r->bounds[row].least <= -TDM_UNBOUNDED) ||
+            (price < 0 && r->bounds[row].most >= TDM_UNBOUNDED))
+            price = 0;
+        r->found[row] = price;
+    }
+}
+
+void tdm_relaxation_use(struct tdm_relaxation *r, const double *found)
+{
+    struct tdm_amounts *prices = &r->pricing.prices;
+    for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+            prices->place[place][i] = tdm_price_at_most(found, r->place[place][i]);
+    prices->compute = fmax(found[r->row[ROW_COMPUTE]], 0);
+    prices->fetch[TDM_IN_FORWARD] = fmax(found[r->row[ROW_FETCH_FORWARD]], 0);
+    prices->fetch[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_FETCH_BACKWARD]], 0);
+    prices->send[TDM_IN_FORWARD] = fmax(found[r->row[ROW_SEND_FORWARD]], 0);
+    prices->send[TDM_IN_BACKWARD] = fmax(found[r->row[ROW_SEND_BACKWARD]], 0);
+    prices->both = fmax(found[r->row[ROW_BOTH]], 0);
+    prices->again = fmax(found[r->row[ROW_AGAIN]], 0);
+    tdm_pricing_prepare(&r->pricing);
+}
+
+/* What rows and plain columns are worth at prices: with the cheapest path, a bound. Prices between two
+ * of the solver's are as good as these: no plain column falls below its cost. */
+static double plain_value(const struct tdm_relaxation *r, const double *prices)
+{
+    double value = 0;
+    for (int row = 0; row < r->row_count; row++) {
+        double price = prices[row];
+        if (row >= r->node[0] && row < r->node[0] + (int)r->layers) /* a path pays these itself */
+            continue;
+        if (price > 0)
+            value += price * r->bounds[row].least;
+        else if (price < 0)
+            value += price * r->bounds[row].most;
+    }
+    for (uint32_t i = 0; i < r->plain_count; i++) {
+        const struct tdm_plain_column *column = &r->plain[i];
+        double rest = column->cost;
+        for (size_t k = 0; k < column->count; k++)
+            rest -= prices[r->kept[column->first + k].row] * r->kept[column->first + k].value;
+        if (rest < 0 && column->most >= TDM_UNBOUNDED)
+            rest = 0; /* the solver's tolerance */
+        value += rest * (rest > 0 ? column->least : column->most);
+    }
+    return value;
+}
+
+static bool is_arc_of(const uint32_t *ends, uint32_t count, uint32_t a, uint32_t b)
+{
+    bool begins = a == 0, ends_there = false;
+    for (uint32_t i = 0; i < count; i++) {
+        begins |= ends[i] == a;
+        ends_there |= ends[i] == b + 1;
+    }
+    if (!begins || !ends_there)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (ends[i] > a && ends[i] < b + 1)
+            return false;
+    return true;
+}
+
+static bool allow_arcs(struct tdm_relaxation *r, const struct tdm_group_list *sizes)
+{
+    uint32_t *ends = calloc((size_t)r->layers + 1, sizeof(*ends)), end = 0;
+    if (ends == NULL)
+        return false;
+    for (uint32_t i = 0; sizes != NULL && i < sizes->count; i++)
+        ends[i] = end += sizes->sizes[i];
+    for (uint32_t a = 0; a < r->layers; a++)
+        for (uint32_t b = a; b < r->layers; b++)
+            r->allowed[a * r->layers + b] = sizes == NULL || is_arc_of(ends, sizes->count, a, b);
+    free(ends);
+    return true;
+}
+
+static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_group_list *sizes,
+                                   struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    size_t rows = (size_t)r->layers + TDM_MORE_ROWS;
+    bool ok = (r->node = calloc(rows, sizeof(int))) != NULL;
+    for (int place = 0; place < TDM_PLACES; place++) {
+        ok = (r->place[place] = calloc(rows, sizeof(int))) != NULL && ok;
+        ok = (r->fixed[place] = calloc(rows, sizeof(double))) != NULL && ok;
+    }
+    ok = (r->allowed = calloc((size_t)r->layers * r->layers + 1, sizeof(bool))) != NULL && ok;
+    ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
+    ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
+    ok = (r->entries = calloc(2 * rows + ROWS + 4, sizeof(*r->entries))) != NULL && ok;
+    size_t all_rows = 3 * rows + ROWS;
+    ok = (r->bounds = calloc(all_rows, sizeof(*r->bounds))) != NULL && ok;
+    ok = (r->kept = calloc(TDM_MOST_PLAIN * (2 * rows + ROWS + 4), sizeof(*r->kept))) != NULL && ok;
+    ok = (r->found = calloc(all_rows, sizeof(double))) != NULL && ok;
+    ok = (r->centre = calloc(all_rows, sizeof(double))) != NULL && ok;
+    ok = (r->tried = calloc(all_rows, sizeof(double))) != NULL && ok;
+    ok = ok && allow_arcs(r, sizes);
+    return ok ? tdm_amounts_new(e, &r->use, err) : no_memory(err);
+}
+
+/* The first paths: the best where a byte costs the same all step long, from nothing to what nobody pays, on
+ * the device, on both places, and more on the host. So that the program begins near a solution. */
+static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    static const double host_shares[] = {0, 1, 4};
+    const struct tdm_estimator *e = r->pricing.e;
+    struct tdm_amounts *prices = &r->pricing.prices;
+    double most = tdm_estimator_forward_seconds(e) / 1024; /* per MiB: a forward for a GiB */
+    enum tdm_status status = TDM_OK;
+    for (unsigned share = 0; share < 3; share++)
+        for (double price = most; price > most * 1e-6 && status == TDM_OK; price /= 8) {
+            tdm_amounts_clear(e, prices);
+            prices->compute = 1;
+            for (uint32_t layer = 0; layer < r->layers; layer++) {
+                prices->place[TDM_DEVICE][layer] = price / r->layers;
+                prices->place[TDM_HOST][layer] = price / r->layers * host_shares[share];
+            }
+            tdm_pricing_prepare(&r->pricing);
+            tdm_relaxation_path(r);
+            status = add_path(r, err);
+        }
+    return status;
+}
+
+enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
+                                   const uint64_t limit_bytes[TDM_PLACES],
+                                   const bool fixed_homes[TDM_STATES],
+                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                                   struct tdm_error *err)
+{
+    struct tdm_relaxation *r = calloc(1, sizeof(*r));
+    if (r == NULL)
+        return no_memory(err);
+    r->layers = e->layers;
+    enum tdm_status status = tdm_pricing_open(e, order, &r->pricing, err);
+    if (status == TDM_OK)
+        status = take_memory(r, sizes, err);
+    if (status == TDM_OK)
+        status = tdm_solver_new("tidemark", &r->solver, err);
+    if (status == TDM_OK)
+        status = tdm_relaxation_lay(r, limit_bytes, fixed_homes, err);
+    if (status == TDM_OK)
+        status = add_first_paths(r, err);
+    if (status != TDM_OK) {
+        tdm_relaxation_free(r);
+        return status;
+    }
+    *out = r;
+    return TDM_OK;
+}
+
+void tdm_relaxation_free(struct tdm_relaxation *r)
+{
+    if (r == NULL)
+        return;
+    tdm_pricing_close(&r->pricing);
+    tdm_solver_free(r->solver);
+    free(r->node);
+    for (int place = 0; place < TDM_PLACES; place++) {
+        free(r->place[place]);
+        free(r->fixed[place]);
+    }
+    free(r->allowed);
+    free(r->best);
+    free(r->from);
+    free(r->entries);
+    free(r->bounds);
+    free(r->kept);
+    free(r->found);
+    free(r->centre);
+    free(r->tried);
+    tdm_amounts_free(&r->use);
+    free(r);
+}
+
+/* Tries the prices `weight` of the way from the solver's to the best so far; a better bound makes them the
+ * best. Prices that jump from one corner to the next find arcs that nobody wants a step later. */
+static void try_prices(struct tdm_relaxation *r, double weight)
+{
+    for (int row = 0; row < r->row_count; row++)
+        r->tried[row] = weight * r->centre[row] + (1 - weight) * r->found[row];
+    tdm_relaxation_use(r, r->tried);
+    double bound = plain_value(r, r->tried) + tdm_relaxation_path(r);
+    if (bound > r->bound_seconds) {
+        r->bound_seconds = bound;
+        memcpy(r->centre, r->tried, (size_t)r->row_count * sizeof(double));
+    }
+}
+
+/* The prices of a like program first. */
+static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    if (!r->is_warm)
+        return TDM_OK;
+    r->is_warm = false;
+    try_prices(r, 0);
+    return add_path(r, err);
+}
+
+static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struct tdm_error *err)
+{
+    double before = r->bound_seconds;
+    enum tdm_status status = tdm_solver_solve(r->solver, 1, err);
+    if (status != TDM_OK)
+        return status;
+    *value = tdm_solver_value(r->solver);
+    tdm_relaxation_read(r);
+    find_prices(r);
+    try_prices(r, before > 0 ? SMOOTHING : 0);
+    if (before > 0 && r->bound_seconds <= before) { /* the solver's own, too */
+        status = add_path(r, err);
+        if (status == TDM_OK)
+            try_prices(r, 0);
+    }
+    return status == TDM_OK ? add_path(r, err) : status;
+}
+
+void tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds, double tolerance,
+                          unsigned most, struct tdm_relaxed *relaxed)
+{
+    struct tdm_error reason;
+    double value = TDM_NO_BOUND;
+    enum tdm_status status = try_warm(r, &reason);
+    r->relaxed.solved = false;
+    for (unsigned i = 0; i < most && status == TDM_OK; i++) {
+        if (i > 0 && r->bound_seconds >= enough_seconds)
+            break;
+        status = solve_once(r, &value, &reason);
+        r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
+        if (r->bound_seconds >= value * (1 - tolerance))
+            break;
+    }
+    tdm_relaxation_weigh(r);
+    *relaxed = r->relaxed;
+}
+
+void tdm_relaxation_warm(struct tdm_relaxation *r, const struct tdm_relaxation *other)
+{
+    if (r->row_count != other->row_count)
+        return;
+    memcpy(r->found, other->centre, (size_t)r->row_count * sizeof(double));
+    r->is_warm = true;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the relaxation: prices, what an arc uses, and what finds the best arcs for prices. */
+#ifndef TDM_PLANNER_RELAXATION_PARTS_H
+#define TDM_PLANNER_RELAXATION_PARTS_H
+
+#include "planner/estimate_parts.h"
+#include "planner/relaxation.h"
+#include "planner/solver.h"
+
+#include <math.h>
+
+#define TDM_MIB 1048576.0
+
+/* Device rows behind those of the layers; the host has the first of them only. */
+enum { TDM_AT_FORWARD, TDM_AT_HEAD, TDM_AT_UPDATE, TDM_MORE_ROWS };
+
+enum { TDM_IN_FORWARD, TDM_IN_BACKWARD, TDM_IN_PHASES };
+
+/* Amounts of every row that arcs have a part in: MiB and seconds of use, or the prices of these. */
+struct tdm_amounts {
+    double *place[TDM_PLACES]; /* [layers + TDM_MORE_ROWS] */
+    double compute;            /* backward */
+    double fetch[TDM_IN_PHASES], send[TDM_IN_PHASES], both;
+    double again; /* layers that run again */
+};
+
+/* Seconds of the attention of chunks, rising, and their sums: of a kind of layers and a class of chunks. */
+struct tdm_attention_list {
+    uint32_t count;
+    double *seconds, *before; /* [count], [count + 1] */
+};
+
+/* What a layer does with its chunks, in counts of chunks. */
+struct tdm_choice {
+    double attention_kept[TDM_PLACES], attention_held[TDM_PLACES];
+    double q_kept[TDM_PLACES], q_held[TDM_PLACES];
+    double gate_up_kept[TDM_PLACES], gate_up_held[TDM_PLACES];
+    double kv_kept[TDM_PLACES], kv_held;
+    double kv_gradients_on_host;
+};
+
+struct tdm_pricing {
+    const struct tdm_estimator *e;
+    enum tdm_order order;
+    struct tdm_attention_list *lists; /* [kinds][classes] */
+    double *from[TDM_PLACES];         /* prices from a layer up: [layers + 1] */
+    struct tdm_amounts prices;
+};
+
+enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
+                                 struct tdm_pricing *pricing, struct tdm_error *err);
+void tdm_pricing_close(struct tdm_pricing *pricing);
+
+enum tdm_status tdm_amounts_new(const struct tdm_estimator *e, struct tdm_amounts *amounts,
+                                struct tdm_error *err);
+void tdm_amounts_clear(const struct tdm_estimator *e, struct tdm_amounts *amounts);
+void tdm_amounts_free(struct tdm_amounts *amounts);
+
+/* Sums up `prices`; after every change of them. */
+void tdm_pricing_prepare(struct tdm_pricing *pricing);
+
+/* What layer `j` of the arc (a, b) costs at the prices when all its chunks choose best. With `use` (may be
+ * NULL) adds what it uses; with `choice` (may be NULL) says what was chosen. */
+double tdm_price_layer(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
+                       struct tdm_amounts *use, struct tdm_choice *choice);
+
+/* What the input of layer j costs, stored for its group (j == a) or held in it, and the place chosen. */
+double tdm_price_input(const struct tdm_pricing *pricing, uint32_t j, uint32_t a, uint32_t b,
+                       struct tdm_amounts *use, enum tdm_place *place);
+
+/* What the group itself costs beside: gradients in chunk-major order, layers that run again. */
+double tdm_price_group(const struct tdm_pricing *pricing, uint32_t a, uint32_t b,
+                       struct tdm_amounts *use);
+
+/* Workspace of a layer's backward with all stored that can be: what a row of the device has in any case. */
+uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer);
+
+/* ---- the linear program ---- */
+
+#define TDM_NO_BOUND 1e300
+
+/* Rows that are alone. */
+enum {
+    ROW_EMBEDDING,
+    ROW_END,
+    ROW_HOST_END,
+    ROW_COMPUTE,
+    ROW_FETCH_FORWARD,
+    ROW_FETCH_BACKWARD,
+    ROW_SEND_FORWARD,
+    ROW_SEND_BACKWARD,
+    ROW_BOTH,
+    ROW_AGAIN,
+    ROWS
+};
+
+/* A row's bounds, and a column that is not an arc: what the value of given prices is made of. */
+struct tdm_row_bounds {
+    double least, most;
+};
+
+struct tdm_plain_column {
+    double least, most, cost;
+    size_t first, count; /* of the entries kept */
+};
+
+#define TDM_MOST_PLAIN 20u
+
+struct tdm_relaxation {
+    struct tdm_pricing pricing;
+    struct tdm_row_bounds *bounds; /* [row_count] */
+    int row_count;
+    struct tdm_plain_column plain[TDM_MOST_PLAIN];
+    uint32_t plain_count;
+    struct tdm_entry *kept; /* of plain columns */
+    size_t kept_count;
+    double *found, *centre,
+        *tried; /* [row_count] prices: the solver's, the best so far, between them */
+    struct tdm_solver *solver;
+    uint32_t layers;
+    int *node;              /* [layers] */
+    int *place[TDM_PLACES]; /* [layers + TDM_MORE_ROWS]; -1: no such row */
+    int row[ROWS];
+    int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_PLACES];
+    bool *allowed;          /* [layers * layers]: arcs */
+    double *best;           /* [layers + 1] of the dynamic program */
+    uint32_t *from;         /* [layers + 1] */
+    struct tdm_amounts use; /* of a column being made */
+    struct tdm_entry *entries;
+    uint32_t arcs;
+    bool is_warm; /* `found` has prices of a like program */
+    double bound_seconds;
+    struct tdm_relaxed relaxed;
+    /* Sums of bytes, MiB, that do not depend on what is chosen. */
+    double *fixed[TDM_PLACES];
+};
+
+/* Rows and columns but arcs. `limit_bytes` and `fixed_homes` as of tdm_relaxation_new. */
+enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+                                   const bool fixed_homes[TDM_STATES], struct tdm_error *err);
+
+/* A column of an arc, from `r->use`. */
+enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
+                                       struct tdm_error *err);
+
+/* Takes prices for the pricing; finds the cheapest path, in `best` and `from`, and returns its cost. */
+void tdm_relaxation_use(struct tdm_relaxation *r, const double *prices);
+double tdm_relaxation_path(struct tdm_relaxation *r);
+
+/* Into `relaxed`: homes, from the solver's last solution; bound, prices and rows that bind, from the best prices. */
+void tdm_relaxation_read(struct tdm_relaxation *r);
+void tdm_relaxation_weigh(struct tdm_relaxation *r);
+
+static inline double tdm_price_at_most(const double *prices, int row)
+{
+    return row < 0 ? 0 : fmax(-prices[row], 0);
+}
+
+#endif

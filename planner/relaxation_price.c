@@ -1,0 +1,758 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a layer of a group costs at given prices, when every chunk of it chooses what serves best.
+ *
+ * A price is seconds per MiB of a row, or per second of a lane. Costs add up over stores and chunks, so
+ * that each chooses alone: attention outputs are kept, held or made again (0, 1 or 2 more runs of the
+ * chunk's attention: three lines over its seconds, so that two thresholds cut the chunks of a class); q
+ * and the products of the MLP are kept, held or made again; K and V are kept, held or swept.
+ */
+#include "planner/relaxation_parts.h"
+
+#include "schedule/program.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NEVER 1e200
+
+/* When something lives: the rows of layers from..to, the end of the forward, head and its update. */
+struct life {
+    uint32_t from, to;
+    bool forward, stays;
+};
+
+/* A store of a chunk: attention output, q, gate and up. */
+enum { ATTENTION, Q, GATE_UP, STORES };
+
+static enum tdm_status no_memory(struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the relaxation");
+}
+
+enum tdm_status tdm_amounts_new(const struct tdm_estimator *e, struct tdm_amounts *amounts,
+                                struct tdm_error *err)
+{
+    *amounts = (struct tdm_amounts){0};
+    for (int place = 0; place < TDM_PLACES; place++)
+        amounts->place[place] = calloc((size_t)e->layers + TDM_MORE_ROWS, sizeof(double));
+    if (amounts->place[TDM_DEVICE] != NULL && amounts->place[TDM_HOST] != NULL)
+        return TDM_OK;
+    tdm_amounts_free(amounts);
+    return no_memory(err);
+}
+
+void tdm_amounts_clear(const struct tdm_estimator *e, struct tdm_amounts *amounts)
+{
+    struct tdm_amounts empty = {0};
+    for (int place = 0; place < TDM_PLACES; place++) {
+        empty.place[place] = amounts->place[place];
+        memset(empty.place[place], 0, ((size_t)e->layers + TDM_MORE_ROWS) * sizeof(double));
+    }
+    *amounts = empty;
+}
+
+void tdm_amounts_free(struct tdm_amounts *amounts)
+{
+    for (int place = 0; place < TDM_PLACES; place++)
+        free(amounts->place[place]);
+    *amounts = (struct tdm_amounts){0};
+}
+
+/* ---- chunks by the seconds of their attention ---- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool fill_list(const struct tdm_estimator *e, uint32_t kind, uint32_t class,
+                      struct tdm_attention_list *list)
+{
+    const double *before = e->attention_before + kind * ((size_t)e->chunks + 1);
+    uint32_t count = tdm_estimator_count(e, class, 0, e->chunks);
+    list->seconds = malloc(((size_t)count + 1) * sizeof(double));
+    list->before = malloc(((size_t)count + 1) * sizeof(double));
+    if (list->seconds == NULL || list->before == NULL)
+        return false;
+    for (uint32_t i = 0; i < e->chunks; i++)
+        if (tdm_estimator_count(e, class, i, i + 1) > 0)
+            list->seconds[list->count++] = before[i + 1] - before[i];
+    qsort(list->seconds, list->count, sizeof(double), rising);
+    list->before[0] = 0;
+    for (uint32_t i = 0; i < list->count; i++)
+        list->before[i + 1] = list->before[i] + list->seconds[i];
+    return true;
+}
+
+enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
+                                 struct tdm_pricing *pricing, struct tdm_error *err)
+{
+    *pricing = (struct tdm_pricing){.e = e, .order = order};
+    enum tdm_status status = tdm_amounts_new(e, &pricing->prices, err);
+    if (status != TDM_OK)
+        return status;
+    pricing->lists = calloc((size_t)e->kinds * e->classes + 1, sizeof(*pricing->lists));
+    bool ok = pricing->lists != NULL;
+    for (int place = 0; place < TDM_PLACES; place++)
+        ok = (pricing->from[place] = calloc((size_t)e->layers + 1, sizeof(double))) != NULL && ok;
+    for (uint32_t kind = 0; kind < e->kinds && ok; kind++)
+        for (uint32_t c = 0; c < e->classes && ok; c++)
+            ok = fill_list(e, kind, c, &pricing->lists[kind * e->classes + c]);
+    return ok ? TDM_OK : no_memory(err);
+}
+
+void tdm_pricing_close(struct tdm_pricing *pricing)
+{
+    for (uint32_t i = 0; pricing->lists != NULL && i < pricing->e->kinds * pricing->e->classes;
+         i++) {
+        free(pricing->lists[i].seconds);
+        free(pricing->lists[i].before);
+    }
+    free(pricing->lists);
+    for (int place = 0; place < TDM_PLACES; place++)
+        free(pricing->from[place]);
+    tdm_amounts_free(&pricing->prices);
+    pricing->lists = NULL;
+}
+
+/* ---- prices of bytes and copies ---- */
+
+void tdm_pricing_prepare(struct tdm_pricing *pricing)
+{
+    for (int place = 0; place < TDM_PLACES; place++) {
+        const double *price = pricing->prices.place[place];
+        double *from = pricing->from[place];
+        from[pricing->e->layers] = 0;
+        for (uint32_t layer = pricing->e->layers; layer-- > 0;)
+            from[layer] = from[layer + 1] + price[layer];
+    }
+}
+
+/* Seconds per MiB for a life at a place. */
+static double price_of(const struct tdm_pricing *p, enum tdm_place place, struct life life)
+{
+    const double *more = p->prices.place[place] + p->e->layers;
+    const double *from = p->from[place];
+    double price = life.from <= life.to ? from[life.from] - from[life.to + 1] : 0;
+    price += life.forward ? more[TDM_AT_FORWARD] : 0;
+    return price + (life.stays ? more[TDM_AT_HEAD] + more[TDM_AT_UPDATE] : 0);
+}
+
+static void add_life(const struct tdm_pricing *p, struct tdm_amounts *use, enum tdm_place place,
+                     struct life life, double mib)
+{
+    double *rows = use->place[place], *more = rows + p->e->layers;
+    for (uint32_t layer = life.from; layer <= life.to && life.from <= life.to; layer++)
+        rows[layer] += mib;
+    more[TDM_AT_FORWARD] += life.forward ? mib : 0;
+    more[TDM_AT_HEAD] += life.stays ? mib : 0;
+    more[TDM_AT_UPDATE] += life.stays ? mib : 0;
+}
+
+static double copy_seconds(const struct tdm_pricing *p, enum tdm_rate rate, double bytes)
+{
+    const struct tdm_machine *machine = p->e->base->machine;
+    return machine->copy_seconds + bytes / machine->rate[rate];
+}
+
+static double both_seconds(const struct tdm_pricing *p, double bytes)
+{
+    return bytes / p->e->base->machine->rate[TDM_RATE_BOTH_WAYS];
+}
+
+/* A copy to the device in a phase, and one to the host. */
+static double price_fetch(const struct tdm_pricing *p, int phase, double bytes)
+{
+    return p->prices.fetch[phase] * copy_seconds(p, TDM_RATE_H2D, bytes) +
+           p->prices.both * both_seconds(p, bytes);
+}
+
+static double price_send(const struct tdm_pricing *p, int phase, double bytes)
+{
+    return p->prices.send[phase] * copy_seconds(p, TDM_RATE_D2H, bytes) +
+           p->prices.both * both_seconds(p, bytes);
+}
+
+static void add_fetch(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
+                      double bytes)
+{
+    use->fetch[phase] += count * copy_seconds(p, TDM_RATE_H2D, bytes);
+    use->both += count * both_seconds(p, bytes);
+}
+
+static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int phase, double count,
+                     double bytes)
+{
+    use->send[phase] += count * copy_seconds(p, TDM_RATE_D2H, bytes);
+    use->both += count * both_seconds(p, bytes);
+}
+
+/* ---- a layer of an arc ---- */
+
+/* A layer in its group, with what its bytes cost. */
+struct member {
+    const struct tdm_pricing *p;
+    uint32_t layer;
+    bool by_layer, again, keeps;
+    uint32_t work_row; /* where its workspace may bind; TDM_NONE: nowhere */
+    struct life kept, held, kv_kept, kv_held;
+    double bytes[STORES], kv_bytes;
+    double reads[STORES];                          /* fetches of a kept chunk from the host */
+    double kept_price[STORES], held_price[STORES]; /* of a chunk, at the better place */
+    enum tdm_place kept_place[STORES], held_place[STORES];
+};
+
+static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b)
+{
+    const struct tdm_estimator *e = p->e;
+    const uint32_t top = e->layers - 1;
+    struct member m = {.p = p,
+                       .layer = j,
+                       .by_layer = p->order == TDM_LAYER_MAJOR,
+                       .kv_bytes = (double)e->kv,
+                       .bytes = {(double)e->attention, (double)e->q, (double)e->gate_up}};
+    m.again = j < b || (!m.by_layer && b == top);
+    m.keeps = m.by_layer || j < top;
+    m.work_row = m.by_layer ? j : j == b ? b : TDM_NONE;
+    if (m.by_layer) {
+        m.kept = (struct life){j, top, true, true};
+        m.kv_kept = (struct life){j + 1, top, j < top, true};
+        m.held = (struct life){j, b, false, false};
+        m.kv_held = (struct life){j + 1, b, false, false};
+    } else {
+        m.kept = m.kv_kept = (struct life){a, top, true, false};
+        m.held = m.kv_held = (struct life){a, b, false, false};
+    }
+    for (int s = 0; s < STORES; s++) {
+        double bytes = m.bytes[s], mib = bytes / TDM_MIB;
+        m.reads[s] = m.again && s != Q ? 2 : 1;
+        double device = mib * price_of(p, TDM_DEVICE, m.kept);
+        double host = mib * price_of(p, TDM_HOST, m.kept) + price_send(p, TDM_IN_FORWARD, bytes) +
+                      m.reads[s] * price_fetch(p, TDM_IN_BACKWARD, bytes);
+        m.kept_place[s] = host < device ? TDM_HOST : TDM_DEVICE;
+        m.kept_price[s] = !m.keeps ? NEVER : host < device ? host : device;
+        device = mib * price_of(p, TDM_DEVICE, m.held);
+        host = mib * price_of(p, TDM_HOST, m.held) + price_send(p, TDM_IN_BACKWARD, bytes) +
+               price_fetch(p, TDM_IN_BACKWARD, bytes);
+        m.held_place[s] = m.by_layer && host < device ? TDM_HOST : TDM_DEVICE;
+        m.held_price[s] = m.held_place[s] == TDM_HOST ? host : device;
+    }
+    return m;
+}
+
+static void use_kept(const struct member *m, struct tdm_amounts *use, int s, double count)
+{
+    add_life(m->p, use, m->kept_place[s], m->kept, count * m->bytes[s] / TDM_MIB);
+    if (m->kept_place[s] == TDM_HOST) {
+        add_send(m->p, use, TDM_IN_FORWARD, count, m->bytes[s]);
+        add_fetch(m->p, use, TDM_IN_BACKWARD, count * m->reads[s], m->bytes[s]);
+    }
+}
+
+static void use_held(const struct member *m, struct tdm_amounts *use, int s, double count)
+{
+    add_life(m->p, use, m->held_place[s], m->held, count * m->bytes[s] / TDM_MIB);
+    if (m->held_place[s] == TDM_HOST) {
+        add_send(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
+        add_fetch(m->p, use, TDM_IN_BACKWARD, count, m->bytes[s]);
+    }
+}
+
+static const struct layer_cost *cost_of(const struct member *m, uint32_t class)
+{
+    return &m->p->e->costs[(size_t)m->layer * m->p->e->classes + class];
+}
+
+static uint32_t chunks_of_class(const struct tdm_pricing *p, uint32_t class)
+{
+    return tdm_estimator_count(p->e, class, 0, p->e->chunks);
+}
+
+static double work_price(const struct member *m)
+{
+    return m->work_row == TDM_NONE ? 0 : m->p->prices.place[TDM_DEVICE][m->work_row];
+}
+
+static void use_work(const struct member *m, struct tdm_amounts *use, double bytes)
+{
+    if (m->work_row != TDM_NONE)
+        use->place[TDM_DEVICE][m->work_row] += bytes / TDM_MIB;
+}
+
+/* ---- q, gate and up ---- */
+
+/* Seconds that a chunk saves. */
+static double saved(const struct member *m, int s, const struct layer_cost *cost, bool kept)
+{
+    if (s == Q)
+        return cost->backward[TDM_SET_ATTENTION_OUTPUT] - cost->backward[TDM_SET_QKV];
+    double seconds = cost->backward[TDM_SET_QKV] - cost->backward[TDM_SET_ALL];
+    return kept && m->again ? seconds + cost->mlp_norm + cost->gate_up : seconds;
+}
+
+/* Bytes of workspace that a store spares. Where heads are normed, q has its product beside it. */
+static double spared_work(const struct member *m, int s)
+{
+    bool twice = s == Q && m->p->e->base->model->layer_kinds[m->layer].qk_norm;
+    return twice ? 2 * m->bytes[s] : m->bytes[s];
+}
+
+/* Chunks of a class keep (1), hold (2) or neither (0). In chunk-major order what is held takes one slot. */
+static int best_way(const struct member *m, int s, uint32_t class, bool may_hold, double *cost)
+{
+    const struct layer_cost *c = cost_of(m, class);
+    double kept = m->kept_price[s] - m->p->prices.compute * saved(m, s, c, true);
+    double held =
+        (m->by_layer ? m->held_price[s] : 0) - m->p->prices.compute * saved(m, s, c, false);
+    int way = 0;
+    *cost = 0;
+    if (kept < *cost) {
+        *cost = kept;
+        way = 1;
+    }
+    if (may_hold && held < *cost) {
+        *cost = held;
+        way = 2;
+    }
+    return way;
+}
+
+/* Costs of a store over all chunks with or without a slot to hold, and how many chunks store it. */
+static double sum_ways(const struct member *m, int s, bool may_hold, double *stored)
+{
+    double cost, sum = may_hold && !m->by_layer ? m->held_price[s] : 0;
+    *stored = may_hold && !m->by_layer ? 1 : 0;
+    for (uint32_t c = 0; c < m->p->e->classes; c++) {
+        double count = chunks_of_class(m->p, c);
+        *stored += best_way(m, s, c, may_hold, &cost) > 0 ? count : 0;
+        sum += count * cost;
+    }
+    return sum;
+}
+
+static void use_ways(const struct member *m, int s, bool may_hold, struct tdm_amounts *use,
+                     double kept[TDM_PLACES], double held[TDM_PLACES])
+{
+    double cost;
+    if (may_hold && !m->by_layer && use != NULL)
+        use_held(m, use, s, 1);
+    for (uint32_t c = 0; c < m->p->e->classes; c++) {
+        double count = chunks_of_class(m->p, c);
+        int way = best_way(m, s, c, may_hold, &cost);
+        if (way == 0)
+            continue;
+        if (way == 1)
+            kept[m->kept_place[s]] += count;
+        else
+            held[m->held_place[s]] += count;
+        if (use == NULL)
+            continue;
+        use->compute -= count * saved(m, s, cost_of(m, c), way == 1);
+        if (way == 1)
+            use_kept(m, use, s, count);
+        else if (m->by_layer)
+            use_held(m, use, s, count);
+    }
+}
+
+/* One chunk that stores, though it does not pay by itself: its workspace is spared. */
+static double price_token(const struct member *m, int s)
+{
+    double least = NEVER;
+    for (uint32_t c = 0; c < m->p->e->classes; c++) {
+        double kept = m->kept_price[s] - m->p->prices.compute * saved(m, s, cost_of(m, c), true);
+        double held =
+            m->again ? m->held_price[s] - m->p->prices.compute * saved(m, s, cost_of(m, c), false)
+                     : NEVER;
+        least = fmin(least, fmin(kept, held));
+    }
+    return least;
+}
+
+static double price_products(const struct member *m, int s, struct tdm_amounts *use,
+                             double kept[TDM_PLACES], double held[TDM_PLACES])
+{
+    double stored, other_stored, work = work_price(m) * spared_work(m, s) / TDM_MIB;
+    bool hold = m->again;
+    double cost = sum_ways(m, s, hold, &stored);
+    cost += stored > 0 ? 0 : work;
+    if (hold && !m->by_layer) { /* without a slot */
+        double other = sum_ways(m, s, false, &other_stored);
+        other += other_stored > 0 ? 0 : work;
+        if (other <= cost) {
+            cost = other;
+            stored = other_stored;
+            hold = false;
+        }
+    }
+    /* the bound counts that one chunk alone may do; a column is not made of it */
+    if (use == NULL && kept == NULL)
+        return stored > 0 ? cost : fmin(cost, price_token(m, s));
+    use_ways(m, s, hold, use, kept, held);
+    if (use != NULL && stored <= 0)
+        use_work(m, use, spared_work(m, s));
+    return cost;
+}
+
+/* ---- K and V ---- */
+
+/* What becomes of K and V of a chunk: swept again, kept on the device, kept on the host, held. */
+enum { KV_SWEPT, KV_NEAR, KV_FAR, KV_HELD, KV_WAYS };
+
+/* In layer-major order, for a chunk; `made`: attention runs again in the rerun, which needs them. */
+static double price_kv(const struct member *m, const struct layer_cost *cost, bool made, int way)
+{
+    const struct tdm_pricing *p = m->p;
+    double mib = m->kv_bytes / TDM_MIB, seconds = 0, price = 0;
+    if (m->again && (made || way == KV_HELD))
+        seconds += cost->norm;
+    if (m->again && (way == KV_HELD || (made && way == KV_SWEPT)))
+        seconds += cost->kv;
+    switch (way) {
+    case KV_SWEPT:
+        seconds += cost->embed + cost->norm + cost->kv;
+        break;
+    case KV_NEAR:
+        price = mib * price_of(p, TDM_DEVICE, m->kv_kept);
+        break;
+    case KV_FAR:
+        price = mib * price_of(p, TDM_HOST, m->kept) + price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
+                price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);
+        break;
+    default:
+        price = m->again ? mib * price_of(p, TDM_DEVICE, m->kv_held) : NEVER;
+    }
+    return price + p->prices.compute * seconds;
+}
+
+static void use_kv(const struct member *m, const struct layer_cost *cost, bool made, int way,
+                   double count, struct tdm_amounts *use)
+{
+    double mib = count * m->kv_bytes / TDM_MIB;
+    if (m->again && (made || way == KV_HELD))
+        use->compute += count * cost->norm;
+    if (m->again && (way == KV_HELD || (made && way == KV_SWEPT)))
+        use->compute += count * cost->kv;
+    switch (way) {
+    case KV_SWEPT:
+        use->compute += count * (cost->embed + cost->norm + cost->kv);
+        break;
+    case KV_NEAR:
+        add_life(m->p, use, TDM_DEVICE, m->kv_kept, mib);
+        break;
+    case KV_FAR:
+        add_life(m->p, use, TDM_HOST, m->kept, mib);
+        add_send(m->p, use, TDM_IN_FORWARD, count, m->kv_bytes);
+        add_fetch(m->p, use, TDM_IN_BACKWARD, count, m->kv_bytes);
+        break;
+    default:
+        add_life(m->p, use, TDM_DEVICE, m->kv_held, mib);
+    }
+}
+
+static int best_kv(const struct member *m, const struct layer_cost *cost, bool made, double *price)
+{
+    int best = KV_SWEPT;
+    *price = price_kv(m, cost, made, KV_SWEPT);
+    for (int way = KV_NEAR; way < KV_WAYS; way++) {
+        double other = price_kv(m, cost, made, way);
+        if (other < *price) {
+            *price = other;
+            best = way;
+        }
+    }
+    return best;
+}
+
+/* In chunk-major order K and V of all chunks are kept, and their gradients live as long as the group. */
+static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
+                            struct tdm_choice *choice)
+{
+    const struct tdm_pricing *p = m->p;
+    const struct tdm_estimator *e = p->e;
+    double n = e->chunks, seen = (double)e->seen_chunks[e->kind_of[m->layer]];
+    double bytes = m->kv_bytes, sums = (double)e->dkv;
+    double mib = n * bytes / TDM_MIB, sum_mib = n * sums / TDM_MIB;
+    double ring =
+        1.0 / (m->held.to - m->held.from + 1); /* of a row that the group's layers share */
+    double fetch = 1 / e->base->machine->rate[TDM_RATE_H2D];
+    double send = 1 / e->base->machine->rate[TDM_RATE_D2H];
+    double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
+    double far =
+        mib * (price_of(p, TDM_HOST, m->kept) + ring * price_of(p, TDM_DEVICE, m->held)) +
+        n * price_send(p, TDM_IN_FORWARD, bytes) +
+        (p->prices.fetch[TDM_IN_FORWARD] * (seen - n) + p->prices.fetch[TDM_IN_BACKWARD] * seen) *
+            bytes * fetch +
+        p->prices.both * both_seconds(p, (2 * seen - n) * bytes);
+    double sum_near = sum_mib * price_of(p, TDM_DEVICE, m->held);
+    double sum_far =
+        sum_mib * ring * price_of(p, TDM_DEVICE, m->held) +
+        (seen - n) * sums *
+            (p->prices.send[TDM_IN_BACKWARD] * send + p->prices.both * both_seconds(p, 1));
+    bool is_far = far < near, sum_is_far = sum_far < sum_near;
+    if (choice != NULL) {
+        choice->kv_kept[is_far ? TDM_HOST : TDM_DEVICE] = n;
+        choice->kv_gradients_on_host = sum_is_far ? 1 : 0;
+    }
+    if (use != NULL && is_far) {
+        add_life(p, use, TDM_HOST, m->kept, mib);
+        add_life(p, use, TDM_DEVICE, m->held, mib * ring);
+        add_send(p, use, TDM_IN_FORWARD, n, bytes);
+        use->fetch[TDM_IN_FORWARD] += (seen - n) * bytes * fetch;
+        use->fetch[TDM_IN_BACKWARD] += seen * bytes * fetch;
+        use->both += both_seconds(p, (2 * seen - n) * bytes);
+    } else if (use != NULL) {
+        add_life(p, use, TDM_DEVICE, m->kv_kept, mib);
+    }
+    if (use != NULL && sum_is_far) {
+        add_life(p, use, TDM_DEVICE, m->held, sum_mib * ring);
+        use->send[TDM_IN_BACKWARD] += (seen - n) * sums * send;
+        use->both += both_seconds(p, (seen - n) * sums);
+    } else if (use != NULL) {
+        add_life(p, use, TDM_DEVICE, m->held, sum_mib);
+    }
+    return fmin(near, far) + fmin(sum_near, sum_far);
+}
+
+/* ---- attention ---- */
+
+/* Ways of a chunk by the times that its attention runs in the backward. */
+enum { RUNS = 3 };
+
+/* What a class of chunks pays beside the attention itself, by runs of it. */
+struct lines {
+    double cost[RUNS];
+    int kv[RUNS];
+};
+
+/* `slot`: chunk-major with a slot to hold in. */
+static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
+{
+    const struct layer_cost *cost = cost_of(m, class);
+    double compute = m->p->prices.compute;
+    struct lines lines;
+    for (int runs = 0; runs < RUNS; runs++) {
+        bool made = runs > 0; /* again: with norm, q and attention */
+        double price = 0;
+        lines.kv[runs] = KV_NEAR;
+        if (m->by_layer)
+            lines.kv[runs] = best_kv(m, cost, made, &price);
+        else if (m->again && made)
+            price = compute * cost->norm;
+        if (m->again && made)
+            price += compute * cost->q;
+        lines.cost[runs] = price;
+    }
+    lines.cost[0] += m->kept_price[ATTENTION];
+    if (m->again)
+        lines.cost[1] += m->by_layer ? m->held_price[ATTENTION] : slot ? 0 : NEVER;
+    else
+        lines.cost[2] = NEVER;
+    return lines;
+}
+
+/* How many of the chunks of a list have attention below a threshold. */
+static uint32_t below(const struct tdm_attention_list *list, double seconds)
+{
+    uint32_t low = 0, high = list->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (list->seconds[middle] < seconds)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The chunks in rising order: the first `cut[1]` run twice, those from `cut[0]` on not at all. */
+static double cut_class(const struct member *m, uint32_t class, const struct lines *lines,
+                        uint32_t cut[2])
+{
+    const struct tdm_estimator *e = m->p->e;
+    const struct tdm_attention_list *list = &m->p->lists[e->kind_of[m->layer] * e->classes + class];
+    double compute = fmax(m->p->prices.compute, 1e-15);
+    double to_none = (lines->cost[0] - lines->cost[1]) / compute;
+    double to_one = (lines->cost[1] - lines->cost[2]) / compute;
+    if (to_one > to_none) /* one run never pays */
+        to_one = to_none = (lines->cost[0] - lines->cost[2]) / (2 * compute);
+    cut[0] = below(list, to_none);
+    cut[1] = below(list, to_one);
+    double seconds = list->before[cut[0]] + list->before[cut[1]];
+    double cost = m->p->prices.compute * seconds;
+    cost += (list->count - cut[0]) == 0 ? 0 : (list->count - cut[0]) * lines->cost[0];
+    cost += cut[0] == cut[1] ? 0 : (cut[0] - cut[1]) * lines->cost[1];
+    return cost + (cut[1] == 0 ? 0 : cut[1] * lines->cost[2]);
+}
+
+/* All classes; `spare`: no attention is made in the workspace of the backward. */
+static double cut_all(const struct member *m, bool slot, bool spare, bool *spares)
+{
+    double cost = slot ? m->held_price[ATTENTION] : 0;
+    uint32_t cut[2];
+    *spares = true;
+    for (uint32_t c = 0; c < m->p->e->classes; c++) {
+        struct lines lines = lines_of(m, c, slot);
+        if (spare)
+            lines.cost[m->again ? 2 : 1] = NEVER;
+        cost += cut_class(m, c, &lines, cut);
+        *spares = *spares && (m->again ? cut[1] : cut[0]) == 0;
+    }
+    return cost;
+}
+
+static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_amounts *use,
+                     struct tdm_choice *choice)
+{
+    const struct tdm_estimator *e = m->p->e;
+    uint32_t cut[2];
+    if (slot && use != NULL)
+        use_held(m, use, ATTENTION, 1);
+    for (uint32_t c = 0; c < e->classes; c++) {
+        const struct tdm_attention_list *list = &m->p->lists[e->kind_of[m->layer] * e->classes + c];
+        const struct layer_cost *cost = cost_of(m, c);
+        struct lines lines = lines_of(m, c, slot);
+        if (spare)
+            lines.cost[m->again ? 2 : 1] = NEVER;
+        cut_class(m, c, &lines, cut);
+        double counts[RUNS] = {list->count - cut[0], cut[0] - cut[1], cut[1]};
+        if (choice != NULL) {
+            choice->attention_kept[m->kept_place[ATTENTION]] += counts[0];
+            if (m->again)
+                choice->attention_held[m->held_place[ATTENTION]] += counts[1];
+            for (int runs = 0; runs < RUNS && m->by_layer; runs++) {
+                int way = lines.kv[runs];
+                choice->kv_held += way == KV_HELD ? counts[runs] : 0;
+                if (way == KV_NEAR || way == KV_FAR)
+                    choice->kv_kept[way == KV_FAR ? TDM_HOST : TDM_DEVICE] += counts[runs];
+            }
+        }
+        if (use == NULL)
+            continue;
+        use->compute += list->before[cut[0]] + list->before[cut[1]];
+        use_kept(m, use, ATTENTION, counts[0]);
+        if (m->again && m->by_layer)
+            use_held(m, use, ATTENTION, counts[1]);
+        for (int runs = 0; runs < RUNS; runs++) {
+            bool made = runs > 0;
+            if (m->again && made)
+                use->compute += counts[runs] * (cost->q + (m->by_layer ? 0 : cost->norm));
+            if (m->by_layer)
+                use_kv(m, cost, made, lines.kv[runs], counts[runs], use);
+        }
+    }
+}
+
+static double price_attention(const struct member *m, struct tdm_amounts *use,
+                              struct tdm_choice *choice)
+{
+    double work = work_price(m) * m->bytes[ATTENTION] / TDM_MIB, best = NEVER;
+    bool slots = m->again && !m->by_layer, best_slot = false, best_spare = false,
+         best_spares = true;
+    for (int slot = 0; slot <= (slots ? 1 : 0); slot++)
+        for (int spare = 0; spare < 2; spare++) {
+            bool spares;
+            double cost = cut_all(m, slot, spare, &spares) + (spares ? 0 : work);
+            if (cost < best) {
+                best = cost;
+                best_slot = slot;
+                best_spare = spare;
+                best_spares = spares;
+            }
+        }
+    if (use != NULL || choice != NULL)
+        use_cuts(m, best_slot, best_spare, use, choice);
+    if (use != NULL && !best_spares)
+        use_work(m, use, m->bytes[ATTENTION]);
+    return best;
+}
+
+double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b,
+                       struct tdm_amounts *use, struct tdm_choice *choice)
+{
+    struct member m = member_of(p, j, a, b);
+    struct tdm_choice none = {0}, *chosen = choice != NULL ? choice : &none;
+    bool wanted = use != NULL || choice != NULL;
+    double fixed = 0;
+    for (uint32_t c = 0; c < p->e->classes; c++) {
+        const struct layer_cost *cost = cost_of(&m, c);
+        double seconds = cost->backward[TDM_SET_ATTENTION_OUTPUT];
+        seconds += m.again ? cost->embed + cost->rest : 0;
+        fixed += chunks_of_class(p, c) * seconds;
+    }
+    if (use != NULL)
+        use->compute += fixed;
+    double price = p->prices.compute * fixed + price_attention(&m, use, choice);
+    if (!m.by_layer)
+        price += price_kv_rows(&m, use, choice);
+    price += price_products(&m, Q, use, wanted ? chosen->q_kept : NULL, chosen->q_held);
+    return price + price_products(&m, GATE_UP, use, wanted ? chosen->gate_up_kept : NULL,
+                                  chosen->gate_up_held);
+}
+
+/* ---- inputs, groups ---- */
+
+double tdm_price_input(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b,
+                       struct tdm_amounts *use, enum tdm_place *place)
+{
+    const struct tdm_estimator *e = p->e;
+    bool by_layer = p->order == TDM_LAYER_MAJOR, stored = j == a;
+    double n = e->chunks, bytes = (double)e->x, mib = n * bytes / TDM_MIB;
+    double reads = j < b || (!by_layer && b == e->layers - 1) ? 2 : 1;
+    int phase = stored ? TDM_IN_FORWARD : TDM_IN_BACKWARD;
+    struct life life = {j, b, false, false};
+    *place = TDM_DEVICE;
+    if (stored && a == 0)
+        return 0; /* the tokens */
+    if (stored)
+        life = (struct life){a, e->layers - 1, true, by_layer};
+    if (!stored && !by_layer) { /* one slot */
+        mib /= n;
+        life.from = a;
+        if (use != NULL)
+            add_life(p, use, TDM_DEVICE, life, mib);
+        return mib * price_of(p, TDM_DEVICE, life);
+    }
+    double near = mib * price_of(p, TDM_DEVICE, life);
+    double far = mib * price_of(p, TDM_HOST, life) +
+                 n * (price_send(p, phase, bytes) + reads * price_fetch(p, TDM_IN_BACKWARD, bytes));
+    if (far < near)
+        *place = TDM_HOST;
+    if (use != NULL) {
+        add_life(p, use, *place, life, mib);
+        if (*place == TDM_HOST) {
+            add_send(p, use, phase, n, bytes);
+            add_fetch(p, use, TDM_IN_BACKWARD, n * reads, bytes);
+        }
+    }
+    return fmin(near, far);
+}
+
+double tdm_price_group(const struct tdm_pricing *p, uint32_t a, uint32_t b, struct tdm_amounts *use)
+{
+    const struct tdm_estimator *e = p->e;
+    double again = b - a, price = p->prices.again * again;
+    if (use != NULL)
+        use->again += again;
+    if (p->order == TDM_LAYER_MAJOR)
+        return price;
+    double mib = (double)(e->passing_below[b + 1] - e->passing_below[a]) / TDM_MIB;
+    struct life life = {a, b, false, false};
+    if (b == e->layers - 1)
+        mib += (double)(e->head_gradient - e->head_stays[TDM_DEVICE]) / TDM_MIB;
+    if (a == 0 && b == e->layers - 1) /* one group: X passes through one slot */
+        mib -= (double)(e->chunks - 1) * (double)e->x / TDM_MIB;
+    if (use != NULL)
+        add_life(p, use, TDM_DEVICE, life, mib);
+    return price + mib * price_of(p, TDM_DEVICE, life);
+}
+
+uint64_t tdm_least_work(const struct tdm_estimator *e, uint32_t layer)
+{
+    uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
+    uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
+    return work - q - e->gate_up - e->attention;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relaxation's linear program: what its rows bound, and the columns that are not arcs. */
+#include "planner/relaxation_parts.h"
+
+#include "schedule/optimizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of a ring of layers: what it takes at least. */
+#define LEAST_SLOTS 1.0
+
+static enum tdm_status no_memory(struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the relaxation");
+}
+
+/* ---- what is there in any case ---- */
+
+static uint64_t layer_gradient(const struct tdm_estimator *e, uint32_t layer)
+{
+    const uint64_t *staying = e->staying_below[TDM_DEVICE];
+    return e->passing_below[layer + 1] - e->passing_below[layer] + staying[e->layers] -
+           staying[layer];
+}
+
+static uint64_t least_logits(const struct tdm_estimator *e)
+{
+    uint64_t tile = e->base->head_tile_tokens;
+    while (tile >= 2 * TDM_LEAST_TILE)
+        tile = (tile + 1) / 2;
+    return tdm_estimate_logits(e, tile);
+}
+
+/* Bytes of each row without states and arcs. */
+static void find_fixed(struct tdm_relaxation *r)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const uint32_t top = e->layers - 1;
+    bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
+    uint64_t n = e->chunks;
+    uint64_t all = e->stateless_bytes[TDM_DEVICE] + e->base->machine->runtime_bytes[TDM_DEVICE];
+    uint64_t stays = all + e->tied_gradient + e->head_stays[TDM_DEVICE] + n * e->x;
+    for (uint32_t layer = 0; layer <= top; layer++) {
+        uint64_t work = tdm_least_work(e, layer), bytes = stays;
+        if (layer == 0)
+            work = larger(n > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
+        if (!by_layer && layer == top)
+            work = larger(work, e->work_head + least_logits(e));
+        bytes += work;
+        if (by_layer)
+            bytes += layer_gradient(e, layer) + n * (e->kv + e->dkv);
+        else
+            bytes += e->staying_below[TDM_DEVICE][e->layers] - e->staying_below[TDM_DEVICE][layer];
+        r->fixed[TDM_DEVICE][layer] = (double)bytes / TDM_MIB;
+        uint64_t host = e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST] +
+                        e->staying_below[TDM_HOST][e->layers] -
+                        e->staying_below[TDM_HOST][layer + 1];
+        if (by_layer || layer < top)
+            host += e->head_stays[TDM_HOST];
+        r->fixed[TDM_HOST][layer] = (double)host / TDM_MIB;
+    }
+    double *device = r->fixed[TDM_DEVICE] + e->layers;
+    uint64_t stored = e->attention + e->q + e->gate_up;
+    device[TDM_AT_FORWARD] =
+        (double)(all + (by_layer ? n * (e->x + e->kv) + e->work_forward - stored : 0)) / TDM_MIB;
+    device[TDM_AT_HEAD] = (double)(all + n * e->x + e->tied_gradient + e->head_gradient +
+                                   e->work_head + least_logits(e)) /
+                          TDM_MIB;
+    device[TDM_AT_UPDATE] =
+        (double)(all + n * e->x + e->tied_gradient + e->head_gradient) / TDM_MIB;
+    r->fixed[TDM_HOST][e->layers + TDM_AT_FORWARD] =
+        (double)(e->stateless_bytes[TDM_HOST] + e->base->machine->runtime_bytes[TDM_HOST]) /
+        TDM_MIB;
+}
+
+static bool updates_in_backward(const struct tdm_estimator *e)
+{
+    return e->base->optimizer.kind != TDM_OPTIMIZER_NONE && !tdm_updates_at_end(e->base);
+}
+
+/* ---- rows ---- */
+
+static enum tdm_status add_row(struct tdm_relaxation *r, const char *name, double least,
+                               double most, int *row, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_solver_row(r->solver, name, least, most, row, err);
+    if (status == TDM_OK)
+        r->bounds[r->row_count++] = (struct tdm_row_bounds){least, most};
+    return status;
+}
+
+static enum tdm_status add_place_rows(struct tdm_relaxation *r,
+                                      const uint64_t limit_bytes[TDM_PLACES], struct tdm_error *err)
+{
+    static const char *const more[TDM_MORE_ROWS] = {"forward", "head", "update"};
+    bool by_layer = r->pricing.order == TDM_LAYER_MAJOR;
+    enum tdm_status status = TDM_OK;
+    for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS && status == TDM_OK; i++) {
+            uint32_t other = i - r->layers;
+            char name[48];
+            r->place[place][i] = -1;
+            if (i >= r->layers && other != TDM_AT_FORWARD &&
+                (place == TDM_HOST || !by_layer ||
+                 (other == TDM_AT_UPDATE && !updates_in_backward(r->pricing.e))))
+                continue;
+            if (i < r->layers)
+                snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), i);
+            else
+                snprintf(name, sizeof(name), "%s_%s", tdm_place_name((enum tdm_place)place),
+                         more[other]);
+            double most = (double)limit_bytes[place] / TDM_MIB - r->fixed[place][i];
+            status = add_row(r, name, -TDM_UNBOUNDED, most, &r->place[place][i], err);
+        }
+    return status;
+}
+
+/* Seconds of copies that may run before or after the phase they are counted in: what rings hold. */
+static double ring_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint64_t chunk_slots)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    double bytes = (double)chunk_slots * (double)(e->x + e->attention + e->q + e->gate_up + e->kv);
+    return bytes / machine->rate[rate] + (double)chunk_slots * 5 * machine->copy_seconds;
+}
+
+static double unit_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
+                           uint32_t unit)
+{
+    double bytes = (double)tdm_estimator_unit_bytes(e, state, unit);
+    return bytes > 0 ? e->base->machine->copy_seconds + bytes / e->base->machine->rate[rate] : 0;
+}
+
+static double all_attention_grad(const struct tdm_estimator *e)
+{
+    double seconds = 0;
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        seconds += e->attention_grad_seconds[e->kind_of[layer]];
+    return seconds;
+}
+
+static double forward_seconds(const struct tdm_estimator *e, enum tdm_order order)
+{
+    double seconds = tdm_estimator_forward_seconds(e);
+    uint32_t top = e->layers - 1;
+    if (order == TDM_LAYER_MAJOR)
+        return seconds;
+    for (uint32_t c = 0; c < e->classes; c++) {
+        const struct layer_cost *cost = &e->costs[(size_t)top * e->classes + c];
+        seconds -= tdm_estimator_count(e, c, 0, e->chunks) * (cost->q + cost->rest);
+    }
+    return seconds -
+           e->attention_before[(size_t)e->kind_of[top] * ((size_t)e->chunks + 1) + e->chunks];
+}
+
+static enum tdm_status add_rows(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+                                struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_schedule *base = e->base;
+    uint64_t n = e->chunks;
+    double device =
+        (double)limit_bytes[TDM_DEVICE] / TDM_MIB -
+        (double)(e->stateless_bytes[TDM_DEVICE] + base->machine->runtime_bytes[TDM_DEVICE]) /
+            TDM_MIB;
+    double host =
+        (double)limit_bytes[TDM_HOST] / TDM_MIB -
+        (double)(e->stateless_bytes[TDM_HOST] + base->machine->runtime_bytes[TDM_HOST]) / TDM_MIB;
+    double embedding = (double)(e->x + e->tied_gradient + e->embedding_gradient) / TDM_MIB;
+    double ends[TDM_PLACES];
+    for (int place = 0; place < TDM_PLACES; place++)
+        ends[place] = (double)(e->staying_below[place][e->layers] + e->head_stays[place] +
+                               e->embedding_stays[place]) /
+                      TDM_MIB;
+    bool at_end = tdm_updates_at_end(base);
+    double turn = (double)larger(base->rings.weights, TDM_MOST_SLOTS) *
+                  unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0);
+    double fetched = ring_seconds(e, TDM_RATE_H2D, larger(base->prefetch + 1, base->rings.kv * n));
+    double sent = ring_seconds(e, TDM_RATE_D2H, base->rings.stashed + n);
+    double backward = e->head_seconds + e->optimizer_seconds + all_attention_grad(e);
+    const struct {
+        const char *name;
+        double least, most;
+    } rows[ROWS] = {
+        [ROW_EMBEDDING] = {"device_embedding", -TDM_UNBOUNDED,
+                           updates_in_backward(e) ? device - embedding : TDM_UNBOUNDED},
+        [ROW_END] = {"device_end", -TDM_UNBOUNDED,
+                     at_end ? device - ends[TDM_DEVICE] : TDM_UNBOUNDED},
+        [ROW_HOST_END] = {"host_end", -TDM_UNBOUNDED,
+                          at_end ? host - ends[TDM_HOST] : TDM_UNBOUNDED},
+        [ROW_COMPUTE] = {"compute", backward, TDM_UNBOUNDED},
+        [ROW_FETCH_FORWARD] = {"fetch_forward", 0, TDM_UNBOUNDED},
+        [ROW_FETCH_BACKWARD] = {"fetch_backward", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_SEND_FORWARD] = {"send_forward", -sent, TDM_UNBOUNDED},
+        [ROW_SEND_BACKWARD] = {"send_backward", 0, TDM_UNBOUNDED},
+        [ROW_BOTH] = {"both_ways", -fetched - turn, TDM_UNBOUNDED},
+        [ROW_AGAIN] = {"refetched", 0, TDM_UNBOUNDED},
+    };
+    enum tdm_status status = TDM_OK;
+    for (uint32_t k = 0; k < r->layers && status == TDM_OK; k++) {
+        char name[32];
+        snprintf(name, sizeof(name), "node_%u", k);
+        status = add_row(r, name, k == 0 ? 1 : 0, k == 0 ? 1 : 0, &r->node[k], err);
+    }
+    if (status == TDM_OK)
+        status = add_place_rows(r, limit_bytes, err);
+    for (int i = 0; i < ROWS && status == TDM_OK; i++)
+        status = add_row(r, rows[i].name, rows[i].least, rows[i].most, &r->row[i], err);
+    return status;
+}
+
+/* ---- columns ---- */
+
+struct column {
+    struct tdm_relaxation *r;
+    size_t count;
+};
+
+static void put(struct column *column, int row, double value)
+{
+    if (row >= 0 && (value > 0 || value < 0))
+        column->r->entries[column->count++] = (struct tdm_entry){row, value};
+}
+
+/* A column that is not an arc. */
+static enum tdm_status add_plain(struct column *column, const char *name, double least, double most,
+                                 double cost, int *number, struct tdm_error *err)
+{
+    struct tdm_relaxation *r = column->r;
+    r->plain[r->plain_count++] =
+        (struct tdm_plain_column){least, most, cost, r->kept_count, column->count};
+    memcpy(r->kept + r->kept_count, r->entries, column->count * sizeof(*r->entries));
+    r->kept_count += column->count;
+    return tdm_solver_column(r->solver, name, least, most, cost, r->entries, column->count, number,
+                             err);
+}
+
+static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    struct column forward = {r, 0};
+    int number;
+    put(&forward, r->row[ROW_FETCH_FORWARD], 1);
+    put(&forward, r->row[ROW_SEND_FORWARD], 1);
+    put(&forward, r->row[ROW_BOTH], 1);
+    enum tdm_status status =
+        add_plain(&forward, "forward", forward_seconds(r->pricing.e, r->pricing.order),
+                  TDM_UNBOUNDED, 1, &number, err);
+    struct column backward = {r, 0};
+    put(&backward, r->row[ROW_COMPUTE], 1);
+    put(&backward, r->row[ROW_FETCH_BACKWARD], 1);
+    put(&backward, r->row[ROW_SEND_BACKWARD], 1);
+    put(&backward, r->row[ROW_BOTH], 1);
+    if (status == TDM_OK)
+        status = add_plain(&backward, "backward", 0, TDM_UNBOUNDED, 1, &number, err);
+    return status;
+}
+
+/* More memory than there is, at a price per MiB that no schedule pays. */
+static enum tdm_status add_excess(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    double price = 0.1 * tdm_estimator_forward_seconds(r->pricing.e);
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        struct column column = {r, 0};
+        char name[32];
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+            put(&column, r->place[place][i], -1);
+        put(&column, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END], -1);
+        if (place == TDM_DEVICE)
+            put(&column, r->row[ROW_EMBEDDING], -1);
+        snprintf(name, sizeof(name), "excess_%s", tdm_place_name((enum tdm_place)place));
+        status = add_plain(&column, name, 0, TDM_UNBOUNDED, price, &r->excess[place], err);
+    }
+    return status;
+}
+
+/* Copies of a unit that is not at home on the device: seconds in rows, for a column that counts what is. */
+static void put_copies(struct column *column, enum tdm_state state, uint32_t unit, bool in_forward,
+                       bool in_backward)
+{
+    struct tdm_relaxation *r = column->r;
+    const struct tdm_estimator *e = r->pricing.e;
+    double fetch = unit_seconds(e, TDM_RATE_H2D, state, unit);
+    double send = unit_seconds(e, TDM_RATE_D2H, state, unit);
+    double both = (double)tdm_estimator_unit_bytes(e, state, unit) /
+                  e->base->machine->rate[TDM_RATE_BOTH_WAYS];
+    double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
+    bool changes = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
+    put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
+    put(column, r->row[ROW_SEND_BACKWARD], changes ? send : 0);
+    put(column, r->row[ROW_BOTH], (times + (changes ? 1 : 0)) * both);
+}
+
+/* Layers at home on the device. All rows have the layers as if none were: what follows is relative. */
+static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
+                                struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_schedule *base = e->base;
+    struct column column = {r, 0};
+    double layers = r->layers;
+    double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
+    double slots = LEAST_SLOTS;
+    bool weights = state == TDM_STATE_WEIGHTS;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+        bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !tdm_updates_at_end(base));
+        put(&column, r->place[TDM_DEVICE][i], mib * (rings ? 1 - slots / layers : 1));
+        put(&column, r->place[TDM_HOST][i], -mib);
+    }
+    bool rings = weights || !tdm_updates_at_end(base);
+    put(&column, r->row[ROW_EMBEDDING], mib * (rings ? 1 - slots / layers : 1));
+    put(&column, r->row[ROW_END], mib * (1 - slots / layers));
+    put(&column, r->row[ROW_HOST_END], -mib);
+    put_copies(&column, state, 0, weights, true);
+    if (weights)
+        put(&column, r->row[ROW_AGAIN], 1);
+    double least = fixed ? base->homes[state].device_layers : 0;
+    double most = fixed ? base->homes[state].device_layers : layers;
+    return add_plain(&column, tdm_state_name(state), least, most, 0, &r->home[state], err);
+}
+
+/* Share of embedding or head at home on the device. */
+static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state, bool head,
+                                 bool fixed, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_schedule *base = e->base;
+    struct column column = {r, 0};
+    uint32_t unit = head ? tdm_model_head_unit(base->model) : tdm_model_embedding_unit(base->model);
+    double mib = (double)tdm_estimator_unit_bytes(e, state, unit) / TDM_MIB;
+    bool weights = state == TDM_STATE_WEIGHTS;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+        /* rooms for what is at home on the host: of weights while they are used, of others in updates */
+        bool used =
+            head ? i == r->layers + TDM_AT_UPDATE || (weights && i == r->layers + TDM_AT_HEAD)
+                 : weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
+        put(&column, r->place[TDM_DEVICE][i], used ? 0 : mib);
+        put(&column, r->place[TDM_HOST][i], -mib);
+    }
+    put(&column, r->row[ROW_EMBEDDING], head ? mib : 0);
+    put(&column, r->row[ROW_END], mib);
+    put(&column, r->row[ROW_HOST_END], -mib);
+    put_copies(&column, state, unit, weights && !head, true);
+    char name[48];
+    snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
+    bool near = (head ? base->homes[state].head : base->homes[state].embedding) == TDM_DEVICE;
+    double least = fixed && near ? 1 : 0, most = fixed && !near ? 0 : 1;
+    return add_plain(&column, name, least, most, 0, head ? &r->head[state] : &r->embedding[state],
+                     err);
+}
+
+/* What all states take when none is at home on the device: a column that is always 1. */
+static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    const struct tdm_schedule *base = e->base;
+    const uint32_t units[] = {tdm_model_embedding_unit(base->model),
+                              tdm_model_head_unit(base->model)};
+    size_t rows = 2 * ((size_t)r->layers + TDM_MORE_ROWS) + ROWS;
+    double *device = calloc(rows, sizeof(double));
+    if (device == NULL)
+        return no_memory(err);
+    double *host = device + r->layers + TDM_MORE_ROWS, *alone = host + r->layers + TDM_MORE_ROWS;
+    bool changes = base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    for (int s = 0; s <= TDM_STATE_MOMENTS; s++) {
+        enum tdm_state state = (enum tdm_state)s;
+        bool weights = state == TDM_STATE_WEIGHTS, at_end = tdm_updates_at_end(base);
+        double slots = LEAST_SLOTS;
+        double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+            bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !at_end);
+            device[i] += rings ? slots * mib : 0;
+            host[i] += r->layers * mib;
+        }
+        alone[ROW_EMBEDDING] += weights || !at_end ? slots * mib : 0;
+        alone[ROW_END] += slots * mib;
+        alone[ROW_HOST_END] += r->layers * mib;
+        for (uint32_t k = 0; k < r->layers + 2; k++) {
+            uint32_t unit = k < r->layers ? k : units[k - r->layers];
+            bool in_forward = weights && (k < r->layers || unit == units[0]);
+            double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
+            double fetch = unit_seconds(e, TDM_RATE_H2D, state, k < r->layers ? 0 : unit);
+            double send = unit_seconds(e, TDM_RATE_D2H, state, k < r->layers ? 0 : unit);
+            alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
+            alone[ROW_FETCH_BACKWARD] -= fetch;
+            alone[ROW_SEND_BACKWARD] -= changes ? send : 0;
+            alone[ROW_BOTH] -= ((in_forward ? 1 : 0) + 1 + (changes ? 1 : 0)) * bytes /
+                               base->machine->rate[TDM_RATE_BOTH_WAYS];
+            if (k < r->layers)
+                continue;
+            bool head = unit == units[1];
+            for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+                bool used = head ? i == r->layers + TDM_AT_UPDATE ||
+                                       (weights && i == r->layers + TDM_AT_HEAD)
+                                 : weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
+                device[i] += used ? bytes / TDM_MIB : 0;
+                host[i] += bytes / TDM_MIB;
+            }
+            alone[ROW_EMBEDDING] += head ? 0 : bytes / TDM_MIB;
+            alone[ROW_HOST_END] += bytes / TDM_MIB;
+        }
+    }
+    struct column column = {r, 0};
+    int number;
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
+        put(&column, r->place[TDM_DEVICE][i], device[i]);
+        put(&column, r->place[TDM_HOST][i], host[i]);
+    }
+    for (int i = 0; i < ROWS; i++)
+        put(&column, r->row[i], alone[i]);
+    free(device);
+    return add_plain(&column, "states", 1, 1, 0, &number, err);
+}
+
+/* Weights of layers that are fetched again for running forward again. */
+static enum tdm_status add_refetched(struct tdm_relaxation *r, struct tdm_error *err)
+{
+    const struct tdm_estimator *e = r->pricing.e;
+    struct column column = {r, 0};
+    int number;
+    put(&column, r->row[ROW_AGAIN], 1);
+    put(&column, r->row[ROW_FETCH_BACKWARD], -unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0));
+    put(&column, r->row[ROW_BOTH],
+        -(double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0) /
+            e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+    return add_plain(&column, "refetched", 0, TDM_UNBOUNDED, 0, &number, err);
+}
+
+static enum tdm_status add_columns(struct tdm_relaxation *r, const bool fixed_homes[TDM_STATES],
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = add_phases(r, err);
+    if (status == TDM_OK)
+        status = add_excess(r, err);
+    if (status == TDM_OK)
+        status = add_all_far(r, err);
+    if (status == TDM_OK)
+        status = add_refetched(r, err);
+    for (int state = 0; state <= TDM_STATE_MOMENTS && status == TDM_OK; state++) {
+        bool fixed = fixed_homes[state];
+        status = add_home(r, (enum tdm_state)state, fixed, err);
+        for (int head = 0; head < 2 && status == TDM_OK; head++)
+            status = add_share(r, (enum tdm_state)state, head, fixed, err);
+    }
+    return status;
+}
+
+enum tdm_status tdm_relaxation_lay(struct tdm_relaxation *r, const uint64_t limit_bytes[TDM_PLACES],
+                                   const bool fixed_homes[TDM_STATES], struct tdm_error *err)
+{
+    find_fixed(r);
+    enum tdm_status status = add_rows(r, limit_bytes, err);
+    return status == TDM_OK ? add_columns(r, fixed_homes, err) : status;
+}
+
+enum tdm_status tdm_relaxation_put_arc(struct tdm_relaxation *r, uint32_t a, uint32_t b,
+                                       struct tdm_error *err)
+{
+    char name[48];
+    int number;
+    struct column column = {r, 0};
+    put(&column, r->node[a], 1);
+    put(&column, b + 1 < r->layers ? r->node[b + 1] : -1, -1);
+    for (int where = 0; where < TDM_PLACES; where++)
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+            put(&column, r->place[where][i], r->use.place[where][i]);
+    put(&column, r->row[ROW_COMPUTE], -r->use.compute);
+    put(&column, r->row[ROW_FETCH_FORWARD], -r->use.fetch[TDM_IN_FORWARD]);
+    put(&column, r->row[ROW_FETCH_BACKWARD], -r->use.fetch[TDM_IN_BACKWARD]);
+    put(&column, r->row[ROW_SEND_FORWARD], -r->use.send[TDM_IN_FORWARD]);
+    put(&column, r->row[ROW_SEND_BACKWARD], -r->use.send[TDM_IN_BACKWARD]);
+    put(&column, r->row[ROW_BOTH], -r->use.both);
+    put(&column, r->row[ROW_AGAIN], -r->use.again);
+    snprintf(name, sizeof(name), "arc_%u_%u_%u", a, b, r->arcs++);
+    return tdm_solver_column(r->solver, name, 0, TDM_UNBOUNDED, 0, r->entries, column.count,
+                             &number, err);
+}

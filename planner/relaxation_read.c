@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a solution of the relaxation says: homes, prices, rows that bind, groups. */
+#include "planner/relaxation_parts.h"
+
+#include <stdio.h>
+
+void tdm_relaxation_read(struct tdm_relaxation *r)
+{
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+        r->relaxed.device_layers[state] = tdm_solver_column_value(r->solver, r->home[state]);
+        r->relaxed.embedding[state] = tdm_solver_column_value(r->solver, r->embedding[state]);
+        r->relaxed.head[state] = tdm_solver_column_value(r->solver, r->head[state]);
+    }
+}
+
+static double place_price(const struct tdm_relaxation *r, enum tdm_place place)
+{
+    const double *prices = r->centre;
+    double price = tdm_price_at_most(prices, r->row[place == TDM_DEVICE ? ROW_END : ROW_HOST_END]);
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        price += tdm_price_at_most(prices, r->place[place][i]);
+    return place == TDM_DEVICE ? price + tdm_price_at_most(prices, r->row[ROW_EMBEDDING]) : price;
+}
+
+static void add_binding(struct tdm_relaxed *relaxed, const char *name, bool of_bytes,
+                        double seconds)
+{
+    unsigned at = relaxed->row_count;
+    if (seconds <= 1e-12)
+        return;
+    for (; at > 0 && relaxed->rows[at - 1].seconds < seconds; at--)
+        if (at < TDM_BINDING_ROWS)
+            relaxed->rows[at] = relaxed->rows[at - 1];
+    if (at == TDM_BINDING_ROWS)
+        return;
+    struct tdm_binding_row *row = &relaxed->rows[at];
+    *row = (struct tdm_binding_row){.of_bytes = of_bytes, .seconds = seconds};
+    snprintf(row->name, sizeof(row->name), "%s", name);
+    relaxed->row_count += relaxed->row_count < TDM_BINDING_ROWS;
+}
+
+/* The rows that bind at the best prices. */
+static void find_binding(const struct tdm_relaxation *r, struct tdm_relaxed *relaxed)
+{
+    relaxed->row_count = 0;
+    for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+            if (r->place[place][i] >= 0)
+                add_binding(relaxed, tdm_solver_row_name(r->solver, r->place[place][i]), true,
+                            1024 * tdm_price_at_most(r->centre, r->place[place][i]));
+    for (int i = ROW_EMBEDDING; i <= ROW_HOST_END; i++)
+        add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), true,
+                    1024 * tdm_price_at_most(r->centre, r->row[i]));
+    for (int i = ROW_COMPUTE; i <= ROW_BOTH; i++)
+        add_binding(relaxed, tdm_solver_row_name(r->solver, r->row[i]), false,
+                    fmax(r->centre[r->row[i]], 0));
+}
+
+void tdm_relaxation_weigh(struct tdm_relaxation *r)
+{
+    r->relaxed.bound_seconds = r->bound_seconds;
+    r->relaxed.device_seconds_per_gib = 1024 * place_price(r, TDM_DEVICE);
+    r->relaxed.host_seconds_per_gib = 1024 * place_price(r, TDM_HOST);
+    find_binding(r, &r->relaxed);
+}
+
+enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *r, const char *path,
+                                     struct tdm_error *err)
+{
+    return tdm_solver_write(r->solver, path, err);
+}
+
+/* ---- what the prices say ---- */
+
+static double sum2(const double of[TDM_PLACES])
+{
+    return of[TDM_DEVICE] + of[TDM_HOST];
+}
+
+static enum tdm_place most_at(const double of[TDM_PLACES])
+{
+    return of[TDM_HOST] > of[TDM_DEVICE] ? TDM_HOST : TDM_DEVICE;
+}
+
+static void add_choice(struct tdm_choice *sum, const struct tdm_choice *choice)
+{
+    for (int place = 0; place < TDM_PLACES; place++) {
+        sum->attention_kept[place] += choice->attention_kept[place];
+        sum->attention_held[place] += choice->attention_held[place];
+        sum->q_kept[place] += choice->q_kept[place];
+        sum->q_held[place] += choice->q_held[place];
+        sum->gate_up_kept[place] += choice->gate_up_kept[place];
+        sum->gate_up_held[place] += choice->gate_up_held[place];
+        sum->kv_kept[place] += choice->kv_kept[place];
+    }
+    sum->kv_held += choice->kv_held;
+    sum->kv_gradients_on_host += choice->kv_gradients_on_host;
+}
+
+/* The richest set that most of the chunks with an attention output have. */
+static enum tdm_set set_of(double attention, double q, double gate_up)
+{
+    if (attention < 0.5)
+        return TDM_SET_INPUT;
+    if (gate_up >= attention / 2)
+        return TDM_SET_ALL;
+    return q >= attention / 2 ? TDM_SET_QKV : TDM_SET_ATTENTION_OUTPUT;
+}
+
+static uint32_t split(uint32_t chunks, double stored)
+{
+    double from = chunks - stored;
+    return from <= 0 ? 0 : (uint32_t)(from + 0.5);
+}
+
+/* The settings of a group from what its layers chose: averages over the layers that had the choice. */
+static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uint32_t b)
+{
+    const struct tdm_pricing *p = &r->pricing;
+    uint32_t n = p->e->chunks;
+    struct tdm_choice sum = {0}, choice;
+    struct tdm_group group = {.layers = b - a + 1};
+    double layers = b - a + 1, inner = b > a ? b - a : 1;
+    enum tdm_place place;
+    for (uint32_t j = a; j <= b; j++) {
+        choice = (struct tdm_choice){0};
+        tdm_price_layer(p, j, a, b, NULL, &choice);
+        add_choice(&sum, &choice);
+    }
+    tdm_price_input(p, a, a, b, NULL, &group.input_place);
+    double kept = sum2(sum.attention_kept) / layers;
+    group.kept = set_of(kept, sum2(sum.q_kept) / layers, sum2(sum.gate_up_kept) / layers);
+    group.kept_from_chunk = group.kept == TDM_SET_INPUT ? 0 : split(n, kept);
+    group.kept_place = most_at(sum.attention_kept);
+    double held = (sum2(sum.attention_held)) / inner;
+    group.held = set_of(held, sum2(sum.q_held) / inner, sum2(sum.gate_up_held) / inner);
+    if (group.held != TDM_SET_INPUT)
+        group.held_from_chunk = split(n, kept + held);
+    if (p->order == TDM_CHUNK_MAJOR) {
+        group.kv = TDM_KV_KEEP;
+        group.kv_place = most_at(sum.kv_kept);
+        group.kv_gradients_place = sum.kv_gradients_on_host > layers / 2 ? TDM_HOST : TDM_DEVICE;
+        return group;
+    }
+    if (b > a) {
+        tdm_price_input(p, b, a, b, NULL, &place);
+        group.held_place = place;
+    }
+    if (group.kept >= TDM_SET_QKV || sum2(sum.kv_kept) > layers * n / 2) {
+        group.kv = TDM_KV_KEEP;
+        group.kv_place = most_at(sum.kv_kept);
+    }
+    return group;
+}
+
+uint32_t tdm_relaxation_groups(struct tdm_relaxation *r, struct tdm_group *groups)
+{
+    uint32_t count = 0, at;
+    tdm_relaxation_use(r, r->centre);
+    tdm_relaxation_path(r);
+    for (uint32_t k = r->layers; k > 0; k = r->from[k])
+        count++;
+    at = count;
+    for (uint32_t k = r->layers; k > 0; k = r->from[k])
+        groups[--at] = group_of(r, r->from[k], k - 1);
+    return count;
+}

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounding: counts from shares, and a local search over the moves that a schedule has. */
+#include "planner/rounding.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS 28u /* of a model for which the effort is given */
+
+/* ---- a point ---- */
+
+void tdm_rounded_free(struct tdm_rounded *rounded)
+{
+    free(rounded->groups);
+    rounded->groups = NULL;
+}
+
+void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded)
+{
+    struct tdm_schedule *schedule = kitchen->schedule;
+    schedule->order = rounded->order;
+    schedule->chunk_tokens = kitchen->bases[rounded->size].chunk_tokens;
+    schedule->head_tile_tokens = rounded->head_tile_tokens;
+    schedule->group_count = rounded->group_count;
+    memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
+    memcpy(schedule->homes, rounded->homes, sizeof(schedule->homes));
+    schedule->rings = rounded->rings;
+}
+
+/* A search under way. */
+struct search {
+    const struct tdm_kitchen *kitchen;
+    const struct tdm_rounding_limits *limits;
+    struct tdm_estimator *estimator;
+    struct tdm_home homes[TDM_STATES]; /* of the estimator */
+    struct tdm_rings rings;
+    struct tdm_rounded point; /* being changed */
+    struct tdm_group *best_groups;
+    struct tdm_rounded *best;
+    double best_cost, price; /* seconds per byte beyond a limit */
+    unsigned left;           /* estimates */
+    enum tdm_set kept, held; /* that decide_fit() stores */
+    tdm_measure measure;     /* NULL: estimates decide */
+    void *self;
+};
+
+/* Brings settings into what the order and the sets allow. */
+static void mend(const struct search *s)
+{
+    for (uint32_t g = 0; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        if (s->point.order == TDM_CHUNK_MAJOR) {
+            group->kv = TDM_KV_KEEP;
+            group->held_place = TDM_DEVICE;
+        } else {
+            group->kv_gradients_place = TDM_DEVICE;
+            if (group->kept >= TDM_SET_QKV)
+                group->kv = TDM_KV_KEEP;
+            if (group->kv == TDM_KV_RECOMPUTE)
+                group->kv_place = TDM_DEVICE;
+            if (group->layers == 1) {
+                group->held = TDM_SET_INPUT;
+                group->held_from_chunk = 0;
+            }
+        }
+        if (group->kept == TDM_SET_INPUT)
+            group->kept_from_chunk = 0;
+        if (group->held == TDM_SET_INPUT)
+            group->held_from_chunk = 0;
+    }
+}
+
+static double cost_of(struct search *s)
+{
+    struct tdm_estimate estimate;
+    uint64_t tile = s->kitchen->bases[s->point.size].head_tile_tokens;
+    if (memcmp(s->homes, s->point.homes, sizeof(s->homes)) != 0 ||
+        memcmp(&s->rings, &s->point.rings, sizeof(s->rings)) != 0) {
+        memcpy(s->homes, s->point.homes, sizeof(s->homes));
+        s->rings = s->point.rings;
+        tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
+    }
+    mend(s);
+    tdm_rounded_write(s->kitchen, &s->point);
+    s->point.head_tile_tokens =
+        tdm_estimate_tile(s->estimator, s->kitchen->schedule, tile,
+                          s->kitchen->pins->head_tile_tokens != 0, &estimate);
+    s->point.seconds = estimate.seconds;
+    s->point.fits = true;
+    double cost = estimate.seconds + s->limits->copies * estimate.copy_seconds;
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t bytes = tdm_size_add(estimate.bytes[place], s->limits->reserve[place]);
+        s->point.bytes[place] = estimate.bytes[place];
+        if (bytes > s->limits->bytes[place]) {
+            s->point.fits = false;
+            cost += s->price * (double)(bytes - s->limits->bytes[place]);
+        }
+    }
+    s->left -= s->left > 0 ? 1 : 0;
+    return cost;
+}
+
+static void copy_point(struct tdm_rounded *to, const struct tdm_rounded *from)
+{
+    struct tdm_group *groups = to->groups;
+    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
+    *to = *from;
+    to->groups = groups;
+}
+
+/* Keeps the point if it is better than the best; else goes back to that. */
+static bool decide(struct search *s)
+{
+    double cost = cost_of(s);
+    if (s->measure != NULL) {
+        bool hopeful = s->point.fits && s->point.seconds < s->best_cost;
+        cost = TDM_UNMEASURED;
+        if (hopeful && !s->measure(s->self, &s->point, &cost))
+            s->left = 0;
+    }
+    if (cost < s->best_cost * (1 - 1e-9)) {
+        s->best_cost = cost;
+        copy_point(s->best, &s->point);
+        return true;
+    }
+    copy_point(&s->point, s->best);
+    return false;
+}
+
+/* ---- moves ---- */
+
+static uint32_t moved(uint32_t from, int32_t by, uint32_t chunks)
+{
+    int64_t to = (int64_t)from + by;
+    return to < 0 ? 0 : to > (int64_t)chunks ? chunks : (uint32_t)to;
+}
+
+/* The split of what is kept; beyond the last chunk nothing is. */
+static void move_kept(struct tdm_group *group, int32_t by, uint32_t chunks)
+{
+    uint32_t from = group->kept == TDM_SET_INPUT ? chunks : group->kept_from_chunk;
+    from = moved(from, by, chunks);
+    if (from == chunks)
+        group->kept = TDM_SET_INPUT;
+    else if (group->kept == TDM_SET_INPUT)
+        group->kept = TDM_SET_ATTENTION_OUTPUT;
+    group->kept_from_chunk = from == chunks ? 0 : from;
+}
+
+static void move_held(struct tdm_group *group, int32_t by, uint32_t chunks)
+{
+    uint32_t from = group->held == TDM_SET_INPUT ? chunks : group->held_from_chunk;
+    from = moved(from, by, chunks);
+    if (from == chunks)
+        group->held = TDM_SET_INPUT;
+    else if (group->held == TDM_SET_INPUT)
+        group->held = TDM_SET_ATTENTION_OUTPUT;
+    group->held_from_chunk = from == chunks ? 0 : from;
+}
+
+static enum tdm_place other(enum tdm_place place)
+{
+    return place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
+}
+
+enum {
+    MOVE_KEPT_RICHER,
+    MOVE_KEPT_POORER,
+    MOVE_HELD_RICHER,
+    MOVE_HELD_POORER,
+    MOVE_KEPT_PLACE,
+    MOVE_HELD_PLACE,
+    MOVE_INPUT_PLACE,
+    MOVE_KV,
+    MOVE_KV_PLACE,
+    MOVE_KV_GRADIENTS_PLACE,
+    MOVES
+};
+
+static void change(struct tdm_group *group, int move)
+{
+    switch (move) {
+    case MOVE_KEPT_RICHER:
+        group->kept = group->kept < TDM_SET_ALL ? group->kept + 1 : group->kept;
+        break;
+    case MOVE_KEPT_POORER:
+        group->kept = group->kept > TDM_SET_INPUT ? group->kept - 1 : group->kept;
+        break;
+    case MOVE_HELD_RICHER:
+        group->held = group->held < TDM_SET_ALL ? group->held + 1 : group->held;
+        break;
+    case MOVE_HELD_POORER:
+        group->held = group->held > TDM_SET_INPUT ? group->held - 1 : group->held;
+        break;
+    case MOVE_KEPT_PLACE:
+        group->kept_place = other(group->kept_place);
+        break;
+    case MOVE_HELD_PLACE:
+        group->held_place = other(group->held_place);
+        break;
+    case MOVE_INPUT_PLACE:
+        group->input_place = other(group->input_place);
+        break;
+    case MOVE_KV:
+        group->kv = group->kv == TDM_KV_KEEP ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
+        break;
+    case MOVE_KV_PLACE:
+        group->kv_place = other(group->kv_place);
+        break;
+    default:
+        group->kv_gradients_place = other(group->kv_gradients_place);
+    }
+}
+
+static const int32_t steps[] = {-64, -16, -4, -1, 1, 4, 16, 64};
+#define STEPS (sizeof(steps) / sizeof(steps[0]))
+
+/* Splits of all groups alike: kept from chunk `at` on and held before, or beyond the last chunk held only,
+ * from chunk `at` less the chunks on. */
+static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
+{
+    for (uint32_t g = 0; g < s->point.group_count; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        group->kept = at < chunks ? s->kept : TDM_SET_INPUT;
+        group->kept_from_chunk = at < chunks ? at : 0;
+        group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
+        group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
+        if (s->point.order == TDM_LAYER_MAJOR && group->kept < TDM_SET_QKV)
+            group->kv = TDM_KV_RECOMPUTE;
+    }
+}
+
+/* The earliest splits that fit, all alike, for the places, homes and groups as they are; then as decide(). */
+static bool decide_fit(struct search *s)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator), low = 0, high = 2 * chunks;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        set_splits(s, middle, chunks);
+        cost_of(s);
+        if (s->point.fits)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    set_splits(s, high, chunks);
+    return decide(s);
+}
+
+/* A move of a group: of a split by a step, or of one of its settings. */
+#define GROUP_MOVES (2 * STEPS + MOVES)
+
+static void move_group(struct tdm_group *group, size_t move, uint32_t chunks)
+{
+    if (move < STEPS)
+        move_kept(group, steps[move], chunks);
+    else if (move < 2 * STEPS)
+        move_held(group, steps[move - STEPS], chunks);
+    else
+        change(group, (int)(move - 2 * STEPS));
+}
+
+/* All moves of the groups [from, to) together; a split goes on as long as that helps. */
+static bool move_groups(struct search *s, uint32_t from, uint32_t to)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    bool better = false;
+    for (size_t move = 0; move < GROUP_MOVES; move++)
+        do {
+            for (uint32_t g = from; g < to; g++)
+                move_group(&s->point.groups[g], move, chunks);
+            if (!decide(s))
+                break;
+            better = true;
+        } while (s->left > 0 && move < 2 * STEPS);
+    return better;
+}
+
+/* Two moves at once, of a group or of two: until one pair helps. */
+static bool move_pair(struct search *s)
+{
+    uint32_t chunks = tdm_estimator_chunks(s->estimator);
+    for (uint32_t apart = 0; apart < s->point.group_count; apart++)
+        for (uint32_t g = 0; g + apart < s->point.group_count; g++)
+            for (size_t first = 0; first < GROUP_MOVES; first++)
+                for (size_t second = apart == 0 ? first + 1 : 0; second < GROUP_MOVES; second++) {
+                    if (s->left == 0)
+                        return false;
+                    move_group(&s->point.groups[g], first, chunks);
+                    move_group(&s->point.groups[g + apart], second, chunks);
+                    if (decide(s))
+                        return true;
+                }
+    return false;
+}
+
+static bool move_homes(struct search *s, bool (*decided)(struct search *))
+{
+    uint32_t layers = s->kitchen->schedule->model->layers;
+    bool better = false;
+    for (int more = 0; more < 2 && !s->limits->fixed_rings; more++)
+        for (int weights = 0; weights < 2; weights++) {
+            struct tdm_rings *rings = &s->point.rings;
+            uint32_t *slots = weights ? &rings->weights : &rings->optimizer;
+            *slots = more ? *slots + (*slots < TDM_MOST_SLOTS) : *slots - (*slots > 1);
+            better = decided(s) || better;
+        }
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++) {
+        if (s->limits->fixed_homes[state])
+            continue;
+        for (size_t i = 0; i < STEPS; i++) {
+            struct tdm_home *home = &s->point.homes[state];
+            home->device_layers = moved(home->device_layers, steps[i], layers);
+            better = decided(s) || better;
+        }
+        for (int head = 0; head < 2; head++) {
+            struct tdm_home *home = &s->point.homes[state];
+            enum tdm_place *place = head ? &home->head : &home->embedding;
+            *place = other(*place);
+            better = decided(s) || better;
+        }
+    }
+    return better;
+}
+
+/* Boundaries: a layer to the group above or below, two groups joined, one cut. */
+static bool move_boundaries(struct search *s, bool (*decided)(struct search *))
+{
+    bool better = false;
+    uint32_t layers = s->kitchen->schedule->model->layers;
+    if (s->limits->fixed_groups)
+        return false;
+    for (uint32_t g = 0; g + 1 < s->point.group_count; g++)
+        for (int up = 0; up < 2 && g + 1 < s->point.group_count; up++) {
+            struct tdm_group *from = &s->point.groups[up ? g : g + 1];
+            struct tdm_group *to = &s->point.groups[up ? g + 1 : g];
+            to->layers++;
+            if (--from->layers == 0) {
+                memmove(from, from + 1,
+                        (size_t)(s->point.groups + s->point.group_count - from - 1) *
+                            sizeof(*from));
+                s->point.group_count--;
+            }
+            better = decided(s) || better;
+        }
+    for (uint32_t g = 0; g < s->point.group_count && s->point.group_count < layers; g++) {
+        struct tdm_group *group = &s->point.groups[g];
+        if (group->layers < 2)
+            continue;
+        memmove(group + 1, group, (s->point.group_count - g) * sizeof(*group));
+        group->layers -= group->layers / 2;
+        group[1].layers /= 2;
+        s->point.group_count++;
+        better = decided(s) || better;
+    }
+    return better;
+}
+
+static bool move_places(struct search *s, uint32_t from, uint32_t to)
+{
+    bool better = false;
+    for (int move = MOVE_KEPT_PLACE; move <= MOVE_INPUT_PLACE; move++) {
+        for (uint32_t g = from; g < to; g++)
+            change(&s->point.groups[g], move);
+        better = decide_fit(s) || better;
+    }
+    return better;
+}
+
+/* Places, homes and groups, each with the splits that fit. */
+static void search_structure(struct search *s)
+{
+    static const enum tdm_set sets[][2] = {
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT},
+        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT},
+        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT},
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL},
+    };
+    enum tdm_set best[2] = {sets[0][0], sets[0][1]};
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        s->kept = sets[i][0];
+        s->held = sets[i][1];
+        if (decide_fit(s))
+            memcpy(best, sets[i], sizeof(best));
+    }
+    s->kept = best[0];
+    s->held = best[1];
+    for (bool better = true; better && s->left > 0;) {
+        better = move_places(s, 0, s->point.group_count);
+        better = move_homes(s, decide_fit) || better;
+        for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
+            better = move_places(s, g, g + 1) || better;
+        better = move_boundaries(s, decide_fit) || better;
+    }
+}
+
+/* A search from a schedule; false if there is no memory for one. */
+static bool open_search(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
+                        struct tdm_rounded *rounded, struct search *s)
+{
+    uint32_t layers = kitchen->schedule->model->layers;
+    struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
+    *s = (struct search){.kitchen = kitchen,
+                         .limits = limits,
+                         .estimator = kitchen->estimators[rounded->size],
+                         .point = *rounded,
+                         .best = rounded,
+                         /* an estimate takes time by the layers */
+                         .left =
+                             limits->most_estimates * LAYERS / (layers < LAYERS ? layers : LAYERS)};
+    if (groups == NULL)
+        return false;
+    s->point.groups = groups;
+    memcpy(groups, rounded->groups, rounded->group_count * sizeof(*groups));
+    memcpy(s->homes, rounded->homes, sizeof(s->homes));
+    s->rings = rounded->rings;
+    tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
+    return true;
+}
+
+static void search_finely(struct search *s)
+{
+    for (bool better = true; better && s->left > 0;) {
+        better = move_groups(s, 0, s->point.group_count);
+        better = move_homes(s, decide) || better;
+        for (uint32_t g = 0; g < s->point.group_count && s->left > 0; g++)
+            better = move_groups(s, g, g + 1) || better;
+        better = move_boundaries(s, decide) || better;
+        better = better || move_pair(s);
+    }
+}
+
+void tdm_improve(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
+                 struct tdm_rounded *rounded)
+{
+    struct search s;
+    if (!open_search(kitchen, limits, rounded, &s))
+        return; /* then it stays as it is */
+    s.best_cost = cost_of(&s);
+    /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the limit */
+    s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
+    s.best_cost = cost_of(&s);
+    copy_point(rounded, &s.point);
+    if (!limits->no_structure)
+        search_structure(&s);
+    if (!limits->no_fine)
+        search_finely(&s);
+    free(s.point.groups);
+}
+
+void tdm_polish(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
+                struct tdm_rounded *rounded, double seconds, tdm_measure measure, void *self)
+{
+    struct search s;
+    if (!open_search(kitchen, limits, rounded, &s))
+        return;
+    s.measure = measure;
+    s.self = self;
+    s.best_cost = seconds;
+    if (seconds >= TDM_UNMEASURED)
+        decide(&s);
+    search_finely(&s);
+    free(s.point.groups);
+}
+
+/* ---- from shares to counts ---- */
+
+static enum tdm_place place_of(double share)
+{
+    return share >= 0.5 ? TDM_DEVICE : TDM_HOST;
+}
+
+enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
+                          struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
+                          struct tdm_rounded *rounded, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = kitchen->schedule;
+    *rounded = (struct tdm_rounded){.size = size, .order = order, .rings = schedule->rings};
+    rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
+    if (rounded->groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    rounded->group_count = tdm_relaxation_groups(relaxation, rounded->groups);
+    memcpy(rounded->homes, schedule->homes, sizeof(rounded->homes));
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        rounded->homes[state] =
+            (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),
+                              place_of(relaxed->embedding[state]), place_of(relaxed->head[state])};
+    return TDM_OK;
+}
