@@ -51,14 +51,15 @@ static void say_shortage(const struct tdm_sweep_point *point, char *out, size_t 
 
 /* ---- the table ---- */
 
-enum { ORDER, GROUPS, CHUNK, KEPT, HELD, ON_HOST, STEP, RATE, MFU, DEVICE, HOST, COLUMNS };
+enum { ORDER, GROUPS, CHUNK, KEPT, HELD, ON_HOST, STEP, GAP, RATE, MFU, DEVICE, HOST, COLUMNS };
 
 static const struct {
     const char *title;
     bool left; /* aligned */
-} columns[COLUMNS] = {{"order", true}, {"groups", true},      {"chunk", false}, {"kept", true},
-                      {"held", true},  {"on the host", true}, {"step", false},  {"tokens/s", false},
-                      {"MFU", false},  {"device", false},     {"host", false}};
+} columns[COLUMNS] = {{"order", true}, {"groups", true},  {"chunk", false},
+                      {"kept", true},  {"held", true},    {"on the host", true},
+                      {"step", false}, {"gap", false},    {"tokens/s", false},
+                      {"MFU", false},  {"device", false}, {"host", false}};
 
 struct row {
     char value[TDM_FORMAT_SIZE];
@@ -84,6 +85,8 @@ static void fill_row(enum tdm_sweep_axis axis, const struct tdm_sweep_point *poi
     tdm_nest_held(schedule, row->cells[HELD]);
     tdm_nest_on_host(schedule, row->cells[ON_HOST]);
     snprintf(row->cells[STEP], TDM_NEST_TEXT, "%s", tdm_format_seconds(s->step_seconds, text));
+    if (point->search.bound_seconds > 0)
+        snprintf(row->cells[GAP], TDM_NEST_TEXT, "%.2f%%", 100 * point->search.gap);
     snprintf(row->cells[RATE], TDM_NEST_TEXT, "%s",
              tdm_format_digits((uint64_t)(rate + 0.5), text));
     snprintf(row->cells[MFU], TDM_NEST_TEXT, "%.1f%%", 100 * tdm_prediction_mfu(schedule, s));
@@ -168,6 +171,8 @@ static json_t *point_json(enum tdm_sweep_axis axis, const struct tdm_sweep_point
             tdm_nest_kept(schedule, kept), "held", tdm_nest_held(schedule, held), "on_host",
             tdm_nest_on_host(schedule, on_host));
         json_object_set_new(object, "fits", json_true());
+        json_object_set_new(object, "bound_seconds", json_real(point->search.bound_seconds));
+        json_object_set_new(object, "gap", json_real(point->search.gap));
         json_object_set_new(object, "nest", nest);
     }
     json_object_set_new(object, keys[axis], json_integer((json_int_t)point->value));

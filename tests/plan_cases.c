@@ -65,10 +65,10 @@ static enum tdm_status draw_setting(uint64_t seed, struct setting *s, struct tdm
     if (status != TDM_OK)
         return status;
     draw_rates(&s->dice, s->plan->machine);
-    if (tdm_dice_chance(&s->dice, 60))
-        for (int state = 0; state < TDM_STATES; state++)
-            tdm_schedule_set_home(s->plan, (enum tdm_state)state, s->plan->model->layers,
-                                  TDM_DEVICE);
+    /* where state is at home is searched, or as drawn */
+    bool as_drawn = tdm_dice_chance(&s->dice, 30);
+    for (int state = 0; state < TDM_STATES; state++)
+        s->pins.has_home[state] = as_drawn;
     draw_pins(s);
     return TDM_OK;
 }
