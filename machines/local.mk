@@ -10,6 +10,7 @@ nobase_dist_pkgdata_DATA += \
 	machines/descriptions/a100-80.json \
 	machines/descriptions/h100.json \
 	machines/descriptions/h200.json \
+	machines/descriptions/h200-calibrated.json \
 	machines/descriptions/h200-published.json \
 	machines/descriptions/l40s.json \
 	machines/descriptions/rtx-4090.json

@@ -376,12 +376,12 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
     return TDM_OK;
 }
 
-/* The rounding that is estimated fastest, or NULL. */
+/* The rounding that promises most, or NULL. */
 static struct tdm_rounded *fastest_rounded(struct run *run)
 {
     struct tdm_rounded *fastest = NULL;
     for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && (fastest == NULL || run->rounded[i].seconds < fastest->seconds))
+        if (run->rounded[i].fits && (fastest == NULL || run->rounded[i].cost < fastest->cost))
             fastest = &run->rounded[i];
     return fastest;
 }
@@ -391,50 +391,45 @@ static bool could_win(const struct run *run, double seconds)
     return !run->found || seconds < run->simulation.step_seconds;
 }
 
-/* Simulates a rounding, mended where packing takes more than was estimated; *step_seconds: what was found,
- * NO_BOUND if it does not fit. */
-static enum tdm_status try_one(struct run *run, struct tdm_rounding_limits *limits,
-                               struct tdm_rounded *rounded, double *step_seconds,
-                               struct tdm_error *err)
+/* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more than the
+ * estimate knows, it is searched again, with less memory or dearer copies, and waits for its next turn. */
+static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
-    bool fits = false;
-    *step_seconds = NO_BOUND;
-    for (unsigned i = 0; i < MOST_MENDED && !fits && rounded->fits; i++) {
-        uint64_t used_bytes[TDM_PLACES];
-        tdm_rounded_write(&run->kitchen, rounded);
-        enum tdm_status status =
-            try_schedule(run, rounded->size, &fits, used_bytes, step_seconds, err);
-        if (status != TDM_OK || fits)
-            return status;
-        add_reserve(run, used_bytes, limits->reserve);
-        limits->no_structure = true;
-        tdm_improve(&run->kitchen, limits, rounded);
+    static const double dearer[] = {1, 10, 50, 200};
+    struct tdm_rounding_limits limits = rounding_limits(run);
+    uint64_t used_bytes[TDM_PLACES];
+    double step_seconds, estimated = rounded->seconds;
+    bool fits;
+    tdm_rounded_write(&run->kitchen, rounded);
+    enum tdm_status status =
+        try_schedule(run, rounded->size, &fits, used_bytes, &step_seconds, err);
+    if (status != TDM_OK)
+        return status;
+    if (!fits) {
+        add_reserve(run, used_bytes, rounded->reserve);
+        rounded->mended++;
+        limits.no_structure = true;
+    } else {
+        rounded->dearer++;
     }
+    if (rounded->mended > MOST_MENDED || rounded->dearer == sizeof(dearer) / sizeof(dearer[0]) ||
+        (fits && step_seconds < STALLED * estimated)) {
+        rounded->fits = false; /* done with */
+        return TDM_OK;
+    }
+    limits.copies = COPIES * dearer[rounded->dearer];
+    memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
+    tdm_improve(&run->kitchen, &limits, rounded);
     return TDM_OK;
 }
 
-/* Where the compute lane waits more than the estimate knows, copies become dearer, and the search goes on. */
 static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
 {
-    static const double dearer[] = {1, 10, 50, 200};
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL &&
-           could_win(run, rounded->seconds) && run->ops < MOST_OPS) {
-        struct tdm_rounding_limits limits = rounding_limits(run);
-        for (size_t i = 0; i < sizeof(dearer) / sizeof(dearer[0]) && status == TDM_OK; i++) {
-            double estimated, step_seconds;
-            limits.no_structure = switched_off(run, TDM_STRUCTURE);
-            limits.copies = COPIES * dearer[i];
-            if (i > 0)
-                tdm_improve(&run->kitchen, &limits, rounded);
-            estimated = rounded->seconds;
-            status = try_one(run, &limits, rounded, &step_seconds, err);
-            if (step_seconds < STALLED * estimated || step_seconds >= NO_BOUND)
-                break;
-        }
-        rounded->fits = false; /* done with */
-    }
+           could_win(run, rounded->cost) && run->ops < MOST_OPS)
+        status = try_one(run, rounded, err);
     return status;
 }
 

@@ -4,8 +4,10 @@
 
 #include "schedule/optimizer.h"
 
+#include <string.h>
+
 /* How many times more than other copies those of prefixes make the compute lane wait. */
-#define EXPOSED 30
+#define EXPOSED 100
 
 /* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
  * none), and held of chunks [held, kept). */
@@ -76,20 +78,18 @@ static bool keeps_kv(const struct span *span)
 static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
                                    uint32_t to)
 {
-    struct layer_cost sum = {0};
-    for (uint32_t c = 0; c < e->classes; c++) {
-        const struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + c];
-        double n = tdm_estimator_count(e, c, from, to);
-        sum.embed += n * cost->embed;
-        sum.norm += n * cost->norm;
-        sum.q += n * cost->q;
-        sum.kv += n * cost->kv;
-        sum.rest += n * cost->rest;
-        sum.mlp_norm += n * cost->mlp_norm;
-        sum.gate_up += n * cost->gate_up;
-        for (int set = 0; set < TDM_SETS; set++)
-            sum.backward[set] += n * cost->backward[set];
-    }
+    const struct layer_cost *row =
+        e->costs_before + (size_t)e->row_of[layer] * ((size_t)e->chunks + 1);
+    const struct layer_cost *a = &row[from], *b = &row[to];
+    struct layer_cost sum = {.embed = b->embed - a->embed,
+                             .norm = b->norm - a->norm,
+                             .q = b->q - a->q,
+                             .kv = b->kv - a->kv,
+                             .rest = b->rest - a->rest,
+                             .mlp_norm = b->mlp_norm - a->mlp_norm,
+                             .gate_up = b->gate_up - a->gate_up};
+    for (int set = 0; set < TDM_SETS; set++)
+        sum.backward[set] = b->backward[set] - a->backward[set];
     return sum;
 }
 
@@ -224,13 +224,31 @@ static void add_sweep(struct phase *phase, double compute, double fetch, double 
     phase->send += send;
 }
 
+static void add_phase(struct phase *sum, const struct phase *phase)
+{
+    sum->seconds += phase->seconds;
+    sum->fetch += phase->fetch;
+    sum->send += phase->send;
+    sum->prefixes += phase->prefixes;
+}
+
 /* Layer-major: sweeps follow each other. */
 static void layer_major_seconds(const struct tdm_estimator *e, const struct span *span,
-                                struct phases *phases)
+                                struct phases *all_layers)
 {
     const struct tdm_group *group = span->group;
     uint32_t n = e->chunks;
+    struct phases of_layer = {0}, *phases = &of_layer;
     for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        /* inner layers are alike, but for the lowest, of which the input is the group's */
+        if (layer > span->first + 1 && layer < span->top &&
+            e->row_of[layer] == e->row_of[layer - 1] &&
+            e->kind_of[layer] == e->kind_of[layer - 1]) {
+            add_phase(&all_layers->forward, &of_layer.forward);
+            add_phase(&all_layers->backward, &of_layer.backward);
+            continue;
+        }
+        of_layer = (struct phases){0};
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span->kept, n);
         double forward = all.embed + all.norm + all.q + all.kv + all.rest;
@@ -265,6 +283,8 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                   fetch + copy_kept(e, span, TDM_RATE_H2D, true) +
                       (again ? copy_held(e, span, TDM_RATE_H2D) : 0),
                   0);
+        add_phase(&all_layers->forward, &of_layer.forward);
+        add_phase(&all_layers->backward, &of_layer.backward);
     }
 }
 
@@ -309,11 +329,11 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
             forward.send += link_seconds(e, TDM_RATE_D2H, n, e->kv);
             forward.fetch += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
             backward.fetch += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
-            phases->backward.prefixes += 2 * prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+            phases->backward.prefixes += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
         }
         if (on_host(span.group->kv_gradients_place)) {
             backward.send += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
-            phases->backward.prefixes += 2 * prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
+            phases->backward.prefixes += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
         }
     }
     add_sweep(&phases->forward, forward.seconds, 0, 0);
@@ -629,6 +649,21 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
     raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST]);
 }
 
+/* Is a group like the one below it, in all that its seconds depend on? Most groups of most schedules are. */
+static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          uint32_t number, uint32_t first)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    if (number == 0 || number + 1 == schedule->group_count ||
+        memcmp(group, group - 1, sizeof(*group)) != 0 || group[1].input_place != group->input_place)
+        return false;
+    for (uint32_t layer = first; layer < first + group->layers; layer++)
+        if (e->row_of[layer] != e->row_of[layer - group->layers] ||
+            e->kind_of[layer] != e->kind_of[layer - group->layers])
+            return false;
+    return true;
+}
+
 void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                   struct tdm_estimate *out)
 {
@@ -637,7 +672,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         return;
     }
     struct tdm_estimate estimate = {0};
-    struct phases phases = {0};
+    struct phases phases = {0}, of_group = {0};
     struct stored stored = {0};
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
@@ -654,11 +689,15 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
                 group->layers * e->chunks * e->kv;
         if (g > 0)
             stored.inputs[group->input_place] += e->chunks * e->x;
+        if (!is_like_below(e, schedule, g, first)) {
+            of_group = (struct phases){0};
+            (by_layer ? layer_major_seconds : chunk_major_seconds)(e, &span, &of_group);
+        }
+        add_phase(&phases.forward, &of_group.forward);
+        add_phase(&phases.backward, &of_group.backward);
         if (by_layer) {
-            layer_major_seconds(e, &span, &phases);
             layer_major_moments(e, &span, &stored, backward_rings, &estimate);
         } else {
-            chunk_major_seconds(e, &span, &phases);
             chunk_major_moments(e, &span, &stored, backward_rings, schedule->group_count == 1,
                                 &estimate);
         }

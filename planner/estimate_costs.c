@@ -333,6 +333,48 @@ free_lists:
     return status;
 }
 
+static void add_cost(struct layer_cost *sum, const struct layer_cost *cost)
+{
+    sum->embed += cost->embed;
+    sum->norm += cost->norm;
+    sum->q += cost->q;
+    sum->kv += cost->kv;
+    sum->rest += cost->rest;
+    sum->mlp_norm += cost->mlp_norm;
+    sum->gate_up += cost->gate_up;
+    for (int set = 0; set < TDM_SETS; set++)
+        sum->backward[set] += cost->backward[set];
+}
+
+/* Sums of costs, a row for all layers that have the same; `class_list` is [chunks]. */
+static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class_list,
+                                  struct tdm_error *err)
+{
+    size_t row = (size_t)e->chunks + 1, bytes = e->classes * sizeof(*e->costs);
+    uint32_t rows = 0;
+    e->row_of = calloc((size_t)e->layers + 1, sizeof(*e->row_of));
+    if (e->row_of == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u layers", e->layers);
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        const struct layer_cost *costs = &e->costs[(size_t)layer * e->classes];
+        uint32_t like = 0;
+        while (memcmp(&e->costs[(size_t)like * e->classes], costs, bytes) != 0)
+            like++;
+        e->row_of[layer] = like < layer ? e->row_of[like] : rows++;
+    }
+    e->costs_before = calloc(rows * row + 1, sizeof(*e->costs_before));
+    if (e->costs_before == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    for (uint32_t layer = 0, done = 0; layer < e->layers; layer++)
+        for (uint32_t i = 0; i < e->chunks && e->row_of[layer] == done; i++) {
+            struct layer_cost *next = &e->costs_before[e->row_of[layer] * row + i + 1];
+            *next = next[-1];
+            add_cost(next, &e->costs[(size_t)layer * e->classes + class_list[i]]);
+            done += i + 1 == e->chunks;
+        }
+    return TDM_OK;
+}
+
 /* ---- chunks ---- */
 
 /* Attention of one chunk alone on its lane; the ops are built as lowering builds them. */
@@ -524,6 +566,8 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
         status = count_classes(e, class_list, err);
     if (status == TDM_OK)
         status = find_costs(e, lengths, err);
+    if (status == TDM_OK)
+        status = sum_layers(e, class_list, err);
     if (status == TDM_OK) {
         uint64_t states[TDM_PLACES] = {0};
         add_states(e, states);
@@ -550,6 +594,8 @@ void tdm_estimator_free(struct tdm_estimator *e)
         free(e->staying_below[place]);
     free(e->class_before);
     free(e->costs);
+    free(e->row_of);
+    free(e->costs_before);
     free(e->kind_of);
     free(e->attention_before);
     free(e->attention_grad_seconds);

@@ -25,6 +25,9 @@ struct tdm_estimator {
     uint32_t classes;
     uint32_t *class_before;   /* [classes][chunks + 1] chunks of a class before a chunk */
     struct layer_cost *costs; /* [layers][classes] */
+    /* Layers with the same costs have one row of their sums over the chunks before a chunk. */
+    uint32_t *row_of;                /* [layers] */
+    struct layer_cost *costs_before; /* [rows][chunks + 1] */
     /* Layers are of a few kinds by their window. */
     uint32_t kinds;
     uint32_t *kind_of;        /* [layers] */

@@ -98,6 +98,7 @@ static double cost_of(struct search *s)
             cost += s->price * (double)(bytes - s->limits->bytes[place]);
         }
     }
+    s->point.cost = cost;
     s->left -= s->left > 0 ? 1 : 0;
     return cost;
 }

@@ -22,8 +22,11 @@ struct tdm_rounded {
     struct tdm_rings rings;
     uint64_t head_tile_tokens;
     double seconds;             /* as estimated */
+    double cost;                /* with what copies may cost beside */
     uint64_t bytes[TDM_PLACES]; /* as estimated */
     bool fits;
+    uint64_t reserve[TDM_PLACES]; /* by which packing exceeded its estimate */
+    unsigned mended, dearer;      /* times that it was searched again: for memory, for copies */
 };
 
 /* What a search may spend. */

@@ -44,11 +44,11 @@ static void test_names(void **state)
 static void test_shipped(void **state)
 {
     (void)state;
-    static const char *const expected[] = {"a100-80",        "h100", "h200",
+    static const char *const expected[] = {"a100-80",        "h100", "h200",    "h200-calibrated",
                                            "h200-published", "l40s", "rtx-4090"};
     char **names;
     assert_int_equal(tdm_machine_names(&names, NULL), TDM_OK);
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         assert_string_equal(names[i], expected[i]);
         struct tdm_machine *machine = load(names[i]);
         assert_string_equal(machine->name, names[i]);
@@ -260,7 +260,8 @@ static void test_unknown(void **state)
         assert_int_equal(tdm_machine_load(unknown[i], &machine, &err), TDM_INPUT);
         assert_contains(err.message, "is not a shipped machine, \"local\", or a file");
         assert_string_equal(
-            err.hint, "shipped machines: a100-80, h100, h200, h200-published, l40s, rtx-4090");
+            err.hint,
+            "shipped machines: a100-80, h100, h200, h200-calibrated, h200-published, l40s, rtx-4090");
     }
     assert_null(machine);
     tdm_machine_free(NULL);
