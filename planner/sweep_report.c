@@ -201,7 +201,6 @@ static void write_titles(const struct tdm_sweep_result *result, const struct tdm
                                                          "host memory that may be used (GiB)"};
     char text[3][TDM_FORMAT_SIZE];
     plot->x_title = x_titles[result->axis];
-    plot->tokens = result->axis == TDM_SWEEP_CONTEXT;
     tdm_format_tokens(schedule->sequences[0].tokens, text[0]);
     tdm_format_bytes(schedule->memory_bytes, text[1]);
     tdm_format_bytes(schedule->host_memory_bytes, text[2]);
@@ -226,7 +225,8 @@ static void write_titles(const struct tdm_sweep_result *result, const struct tdm
 static enum tdm_status draw(const struct tdm_sweep_result *result,
                             const struct tdm_picture *picture, struct tdm_error *err)
 {
-    struct tdm_sweep_plot plot = {.count = result->count};
+    struct tdm_sweep_plot plot = {.count = result->count,
+                                  .tokens = result->axis == TDM_SWEEP_CONTEXT};
     plot.dots = calloc(result->count + 1, sizeof(*plot.dots));
     if (plot.dots == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu points", result->count);
