@@ -121,6 +121,15 @@ static enum tdm_status write_renamed(const char *path, const void *data, size_t 
     return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
+enum tdm_status tdm_file_check_new(const char *path, struct tdm_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s: exists already", path);
+    return tdm_hint(err, "pass --force to overwrite it");
+}
+
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err)
 {
@@ -136,11 +145,8 @@ enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes,
         return tdm_fail(err, TDM_IO, "%s: is a directory; name a file in it", path);
     if (!S_ISREG(info.st_mode))
         return write_in_place(path, data, bytes, err);
-    if (!force) {
-        tdm_fail(err, TDM_USAGE, "%s: exists already", path);
-        tdm_hint(err, "pass --force to overwrite it");
-        return TDM_USAGE;
-    }
+    if (!force)
+        return tdm_file_check_new(path, err);
 
     /* Through a symbolic link the file that it names is replaced, not the link. */
     char *target = realpath(path, NULL);

@@ -23,6 +23,9 @@ enum tdm_status tdm_file_put(int fd, const char *path, const void *data, size_t 
 /* The same message for another call that failed, with `reason` of errno. */
 enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *err);
 
+/* Refuses `path` as tdm_file_write() without `force` would, before the work for it is done. */
+enum tdm_status tdm_file_check_new(const char *path, struct tdm_error *err);
+
 /* Are both the same existing file, by whatever names? */
 bool tdm_file_same(const char *a, const char *b);
 

@@ -299,14 +299,21 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
 
 /* ---- candidates ---- */
 
-/* Lowers what the kitchen's schedule is now, and says what it uses. */
-static enum tdm_status lower(struct run *run, struct tdm_program **program,
+/* Lowers what the kitchen's schedule is now, and says what it uses; where `quick`, only
+ * packed until it is within the limits. */
+static enum tdm_status lower(struct run *run, bool quick, struct tdm_program **program,
                              uint64_t used_bytes[TDM_PLACES], struct tdm_error *err)
 {
     struct tdm_schedule *schedule = run->kitchen.schedule;
+    uint64_t capacity_bytes[TDM_PLACES];
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t runtime = schedule->machine->runtime_bytes[place];
+        uint64_t limit = run->limit_bytes[place];
+        capacity_bytes[place] = limit > runtime ? limit - runtime : 0;
+    }
     enum tdm_status status = tdm_schedule_check(schedule, "plan", err);
     if (status == TDM_OK)
-        status = tdm_program_lower(schedule, program, err);
+        status = tdm_program_lower_within(schedule, quick ? capacity_bytes : NULL, program, err);
     if (status != TDM_OK)
         return status;
     run->counts.lowered++;
@@ -344,7 +351,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
     const struct tdm_schedule *schedule = run->kitchen.schedule;
     struct tdm_program *program;
     struct tdm_simulation simulation;
-    enum tdm_status status = lower(run, &program, used_bytes, err);
+    enum tdm_status status = lower(run, true, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     *fits = within(run, used_bytes);
@@ -547,7 +554,7 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     struct tdm_program *program;
     uint64_t used_bytes[TDM_PLACES], capacity_bytes[TDM_PLACES];
     tdm_rounded_write(&run->kitchen, &run->best[run->order]);
-    enum tdm_status status = lower(run, &program, used_bytes, err);
+    enum tdm_status status = lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;
     for (int place = 0; place < TDM_PLACES; place++)
@@ -558,6 +565,10 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
     if (status != TDM_OK)
         status = tdm_fail(err, status == TDM_NO_MEMORY ? status : TDM_INTERNAL,
                           "the schedule found is not valid: %s", reason.message);
+    for (int place = 0; place < TDM_PLACES; place++) { /* it was packed better now */
+        run->simulation.arena_bytes[place] = program->arena_bytes[place];
+        run->simulation.used_peak_bytes[place] = used_bytes[place];
+    }
     tdm_program_free(program);
     return status;
 }
@@ -616,7 +627,6 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         status = polish(&run, err);
     run.counts.rounded = run.rounded_count;
     search->counts = run.counts;
-    search->simulation = run.simulation;
     if (status == TDM_OK && !run.found) {
         memcpy(schedule->homes, homes, sizeof(homes));
         schedule->rings = rings;
@@ -626,6 +636,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         say_bound(&run, trains, search);
         status = validate(&run, err);
     }
+    search->simulation = run.simulation;
     run_close(&run);
     return status;
 }
@@ -650,7 +661,7 @@ static enum tdm_status find_least(struct tdm_schedule *schedule, const struct td
         struct tdm_program *program;
         uint64_t used_bytes[TDM_PLACES];
         tdm_recipe_write(&run.kitchen, &recipe);
-        status = lower(&run, &program, used_bytes, err);
+        status = lower(&run, false, &program, used_bytes, err);
         if (status != TDM_OK)
             break;
         tdm_program_free(program);

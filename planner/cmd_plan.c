@@ -150,6 +150,25 @@ static enum tdm_status check_sweep(const struct arguments *a, struct tdm_error *
     return TDM_OK;
 }
 
+static enum tdm_status check_program(const struct arguments *a, struct tdm_error *err)
+{
+    const char *path = a->request.program_path;
+    if (a->sweeps && (path != NULL || a->explain))
+        return tdm_fail(err, TDM_USAGE, "plan: --%s is about one plan, and --sweep makes many",
+                        path != NULL ? "write-lp" : "explain");
+    if (path == NULL)
+        return TDM_OK;
+    if (a->request.pass == TDM_EVALUATE)
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --write-lp: an evaluation has no linear program; all its schedules "
+                        "are looked at");
+    if (strcmp(path, "-") == 0)
+        return tdm_fail(err, TDM_USAGE, "plan: --write-lp writes a file, not stdout");
+    if (a->output != NULL && strcmp(a->output, path) == 0)
+        return tdm_fail(err, TDM_USAGE, "plan: -o and --write-lp name the same file");
+    return a->force ? TDM_OK : tdm_file_check_new(path, err);
+}
+
 static enum tdm_status check_objective(const struct arguments *a, struct tdm_error *err)
 {
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
@@ -215,16 +234,21 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plan.usage);
     }
     status = check_objective(a, err);
+    if (status == TDM_OK)
+        status = check_program(a, err);
     if (status != TDM_OK)
         return status;
     if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
     a->request.model = argv[optind];
-    if (a->output != NULL && (tdm_file_same(a->output, a->request.model) ||
-                              tdm_file_same(a->output, a->request.machine))) {
-        tdm_fail(err, TDM_USAGE, "plan: -o %s: is a file that the plan reads", a->output);
-        return tdm_hint(err, "give the schedule a name of its own");
-    }
+    const char *const written[] = {a->output, a->request.program_path};
+    for (int i = 0; i < 2; i++)
+        if (written[i] != NULL && (tdm_file_same(written[i], a->request.model) ||
+                                   tdm_file_same(written[i], a->request.machine))) {
+            tdm_fail(err, TDM_USAGE, "plan: %s %s: is a file that the plan reads",
+                     i == 0 ? "-o" : "--write-lp", written[i]);
+            return tdm_hint(err, "give what is written a name of its own");
+        }
     return TDM_OK;
 }
 
@@ -485,7 +509,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  --preset NAME       fix the knobs that another system fixes (below)\n"
         "  --explain           what binds: the rows of the linear program that sets the bound, what a GiB\n"
         "                      more would save, and why each kind of tensor is where it is\n"
-        "  --write-lp FILE     write that linear program in CPLEX LP format\n"
+        "  --write-lp FILE     write that linear program in CPLEX LP format (--force: over an older one)\n"
         "  --without HEURISTIC plan without enumeration, rounding, structure, fine or polish, to see what it gains;\n"
         "                      may be repeated\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"

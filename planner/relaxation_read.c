@@ -26,7 +26,7 @@ static void add_binding(struct tdm_relaxed *relaxed, const char *name, bool of_b
                         double seconds)
 {
     unsigned at = relaxed->row_count;
-    if (seconds <= 1e-12)
+    if (seconds <= 1e-12 || name[0] == '\0')
         return;
     for (; at > 0 && relaxed->rows[at - 1].seconds < seconds; at--)
         if (at < TDM_BINDING_ROWS)

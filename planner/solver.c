@@ -13,37 +13,43 @@
 
 struct tdm_solver {
     glp_prob *problem;
+    unsigned life; /* of GLPK's memory, in which the problem lies */
     bool scaled;
-    bool broken; /* GLPK stopped in the middle of something: its memory was freed */
 };
 
-/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed. */
+/* GLPK calls a hook where it would abort; what it was doing is lost, and all its memory is freed: that of
+ * every problem. */
 static jmp_buf stopped;
+static unsigned lives;
 
 static void stop(void *info)
 {
     (void)info;
     glp_free_env();
+    lives++;
     longjmp(stopped, 1);
 }
 
-static enum tdm_status broken(struct tdm_solver *solver, struct tdm_error *err)
+static bool is_broken(const struct tdm_solver *solver)
 {
-    solver->broken = true;
-    solver->problem = NULL;
+    return solver->problem == NULL || solver->life != lives;
+}
+
+static enum tdm_status broken(struct tdm_error *err)
+{
     return tdm_fail(err, TDM_NO_MEMORY, "the solver stopped: it is out of memory");
 }
 
 /* Runs `call` so that the solver's own errors come back. */
-#define GUARDED(solver, err, call)      \
-    do {                                \
-        if ((solver)->broken)           \
-            return broken(solver, err); \
-        if (setjmp(stopped) != 0)       \
-            return broken(solver, err); \
-        glp_term_out(GLP_OFF);          \
-        glp_error_hook(stop, NULL);     \
-        call;                           \
+#define GUARDED(solver, err, call)  \
+    do {                            \
+        if (is_broken(solver))      \
+            return broken(err);     \
+        if (setjmp(stopped) != 0)   \
+            return broken(err);     \
+        glp_term_out(GLP_OFF);      \
+        glp_error_hook(stop, NULL); \
+        call;                       \
     } while (0)
 
 /* What a program may take; design: a plan takes 300 MB in all. */
@@ -54,19 +60,24 @@ enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct
     struct tdm_solver *solver = calloc(1, sizeof(*solver));
     if (solver == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the solver");
+    if (setjmp(stopped) != 0) {
+        free(solver);
+        return broken(err);
+    }
+    glp_term_out(GLP_OFF);
+    glp_error_hook(stop, NULL);
+    glp_mem_limit(MEMORY_MIB);
+    solver->life = lives;
+    solver->problem = glp_create_prob();
+    glp_set_prob_name(solver->problem, name);
+    glp_set_obj_dir(solver->problem, GLP_MIN);
     *out = solver;
-    GUARDED(solver, err, {
-        glp_mem_limit(MEMORY_MIB);
-        solver->problem = glp_create_prob();
-        glp_set_prob_name(solver->problem, name);
-        glp_set_obj_dir(solver->problem, GLP_MIN);
-    });
     return TDM_OK;
 }
 
 void tdm_solver_free(struct tdm_solver *solver)
 {
-    if (solver != NULL && solver->problem != NULL)
+    if (solver != NULL && !is_broken(solver))
         glp_delete_prob(solver->problem);
     free(solver);
 }
@@ -107,10 +118,10 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
         rows[i + 1] = entries[i].row + 1;
         values[i + 1] = entries[i].value;
     }
-    if (solver->broken || setjmp(stopped) != 0) {
+    if (is_broken(solver) || setjmp(stopped) != 0) {
         free(rows);
         free(values);
-        return broken(solver, err);
+        return broken(err);
     }
     glp_error_hook(stop, NULL);
     int number = glp_add_cols(solver->problem, 1);
@@ -154,38 +165,50 @@ enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, stru
 
 double tdm_solver_value(const struct tdm_solver *solver)
 {
-    return glp_get_obj_val(solver->problem);
+    return is_broken(solver) ? 0 : glp_get_obj_val(solver->problem);
 }
 
 double tdm_solver_column_value(const struct tdm_solver *solver, int column)
 {
-    return glp_get_col_prim(solver->problem, column + 1);
+    return is_broken(solver) ? 0 : glp_get_col_prim(solver->problem, column + 1);
 }
 
 double tdm_solver_price(const struct tdm_solver *solver, int row)
 {
-    return glp_get_row_dual(solver->problem, row + 1);
+    return is_broken(solver) ? 0 : glp_get_row_dual(solver->problem, row + 1);
 }
 
 const char *tdm_solver_row_name(const struct tdm_solver *solver, int row)
 {
-    return glp_get_row_name(solver->problem, row + 1);
+    return is_broken(solver) ? "" : glp_get_row_name(solver->problem, row + 1);
+}
+
+static enum tdm_status write_text(struct tdm_solver *solver, const char *path, struct tdm_error *err)
+{
+    int failed = 1;
+    GUARDED(solver, err, failed = glp_write_lp(solver->problem, NULL, path));
+    return failed == 0 ? TDM_OK : tdm_file_failed(path, errno != 0 ? errno : EIO, err);
 }
 
 enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path, struct tdm_error *err)
 {
-    char temporary[4096];
-    int failed = 1;
-    int length = snprintf(temporary, sizeof(temporary), "%s.tmp%ld", path, (long)getpid());
-    if (length < 0 || (size_t)length >= sizeof(temporary))
-        return tdm_fail(err, TDM_IO, "%s: the path is too long", path);
-    errno = 0;
-    GUARDED(solver, err, failed = glp_write_lp(solver->problem, NULL, temporary));
-    if (failed == 0 && rename(temporary, path) == 0)
-        return TDM_OK;
-    int reason = errno;
-    remove(temporary);
-    return tdm_file_failed(path, reason, err);
+    const char *folder = getenv("TMPDIR");
+    char temporary[4096], *text = NULL;
+    uint64_t bytes;
+    int length = snprintf(temporary, sizeof(temporary), "%s/tidemark.lp.XXXXXX",
+                          folder != NULL && folder[0] != '\0' ? folder : "/tmp");
+    int fd = length < (int)sizeof(temporary) ? mkstemp(temporary) : -1;
+    if (fd < 0)
+        return tdm_file_failed(temporary, errno, err);
+    close(fd);
+    enum tdm_status status = write_text(solver, temporary, err);
+    if (status == TDM_OK)
+        status = tdm_file_read(temporary, UINT64_MAX, &text, &bytes, err);
+    if (status == TDM_OK)
+        status = tdm_file_write(path, text, bytes, true, err);
+    (void)unlink(temporary);
+    free(text);
+    return status;
 }
 
 const char *tdm_solver_version(void)

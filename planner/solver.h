@@ -5,7 +5,8 @@
  * Minimises a sum over columns. Rows and columns are numbered from 0 in the order in which they are
  * added; columns may be added between solutions, and the next one starts from the last basis. The solver
  * is GLPK: its messages are off, its errors and its lack of memory come back as a status, and nothing it
- * does ends the process. Not for use from several threads at once.
+ * does ends the process. When it stops so, all programs are lost: calls for them fail, or give 0 and ""; they
+ * can be freed, and new ones made. Not for use from several threads at once.
  */
 #ifndef TDM_PLANNER_SOLVER_H
 #define TDM_PLANNER_SOLVER_H
@@ -50,7 +51,7 @@ double tdm_solver_price(const struct tdm_solver *solver, int row);
 
 const char *tdm_solver_row_name(const struct tdm_solver *solver, int row);
 
-/* Writes the program in CPLEX LP format, whole or not at all. */
+/* Writes the program in CPLEX LP format, whole or not at all, over an older file too. */
 enum tdm_status tdm_solver_write(struct tdm_solver *solver, const char *path,
                                  struct tdm_error *err);
 

@@ -269,6 +269,12 @@ typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, str
 enum tdm_status tdm_program_lower(const struct tdm_schedule *schedule, struct tdm_program **program,
                                   struct tdm_error *err);
 
+/* The same for less effort, to ask whether a schedule fits: packing ends once a place's arena is within
+ * `capacity_bytes`, and is not searched where it cannot be. */
+enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
+                                         const uint64_t capacity_bytes[TDM_PLACES],
+                                         struct tdm_program **program, struct tdm_error *err);
+
 /* Streams one step into `sink`: the same items, in the same order, each time. */
 enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sink, void *self,
                                  struct tdm_error *err);

@@ -66,6 +66,10 @@ plan_cases = tests/plan_cases.c tests/plan_cases.h tests/backend_cases.c tests/b
 cmocka_tests += tests/property_plans
 tests_property_plans_SOURCES = tests/property_plans.c $(plan_cases)
 
+# What it finds, against exhaustive search.
+cmocka_tests += tests/property_search
+tests_property_search_SOURCES = tests/property_search.c $(random_schedule)
+
 cmocka_tests += tests/no_allocation
 tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \

@@ -77,7 +77,7 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *tex
 /* Seed of case `number` of a test: TDM_SEED, else `base`, + number. */
 uint64_t tdm_case_seed(uint64_t base, uint64_t number);
 
-/* Cases that a test runs: TDM_CASES, else `few` with TDM_SHORT=1, else `many`. */
+/* Cases that a test runs: TDM_CASES, else `few` with TDM_SHORT=1 or under sanitizers, else `many`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
 
 /* Says on stderr how to run a case of tests/`test` alone. */
