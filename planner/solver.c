@@ -183,7 +183,8 @@ const char *tdm_solver_row_name(const struct tdm_solver *solver, int row)
     return is_broken(solver) ? "" : glp_get_row_name(solver->problem, row + 1);
 }
 
-static enum tdm_status write_text(struct tdm_solver *solver, const char *path, struct tdm_error *err)
+static enum tdm_status write_text(struct tdm_solver *solver, const char *path,
+                                  struct tdm_error *err)
 {
     int failed = 1;
     GUARDED(solver, err, failed = glp_write_lp(solver->problem, NULL, path));
