@@ -548,7 +548,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return run->status;
 }
 
-/* A last check by what did not take part in the choice. */
+/* What the best takes, and a last check by what did not take part in the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -562,13 +562,11 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
             run->limit_bytes[place] - run->kitchen.schedule->machine->runtime_bytes[place];
     struct tdm_error reason;
     status = tdm_program_validate(program, capacity_bytes, &reason);
-    if (status != TDM_OK)
+    if (status == TDM_OK) /* offsets, and with them waits, are others after packing to the end */
+        status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
+    else
         status = tdm_fail(err, status == TDM_NO_MEMORY ? status : TDM_INTERNAL,
                           "the schedule found is not valid: %s", reason.message);
-    for (int place = 0; place < TDM_PLACES; place++) { /* it was packed better now */
-        run->simulation.arena_bytes[place] = program->arena_bytes[place];
-        run->simulation.used_peak_bytes[place] = used_bytes[place];
-    }
     tdm_program_free(program);
     return status;
 }
@@ -632,10 +630,10 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         schedule->rings = rings;
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     }
-    if (status == TDM_OK) {
-        say_bound(&run, trains, search);
+    if (status == TDM_OK)
         status = validate(&run, err);
-    }
+    if (status == TDM_OK)
+        say_bound(&run, trains, search);
     search->simulation = run.simulation;
     run_close(&run);
     return status;

@@ -346,10 +346,9 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
 /* Layers of a group at home on the host. */
 static uint32_t far_layers(const struct tdm_estimator *e, const struct span *span)
 {
-    uint32_t near = e->base->homes[TDM_STATE_WEIGHTS].device_layers;
-    if (near <= span->first)
-        return span->top - span->first + 1;
-    return near > span->top ? 0 : span->top + 1 - near;
+    const struct tdm_home *home = &e->base->homes[TDM_STATE_WEIGHTS];
+    return tdm_home_far_below(home, e->layers, span->top + 1) -
+           tdm_home_far_below(home, e->layers, span->first);
 }
 
 /* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the ring. */

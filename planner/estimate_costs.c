@@ -252,6 +252,7 @@ static void note_sizes(struct tdm_estimator *e)
     uint64_t tokens = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++)
         tokens = larger(tokens, smaller(base->sequences[s].tokens, base->chunk_tokens));
+    e->longest_tokens = tokens;
     e->x = tdm_content_bytes(base, TDM_X, 0, tokens);
     e->attention = tdm_content_bytes(base, TDM_ATTENTION_OUT, 0, tokens);
     e->q = tdm_content_bytes(base, TDM_Q, 0, tokens);
@@ -500,6 +501,8 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
             left -= chunk.tokens;
             chunks[number] = chunk;
             list[number] = class_of(lengths, &e->classes, chunk.tokens);
+            e->tokens_before[number + 1] =
+                e->tokens_before[number] + (double)chunk.tokens / (double)e->longest_tokens;
             chunk.first_token += chunk.tokens;
         }
     }
@@ -530,10 +533,13 @@ static enum tdm_status count_classes(struct tdm_estimator *e, const uint32_t *cl
     return TDM_OK;
 }
 
-static bool take_layer_sums(struct tdm_estimator *e, uint32_t layers)
+static bool take_sums(struct tdm_estimator *e, uint32_t layers, uint64_t chunks)
 {
     size_t count = (size_t)layers + 1;
-    bool complete = (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
+    e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
+    e->sweeps = calloc(count, sizeof(*e->sweeps));
+    bool complete = e->tokens_before != NULL && e->sweeps != NULL;
+    complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < TDM_PLACES; place++)
         complete &= (e->staying_below[place] = calloc(count, sizeof(uint64_t))) != NULL;
     return complete;
@@ -551,7 +557,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     uint32_t *class_list = NULL;
     uint64_t *lengths = calloc((size_t)base->sequence_count * 2 + 2, sizeof(*lengths));
     struct tdm_estimator *e = calloc(1, sizeof(*e));
-    if (lengths == NULL || e == NULL || !take_layer_sums(e, base->model->layers)) {
+    if (lengths == NULL || e == NULL || !take_sums(e, base->model->layers, chunks)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
         goto done;
     }
@@ -589,6 +595,8 @@ void tdm_estimator_free(struct tdm_estimator *e)
 {
     if (e == NULL)
         return;
+    free(e->tokens_before);
+    free(e->sweeps);
     free(e->passing_below);
     for (int place = 0; place < TDM_PLACES; place++)
         free(e->staying_below[place]);

@@ -27,5 +27,6 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
     estimate.bytes[TDM_DEVICE] =
         larger(estimate.body_bytes,
                estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
+    estimate.likely_seconds = estimate.seconds;
     *out = estimate;
 }

@@ -15,6 +15,16 @@ struct layer_cost {
     double backward[TDM_SETS]; /* backward with what is made again where a set is there; K, V are */
 };
 
+/* What a sweep over a layer computes and copies, seconds. */
+struct sweep {
+    double compute, fetch, send;
+};
+
+/* The sweeps of a layer; in chunk-major order a group's are with its top layer. */
+struct layer_sweeps {
+    struct sweep forward, again, kv, backward;
+};
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* `own` */
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
@@ -35,6 +45,10 @@ struct tdm_estimator {
     double *attention_grad_seconds; /* [kinds] */
     uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
     double head_seconds, optimizer_seconds; /* of the whole step */
+    uint64_t longest_tokens; /* of a chunk */
+    double *tokens_before; /* [chunks + 1] of the chunks before, in those */
+    struct layer_sweeps *sweeps; /* [layers] of the estimate under way */
+    double chunk_slack_seconds;  /* copies of chunks that staging lets run ahead */
 
     /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
     uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
@@ -64,6 +78,9 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
 
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
+
+/* Seconds of the step from e->sweeps, with waits for copies. */
+double tdm_estimate_waiting(const struct tdm_estimator *e);
 
 /* tdm_estimate() of a schedule whose pass is `evaluate`. */
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,

@@ -5,7 +5,7 @@ libtidemark_a_SOURCES += \
 	planner/compare.c planner/compare.h \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
-	planner/estimate_evaluate.c \
+	planner/estimate_evaluate.c planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/nest_text.c planner/nest_text.h \

@@ -4,6 +4,7 @@
 #include "schedule/attend.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
+#include "schedule/operands.h"
 #include "schedule/optimizer.h"
 
 #include <stdarg.h>
@@ -132,16 +133,17 @@ static void declare_homes(struct builder *b, enum tdm_content content, const cha
     enum tdm_category category = category_of(content);
 
     if (near > 0)
-        rows[TDM_ROW_LAYERS] = resident(b,
-                                        declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content,
-                                                largest, 0, near, "%s.layers", name),
-                                        content, 0, TDM_NONE);
+        rows[TDM_ROW_LAYERS] =
+            resident(b,
+                     declare(b, TDM_DEVICE, category, TDM_AXIS_UNIT, content, largest, 0, near,
+                             "%s.layers", name),
+                     content, tdm_home_layer(home, layers, TDM_DEVICE, 0), TDM_NONE);
     if (near < layers)
         rows[TDM_ROW_HOST_LAYERS] =
             resident(b,
                      declare(b, TDM_HOST, category, TDM_AXIS_UNIT, content, largest, 0,
                              layers - near, "%s.host_layers", name),
-                     content, near, TDM_NONE);
+                     content, tdm_home_layer(home, layers, TDM_HOST, 0), TDM_NONE);
     rows[TDM_ROW_EMBEDDING] = resident(b,
                                        declare(b, home->embedding, category, TDM_AXIS_UNIT, content,
                                                embedding, 0, 1, "%s.embedding", name),
@@ -264,6 +266,14 @@ static void declare_tied_gradient(struct builder *b)
 
 /* Where gradients are summed: at home where that is the device and they stay there; else one layer's
  * (layer-major) or one group's (chunk-major) at a time. */
+static uint32_t count_passing(const struct tdm_program *program, uint32_t layer, uint32_t end)
+{
+    uint32_t count = 0;
+    for (; layer < end; layer++)
+        count += tdm_gradient_passes(program, layer);
+    return count;
+}
+
 static void declare_gradients(struct builder *b)
 {
     const struct tdm_schedule *schedule = b->schedule;
@@ -276,7 +286,7 @@ static void declare_gradients(struct builder *b)
 
     if (tdm_gradients_stay(schedule))
         declare_gradient_homes(b);
-    uint32_t row = TDM_NONE, group_of_row = TDM_NONE, first = 0; /* layer of the row */
+    uint32_t row = TDM_NONE, group_of_row = TDM_NONE, slot = 0;
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         uint32_t group = layout->group_of[layer];
         uint32_t end = tdm_schedule_first_layer(schedule, group) + schedule->groups[group].layers;
@@ -287,15 +297,16 @@ static void declare_gradients(struct builder *b)
             continue;
         }
         if (by_layer ? row == TDM_NONE : group != group_of_row) {
-            first = layer; /* those below stay at home on the device */
-            row = by_layer ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
-                                     0, 1, "gradients.layer")
-                           : declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest,
-                                     0, end - layer, "gradients.group%u", group);
+            slot = 0;
+            row = by_layer
+                      ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest, 0, 1,
+                                "gradients.layer")
+                      : declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content, largest, 0,
+                                count_passing(b->program, layer, end), "gradients.group%u", group);
         }
         group_of_row = group;
         layout->layer_gradient[layer] = row;
-        layout->layer_gradient_slot[layer] = by_layer ? 0 : layer - first;
+        layout->layer_gradient_slot[layer] = by_layer ? 0 : slot++;
     }
     layout->embedding_gradient = tdm_gradient_passes(b->program, embedding)
                                      ? declare(b, TDM_DEVICE, TDM_GRADIENTS, TDM_AXIS_RING, content,
@@ -731,13 +742,16 @@ struct tdm_ref tdm_home_of(const struct tdm_program *program, enum tdm_content c
 {
     const struct tdm_model *model = program->schedule->model;
     const uint32_t *rows = program->layout->home[content - TDM_UNIT_WEIGHTS];
-    uint32_t near = program->schedule->homes[tdm_state_of(content)].device_layers;
+    enum tdm_state state = tdm_state_of(content);
     struct tdm_ref ref = {TDM_NONE, 0};
     if (content == TDM_UNIT_GRADIENT && unit < model->layers)
         ref.buffer = program->layout->gradient_home[unit];
     else if (unit < model->layers)
-        ref = unit < near ? (struct tdm_ref){rows[TDM_ROW_LAYERS], unit}
-                          : (struct tdm_ref){rows[TDM_ROW_HOST_LAYERS], unit - near};
+        ref =
+            (struct tdm_ref){rows[tdm_schedule_home(program->schedule, state, unit) == TDM_DEVICE
+                                      ? TDM_ROW_LAYERS
+                                      : TDM_ROW_HOST_LAYERS],
+                             tdm_home_slot(&program->schedule->homes[state], model->layers, unit)};
     else
         ref.buffer =
             rows[unit == tdm_model_embedding_unit(model) ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
@@ -748,6 +762,18 @@ bool tdm_home_is_far(const struct tdm_program *program, enum tdm_content content
 {
     uint32_t home = tdm_home_of(program, content, unit).buffer;
     return home != TDM_NONE && program->buffers[home].place != TDM_DEVICE;
+}
+
+struct tdm_tag tdm_program_initial(const struct tdm_program *program,
+                                   const struct tdm_buffer *buffer, uint32_t slot)
+{
+    const struct tdm_model *model = program->schedule->model;
+    struct tdm_tag tag = tdm_tag_at(buffer->initial, slot);
+    if (buffer->axis == TDM_AXIS_UNIT && tag.content != TDM_EMPTY &&
+        buffer->initial.layer < model->layers)
+        tag.layer = tdm_home_layer(&program->schedule->homes[tdm_state_of(tag.content)],
+                                   model->layers, buffer->place, slot);
+    return tag;
 }
 
 bool tdm_program_home(const struct tdm_program *program, enum tdm_content content, uint32_t unit,

@@ -153,6 +153,15 @@ static uint32_t group_gradients(const struct tdm_lowering *l, uint32_t layer)
     return far ? l->layout->host_dkv[layer] : l->layout->dkv[layer];
 }
 
+/* Chunk-major: the row of a group's gradients that pass through the device, or TDM_NONE. */
+static uint32_t passing_row(const struct tdm_lowering *l, uint32_t first, uint32_t end)
+{
+    for (uint32_t layer = first; layer < end; layer++)
+        if (tdm_gradient_passes(l->program, layer))
+            return l->layout->layer_gradient[layer];
+    return TDM_NONE;
+}
+
 static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     if (tdm_low_layer_major(l))
@@ -165,9 +174,8 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
         use_embedding(l, body, true);
     if (forward && group_needs_x(l, body->group))
         tdm_low_alloc_work(l, TDM_X);
-    /* layers that are far from home come above those that are not */
-    if (!forward && tdm_gradient_passes(l->program, end - 1))
-        tdm_low_alloc(l, l->layout->layer_gradient[end - 1]);
+    if (!forward)
+        tdm_low_alloc(l, passing_row(l, first, end));
     for (uint32_t layer = first; layer < end; layer++) {
         if (forward) {
             alloc_kept(l, body->group, layer);
@@ -201,8 +209,7 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
         release_stores(l, body->group, layer);
         end_gradient(l, body, layer);
     }
-    if (tdm_gradient_passes(l->program, end - 1))
-        tdm_low_release(l, l->layout->layer_gradient[end - 1]);
+    tdm_low_release(l, passing_row(l, first, end));
 }
 
 /* Is any of these buffers, one a layer or group, on the host? */
@@ -314,10 +321,12 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         break;
     case TDM_BODY_FORWARD:
         tdm_low_visit(l, body, body->layer);
+        tdm_low_stream_body(l, body);
         tdm_low_forward_body(l, pending);
         break;
     case TDM_BODY_KV:
         tdm_low_visit(l, body, body->layer);
+        tdm_low_stream_body(l, body);
         tdm_low_kv_body(l, pending);
         break;
     case TDM_BODY_HEAD:
@@ -328,6 +337,7 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         break;
     case TDM_BODY_BACKWARD:
         tdm_low_visit(l, body, body->layer);
+        tdm_low_stream_body(l, body);
         tdm_low_backward_body(l, pending);
         break;
     case TDM_BODY_GRADIENT_NORM:

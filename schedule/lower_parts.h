@@ -29,6 +29,13 @@ struct tdm_weight_ring {
     uint32_t current;              /* layer under way */
 };
 
+/* What the rings of state hold, in the order of the layout's list of updates. */
+struct tdm_state_ring {
+    uint32_t update, next;    /* due; not yet fetched whole */
+    uint32_t content;         /* of that, the next to be fetched */
+    uint32_t bodies, fetched; /* since the last update: bodies, contents fetched */
+};
+
 struct tdm_lowering {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
@@ -46,8 +53,8 @@ struct tdm_lowering {
     uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
     struct tdm_weight_ring ring;
-    uint32_t kv_row, dkv_row;           /* of the rows through which K, V and gradients pass */
-    uint32_t update, next_update;       /* in the layout's list: due, not yet fetched */
+    uint32_t kv_row, dkv_row; /* of the rows through which K, V and gradients pass */
+    struct tdm_state_ring states;
     uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
 };
 
@@ -119,6 +126,9 @@ void tdm_low_visit(struct tdm_lowering *l, const struct tdm_body *body, uint32_t
 /* Weights of embedding or head are used from here on, and no longer. */
 void tdm_low_enter_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
 void tdm_low_leave_room(struct tdm_lowering *l, uint32_t unit);
+
+/* A body of layers begins: some of the state that the next updates change is fetched beside it. */
+void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* Around the update of a unit: what it changes comes, and goes home. */
 void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);

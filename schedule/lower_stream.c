@@ -137,8 +137,9 @@ struct tdm_ref tdm_low_unit_on_device(const struct tdm_lowering *l, enum tdm_con
     if (!is_layer(l, unit))
         return (struct tdm_ref){staged(l, content, room_of(l, unit)), 0};
     uint32_t ring = staged(l, content, TDM_ROW_LAYERS);
-    uint32_t slot = content == TDM_UNIT_WEIGHTS ? find_layer(l, unit)
-                                                : l->update % l->program->buffers[ring].slots;
+    uint32_t slot = content == TDM_UNIT_WEIGHTS
+                        ? find_layer(l, unit)
+                        : l->states.update % l->program->buffers[ring].slots;
     return (struct tdm_ref){ring, slot};
 }
 
@@ -215,28 +216,57 @@ static bool has_slots(const struct tdm_lowering *l, uint32_t unit, uint32_t numb
     for (size_t i = 0; i < STATES; i++) {
         uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
         if (tdm_home_is_far(l->program, states[i], unit) &&
-            number >= l->update + l->program->buffers[ring].slots)
+            number >= l->states.update + l->program->buffers[ring].slots)
             return false;
     }
     return true;
 }
 
+/* Fetches the next content that an update changes, if there is a slot for it; false: there is none. */
+static bool fetch_next(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    struct tdm_state_ring *ring = &l->states;
+    while (ring->next < layout->update_count) {
+        uint32_t unit = layout->updates[ring->next];
+        if (ring->content == 0 && !has_slots(l, unit, ring->next))
+            return false;
+        for (; ring->content < STATES; ring->content++) {
+            enum tdm_content content = states[ring->content];
+            uint32_t row = staged(l, content, TDM_ROW_LAYERS);
+            if (!tdm_home_is_far(l->program, content, unit))
+                continue;
+            fetch_state(l, body, content, unit,
+                        (struct tdm_ref){row, ring->next % l->program->buffers[row].slots});
+            ring->content++;
+            return true;
+        }
+        ring->content = 0;
+        ring->next++;
+    }
+    return false;
+}
+
 /* Fills the rings as far as updates that are done have left them free. */
 static void fetch_states(struct tdm_lowering *l, const struct tdm_body *body)
 {
-    const struct tdm_layout *layout = l->layout;
-    for (; l->next_update < layout->update_count; l->next_update++) {
-        uint32_t unit = layout->updates[l->next_update];
-        if (!has_slots(l, unit, l->next_update))
-            return;
-        for (size_t i = 0; i < STATES; i++) {
-            uint32_t ring = staged(l, states[i], TDM_ROW_LAYERS);
-            if (ring != TDM_NONE)
-                fetch_state(
-                    l, body, states[i], unit,
-                    (struct tdm_ref){ring, l->next_update % l->program->buffers[ring].slots});
-        }
-    }
+    while (fetch_next(l, body))
+        ;
+}
+
+/* A slot can be filled when what was in it is home, and the lane of fetches does nothing else until then. So
+ * the contents come one by one, spread over the bodies up to the next update. */
+void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    struct tdm_state_ring *ring = &l->states;
+    uint64_t bodies = l->program->chunk_count;
+    if (body->phase != TDM_BACKWARD || tdm_updates_at_end(l->schedule))
+        return;
+    if (l->schedule->order == TDM_CHUNK_MAJOR)
+        bodies *= l->schedule->groups[body->group].layers;
+    uint64_t due = (uint64_t)++ring->bodies * (STATES + 1) / bodies;
+    while (ring->fetched < due && fetch_next(l, body))
+        ring->fetched++;
 }
 
 static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_content content,
@@ -251,6 +281,7 @@ static void send_home(struct tdm_lowering *l, const struct tdm_body *body, enum 
 void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit)
 {
     if (is_layer(l, unit)) {
+        fetch_states(l, body);
         tdm_low_visit(l, body, unit);
         return;
     }
@@ -271,8 +302,10 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
         send_home(l, body, states[i], unit);
     if (is_layer(l, unit)) {
         if (has_far_state(l->program, unit)) {
-            l->update++;
-            fetch_states(l, body);
+            l->states.update++;
+            l->states.bodies = l->states.fetched = 0;
+            if (body->phase == TDM_OPTIMIZER_PHASE) /* no bodies of layers are between updates */
+                fetch_states(l, body);
         }
         return;
     }

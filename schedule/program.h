@@ -232,7 +232,7 @@ struct tdm_buffer {
     enum tdm_axis axis;
     bool by_part;  /* slots hold units: what they hold is known part by part */
     bool resident; /* its contents outlive the step; slots hold `initial` before the first one */
-    struct tdm_tag initial; /* slot k: chunk + k or layer + k, by the axis */
+    struct tdm_tag initial; /* of the first slot: tdm_program_initial() */
     uint32_t slots;
     uint64_t slot_bytes;
     uint64_t bytes;  /* slots * slot_bytes */
@@ -280,6 +280,10 @@ enum tdm_status tdm_program_emit(const struct tdm_program *program, tdm_sink sin
                                  struct tdm_error *err);
 
 void tdm_program_free(struct tdm_program *program);
+
+/* What a slot of a resident buffer holds before the first step. */
+struct tdm_tag tdm_program_initial(const struct tdm_program *program,
+                                   const struct tdm_buffer *buffer, uint32_t slot);
 
 /* Where a unit's weights, master, moments or gradient are at home between steps: a slot of a resident
  * buffer. False if this schedule has none. */

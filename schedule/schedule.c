@@ -382,12 +382,40 @@ uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule)
     return tokens;
 }
 
+uint32_t tdm_home_far_below(const struct tdm_home *home, uint32_t layers, uint32_t layer)
+{
+    return (uint32_t)((uint64_t)layer * (layers - home->device_layers) / layers);
+}
+
+static enum tdm_place place_of_layer(const struct tdm_home *home, uint32_t layers, uint32_t layer)
+{
+    bool far =
+        tdm_home_far_below(home, layers, layer + 1) > tdm_home_far_below(home, layers, layer);
+    return far ? TDM_HOST : TDM_DEVICE;
+}
+
+uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer)
+{
+    uint32_t far = tdm_home_far_below(home, layers, layer);
+    return place_of_layer(home, layers, layer) == TDM_HOST ? far : layer - far;
+}
+
+uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,
+                        uint32_t slot)
+{
+    uint32_t layer = 0;
+    while (layer + 1 < layers && (place_of_layer(home, layers, layer) != place ||
+                                  tdm_home_slot(home, layers, layer) != slot))
+        layer++;
+    return layer;
+}
+
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
                                  uint32_t unit)
 {
     const struct tdm_home *home = &schedule->homes[state];
     if (unit < schedule->model->layers)
-        return unit < home->device_layers ? TDM_DEVICE : TDM_HOST;
+        return place_of_layer(home, schedule->model->layers, unit);
     return unit == tdm_model_embedding_unit(schedule->model) ? home->embedding : home->head;
 }
 

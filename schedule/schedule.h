@@ -82,9 +82,10 @@ enum tdm_state {
 const char *tdm_state_name(enum tdm_state state); /* "weights", "master", "moments", "gradients" */
 
 /* Where a kind of state is at home. What is on the host comes to the device for its use, and goes home
- * when it was changed. */
+ * when it was changed. Layers at home on the host lie between the others as evenly as can be, the top one
+ * among them, so that copies flow all along a sweep over the layers. */
 struct tdm_home {
-    uint32_t device_layers; /* layers [0, device_layers) on the device, the others on the host */
+    uint32_t device_layers; /* on the device, the others on the host: tdm_home_far_below() */
     enum tdm_place embedding, head;
 };
 
@@ -202,6 +203,15 @@ void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order)
 /* Where a unit's state of a kind is at home. */
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,
                                  uint32_t unit);
+
+/* Layers below `layer` that are at home on the host; of a model's `layers`. */
+uint32_t tdm_home_far_below(const struct tdm_home *home, uint32_t layers, uint32_t layer);
+
+/* Which of the layers at home at a place is `layer`, counted from below; it is at home there. And the other way
+ * round: the layer that is number `slot` of those at home at `place`. */
+uint32_t tdm_home_slot(const struct tdm_home *home, uint32_t layers, uint32_t layer);
+uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_place place,
+                        uint32_t slot);
 
 /* Sets the home of a kind of state: `device_layers` layers, embedding and head at `rest`. */
 void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,

@@ -137,11 +137,12 @@ static enum tdm_status check_alloc(struct tdm_validator *v, uint32_t number, str
 }
 
 /* What a slot holds when its buffer comes to life: nothing, or what outlived the last step. */
-static struct tdm_tag initial_tag(const struct tdm_buffer *buffer, uint32_t slot)
+static struct tdm_tag initial_tag(const struct tdm_validator *v, const struct tdm_buffer *buffer,
+                                  uint32_t slot)
 {
     if (!buffer->resident)
         return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
-    return tdm_tag_at(buffer->initial, slot);
+    return tdm_program_initial(v->program, buffer, slot);
 }
 
 static void fill_tags(struct tdm_validator *v, uint32_t number)
@@ -149,7 +150,7 @@ static void fill_tags(struct tdm_validator *v, uint32_t number)
     const struct tdm_buffer *buffer = &v->program->buffers[number];
     struct record *record = &v->records[number];
     for (uint32_t slot = 0; slot < buffer->slots; slot++) {
-        struct tdm_tag tag = initial_tag(buffer, slot);
+        struct tdm_tag tag = initial_tag(v, buffer, slot);
         for (uint32_t part = 0; part < record->parts; part++)
             record->tags[(size_t)slot * record->parts + part] = tag;
     }
@@ -504,7 +505,7 @@ static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op
 static struct tdm_tag due_at_end(const struct tdm_validator *v, const struct tdm_buffer *buffer,
                                  uint32_t slot)
 {
-    struct tdm_tag due = initial_tag(buffer, slot);
+    struct tdm_tag due = initial_tag(v, buffer, slot);
     bool updated = buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER;
     if (due.content != TDM_EMPTY) {
         if (updated && v->program->schedule->pass == TDM_TRAIN &&

@@ -183,7 +183,7 @@ static void mark_state(const struct plan *plan)
         struct planned *planned = &plan->buffers[i];
         bool state = buffer->resident && buffer->by_part && buffer->initial.content != TDM_EMPTY;
         for (uint32_t slot = 0; slot < buffer->slots && state; slot++) {
-            uint32_t unit = buffer->initial.layer + slot;
+            uint32_t unit = tdm_program_initial(plan->program, buffer, slot).layer;
             planned->used[slot] = true;
             planned->most_bytes = most_bytes(plan->program, buffer->initial.content, unit);
             mark_unit(schedule->model, unit, TDM_PART_ALL, tdm_dtype_bytes(buffer->dtype),
