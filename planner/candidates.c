@@ -405,7 +405,7 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
     static const double dearer[] = {1, 10, 50, 200};
     struct tdm_rounding_limits limits = rounding_limits(run);
     uint64_t used_bytes[TDM_PLACES];
-    double step_seconds, estimated = rounded->seconds;
+    double step_seconds, estimated = rounded->likely_seconds;
     bool fits;
     tdm_rounded_write(&run->kitchen, rounded);
     enum tdm_status status =

@@ -35,7 +35,7 @@ struct tdm_pins {
     enum tdm_place input_place, kept_place, held_place;
     enum tdm_set kept_set,
         held_set; /* where attention outputs are: TDM_SET_INPUT stands for no more */
-    bool has_home[TDM_STATES], has_rings;
+    bool has_home[TDM_STATES], has_rings, has_prefetch;
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;

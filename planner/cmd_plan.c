@@ -555,7 +555,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  page=N              tokens in a page of K and V (default 128)\n"
         "  documents=N         pack sequences from documents of N tokens, which attention, RoPE's\n"
         "                      positions and targets do not cross (default: one document)\n"
-        "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default 2)\n"
+        "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default: 8K tokens of them, at least 2)\n"
         "  weights=device|host|N           where weights are at home: on the device, on the host and\n"
         "                      streamed through a ring, or N layers on the device\n"
         "  weights.embedding=PLACE, weights.head=PLACE     where those of embedding and head are\n"

@@ -117,17 +117,35 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* Seconds that a link needs for `chunks` copies of `bytes`, less those that fit into staging before
- * the sweep begins, and less the last chunks of sequences, which may be short. */
-static double link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t chunks,
-                           uint64_t bytes)
+/* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into staging before
+ * the sweep begins, and the last chunks of sequences, which may be short. */
+struct link {
+    double all, least;
+};
+
+static struct link both(struct link a, struct link b)
+{
+    return (struct link){a.all + b.all, a.least + b.least};
+}
+
+static const struct link no_link;
+
+/* Of chunks [from, to), with `bytes` for a full one. */
+static struct link link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t from,
+                                uint32_t to, uint64_t bytes)
 {
     const struct tdm_machine *machine = e->base->machine;
     uint64_t ahead =
         larger(e->base->prefetch + 1, e->base->rings.stashed) + e->base->sequence_count;
-    if (chunks <= ahead)
-        return 0;
-    return (double)(chunks - ahead) * (machine->copy_seconds + (double)bytes / machine->rate[rate]);
+    double seconds = (double)bytes / machine->rate[rate];
+    uint32_t chunks = to > from ? to - from : 0;
+    struct link link = no_link;
+    if (chunks > 0)
+        link.all = chunks * machine->copy_seconds +
+                   (e->tokens_before[to] - e->tokens_before[from]) * seconds;
+    if (chunks > ahead)
+        link.least = (double)(chunks - ahead) * (machine->copy_seconds + seconds);
+    return link;
 }
 
 static bool on_host(enum tdm_place place)
@@ -155,30 +173,32 @@ static uint32_t products_from(const struct tdm_estimator *e, const struct span *
 }
 
 /* Seconds to fetch a layer's stored input from the host, where it is there. */
-static double fetch_input(const struct tdm_estimator *e, const struct span *span, uint32_t layer)
+static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
+                               uint32_t layer)
 {
-    return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, e->chunks, e->x) : 0;
+    return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, 0, e->chunks, e->x) : no_link;
 }
 
 /* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not need. */
-static double copy_kept(const struct tdm_estimator *e, const struct span *span, enum tdm_rate rate,
-                        bool with_q)
+static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
+                             enum tdm_rate rate, bool with_q)
 {
     uint64_t bytes = set_bytes(e, span->group->kept);
     if (!on_host(span->group->kept_place) || bytes == 0)
-        return 0;
+        return no_link;
     if (!with_q && span->group->kept >= TDM_SET_QKV)
         bytes -= e->q;
-    return link_seconds(e, rate, e->chunks - span->kept, bytes);
+    return link_seconds(e, rate, span->kept, e->chunks, bytes);
 }
 
 /* The same for what is held there, inputs not counted. */
-static double copy_held(const struct tdm_estimator *e, const struct span *span, enum tdm_rate rate)
+static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
+                             enum tdm_rate rate)
 {
     if (!on_host(span->group->held_place))
-        return 0;
-    return link_seconds(e, rate, span->kept - span->held, set_bytes(e, span->group->held)) +
-           link_seconds(e, rate, e->chunks - products_from(e, span), e->gate_up);
+        return no_link;
+    return both(link_seconds(e, rate, span->held, span->kept, set_bytes(e, span->group->held)),
+                link_seconds(e, rate, products_from(e, span), e->chunks, e->gate_up));
 }
 
 static bool far_kv(const struct span *span)
@@ -217,11 +237,13 @@ struct phases {
 
 /* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its copies,
  * whichever is longer. */
-static void add_sweep(struct phase *phase, double compute, double fetch, double send)
+static struct sweep add_sweep(struct phase *phase, double compute, struct link fetch,
+                              struct link send)
 {
-    phase->seconds += later(compute, later(fetch, send));
-    phase->fetch += fetch;
-    phase->send += send;
+    phase->seconds += later(compute, later(fetch.least, send.least));
+    phase->fetch += fetch.least;
+    phase->send += send.least;
+    return (struct sweep){compute, fetch.all, send.all};
 }
 
 static void add_phase(struct phase *sum, const struct phase *phase)
@@ -240,28 +262,33 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     uint32_t n = e->chunks;
     struct phases of_layer = {0}, *phases = &of_layer;
     for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        struct layer_sweeps *sweeps = &e->sweeps[layer];
         /* inner layers are alike, but for the lowest, of which the input is the group's */
         if (layer > span->first + 1 && layer < span->top &&
             e->row_of[layer] == e->row_of[layer - 1] &&
             e->kind_of[layer] == e->kind_of[layer - 1]) {
+            *sweeps = sweeps[-1];
             add_phase(&all_layers->forward, &of_layer.forward);
             add_phase(&all_layers->backward, &of_layer.backward);
             continue;
         }
         of_layer = (struct phases){0};
+        *sweeps = (struct layer_sweeps){0};
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span->kept, n);
         double forward = all.embed + all.norm + all.q + all.kv + all.rest;
-        double send = copy_kept(e, span, TDM_RATE_D2H, true);
+        struct link send = copy_kept(e, span, TDM_RATE_D2H, true);
         bool far = far_kv(span), again = layer < span->top;
         if (far)
-            send += link_seconds(e, TDM_RATE_D2H, n, e->kv);
+            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
         if (layer == span->top && !span->last && on_host(group[1].input_place))
-            send += link_seconds(e, TDM_RATE_D2H, n, e->x);
-        add_sweep(&phases->forward, forward + sum_attention(e, layer, 0, n), 0, send);
+            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+        sweeps->forward =
+            add_sweep(&phases->forward, forward + sum_attention(e, layer, 0, n), no_link, send);
 
         bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
-        double fetch = fetch_input(e, span, layer);
+        struct link fetch = fetch_input(e, span, layer);
+        struct link row = far ? link_seconds(e, TDM_RATE_H2D, 0, n, e->kv) : no_link;
         if (again) {
             double compute = forward - kept.q + sum_attention(e, layer, 0, span->kept);
             if (!holds_kv)
@@ -270,19 +297,26 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 compute -= kept.mlp_norm + kept.gate_up;
             send = copy_held(e, span, TDM_RATE_D2H);
             if (on_host(group->held_place))
-                send += link_seconds(e, TDM_RATE_D2H, n, e->x);
-            add_sweep(&phases->backward, compute, fetch + copy_kept(e, span, TDM_RATE_H2D, false),
-                      send);
-            phases->backward.fetch += far ? link_seconds(e, TDM_RATE_H2D, span->kept, e->kv) : 0;
+                send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+            sweeps->again = add_sweep(&phases->backward, compute,
+                                      both(fetch, copy_kept(e, span, TDM_RATE_H2D, false)), send);
+            if (far) {
+                struct link early = link_seconds(e, TDM_RATE_H2D, 0, span->kept, e->kv);
+                phases->backward.fetch += early.least;
+                sweeps->again.fetch += early.all;
+            }
         }
         if (far) /* into a row that the layer above leaves chunk by chunk */
-            phases->backward.fetch += link_seconds(e, TDM_RATE_H2D, n, e->kv);
+            phases->backward.fetch += row.least;
         else if (!keeps_kv(span) && !holds_kv)
-            add_sweep(&phases->backward, all.embed + all.norm + all.kv, fetch, 0);
-        add_sweep(&phases->backward, backward_seconds(e, span, layer, again),
-                  fetch + copy_kept(e, span, TDM_RATE_H2D, true) +
-                      (again ? copy_held(e, span, TDM_RATE_H2D) : 0),
-                  0);
+            sweeps->kv =
+                add_sweep(&phases->backward, all.embed + all.norm + all.kv, fetch, no_link);
+        struct link stored = both(fetch, copy_kept(e, span, TDM_RATE_H2D, true));
+        if (again)
+            stored = both(stored, copy_held(e, span, TDM_RATE_H2D));
+        sweeps->backward =
+            add_sweep(&phases->backward, backward_seconds(e, span, layer, again), stored, no_link);
+        sweeps->backward.fetch += row.all;
         add_phase(&all_layers->forward, &of_layer.forward);
         add_phase(&all_layers->backward, &of_layer.backward);
     }
@@ -302,45 +336,51 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
                                 struct phases *phases)
 {
     uint32_t n = e->chunks;
-    struct phase forward = {0}, backward = {0};
+    double forward = 0, backward = 0, sums = 0, prefixes = 0, early_prefixes = 0;
+    struct link sent = no_link, fetch = no_link;
+    memset(&e->sweeps[group->first], 0, (group->top - group->first + 1) * sizeof(*e->sweeps));
     for (uint32_t layer = group->first; layer <= group->top; layer++) {
         struct span span = span_of_layer(e, group, TDM_CHUNK_MAJOR, layer);
         struct layer_cost all = sum_costs(e, layer, 0, n);
         struct layer_cost kept = sum_costs(e, layer, span.kept, n);
         bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer), far = far_kv(&span);
         bool only_kv = span.last && layer == span.top;
-        forward.seconds += all.embed + all.norm + all.kv;
+        forward += all.embed + all.norm + all.kv;
         if (!only_kv)
-            forward.seconds += all.q + all.rest + sum_attention(e, layer, 0, n);
-        forward.send += copy_kept(e, &span, TDM_RATE_D2H, true);
+            forward += all.q + all.rest + sum_attention(e, layer, 0, n);
+        sent = both(sent, copy_kept(e, &span, TDM_RATE_D2H, true));
         if (layer == span.top && !span.last && on_host(span.group[1].input_place))
-            forward.send += link_seconds(e, TDM_RATE_D2H, n, e->x);
+            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
         if (again)
-            backward.seconds +=
-                all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
-                (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
-                sum_attention(e, layer, 0, span.kept);
-        backward.seconds += backward_seconds(e, &span, layer, again);
+            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
+                        (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
+                        sum_attention(e, layer, 0, span.kept);
+        backward += backward_seconds(e, &span, layer, again);
+        struct link stored = copy_kept(e, &span, TDM_RATE_H2D, true);
         if (layer == span.first)
-            backward.fetch += (again ? 2 : 1) * fetch_input(e, &span, layer);
-        backward.fetch += (again ? copy_kept(e, &span, TDM_RATE_H2D, false) : 0) +
-                          copy_kept(e, &span, TDM_RATE_H2D, true);
+            stored = both(stored, fetch_input(e, &span, layer));
+        if (again && layer == span.first)
+            stored = both(stored, fetch_input(e, &span, layer));
+        if (again)
+            stored = both(stored, copy_kept(e, &span, TDM_RATE_H2D, false));
+        fetch = both(fetch, stored);
         if (far) {
-            forward.send += link_seconds(e, TDM_RATE_D2H, n, e->kv);
-            forward.fetch += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
-            backward.fetch += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
-            phases->backward.prefixes += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
+            early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
+            prefixes += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
         }
-        if (on_host(span.group->kv_gradients_place)) {
-            backward.send += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
-            phases->backward.prefixes += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
-        }
+        if (on_host(span.group->kv_gradients_place))
+            sums += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
     }
-    add_sweep(&phases->forward, forward.seconds, 0, 0);
-    phases->forward.fetch += forward.fetch;
-    phases->forward.send += forward.send;
-    add_sweep(&phases->backward, backward.seconds, backward.fetch, 0);
-    phases->backward.send += backward.send;
+    struct link early = {early_prefixes, 0}, late = {prefixes, prefixes}, gradients = {sums, 0};
+    struct layer_sweeps *sweeps = &e->sweeps[group->top];
+    sweeps->forward = add_sweep(&phases->forward, forward, early, no_link);
+    sweeps->forward.send += sent.all;
+    phases->forward.fetch += early_prefixes;
+    phases->forward.send += sent.least;
+    sweeps->backward = add_sweep(&phases->backward, backward, both(fetch, late), gradients);
+    phases->backward.send += sums;
+    phases->backward.prefixes += prefixes + sums;
 }
 
 /* Layers of a group at home on the host. */
@@ -688,7 +728,10 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
                 group->layers * e->chunks * e->kv;
         if (g > 0)
             stored.inputs[group->input_place] += e->chunks * e->x;
-        if (!is_like_below(e, schedule, g, first)) {
+        if (is_like_below(e, schedule, g, first)) {
+            memcpy(&e->sweeps[first], &e->sweeps[first - group->layers],
+                   group->layers * sizeof(*e->sweeps));
+        } else {
             of_group = (struct phases){0};
             (by_layer ? layer_major_seconds : chunk_major_seconds)(e, &span, &of_group);
         }
@@ -707,6 +750,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     wait_for_copies(e, &phases.forward, spare_seconds(e));
     wait_for_copies(e, &phases.backward, spare_seconds(e));
     estimate.seconds = phases.forward.seconds + phases.backward.seconds;
+    estimate.likely_seconds = later(estimate.seconds, tdm_estimate_waiting(e));
     estimate.copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
                             phases.backward.send + EXPOSED * phases.backward.prefixes;
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);

@@ -117,30 +117,6 @@ static void small_schedule(const struct tdm_schedule *base, struct tdm_sequence 
             .layers = 1, .kept = kept, .kv = kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP};
 }
 
-/* Bytes on the device for a content of the layers that are at home on the host. */
-static uint64_t ring_bytes(const struct tdm_schedule *base, enum tdm_state state,
-                           enum tdm_content content, uint32_t slots)
-{
-    uint64_t most = 0;
-    for (uint32_t layer = 0; layer < base->model->layers; layer++)
-        most = larger(most, tdm_content_bytes(base, content, layer, 0));
-    return smaller(slots, base->model->layers - base->homes[state].device_layers) * most;
-}
-
-static uint64_t room_bytes(const struct tdm_schedule *base, uint32_t unit)
-{
-    bool far = tdm_schedule_home(base, TDM_STATE_WEIGHTS, unit) == TDM_HOST;
-    return far ? tdm_content_bytes(base, TDM_UNIT_WEIGHTS, unit, 0) : 0;
-}
-
-static uint64_t update_bytes(const struct tdm_schedule *base, uint32_t unit)
-{
-    bool master = tdm_schedule_home(base, TDM_STATE_MASTER, unit) == TDM_HOST;
-    bool moments = tdm_schedule_home(base, TDM_STATE_MOMENTS, unit) == TDM_HOST;
-    return (master ? tdm_content_bytes(base, TDM_UNIT_MASTER, unit, 0) : 0) +
-           (moments ? 2 * tdm_content_bytes(base, TDM_UNIT_MOMENT1, unit, 0) : 0);
-}
-
 /* What a state of a unit takes, wherever it is at home. */
 static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state state, uint32_t unit)
 {
@@ -162,15 +138,57 @@ static uint64_t state_bytes(const struct tdm_schedule *base, enum tdm_state stat
     }
 }
 
+/* Sizes of states do not depend on homes: they are looked up, for every estimate. Rows of layers have slots of
+ * one size. */
+static bool note_units(struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    uint32_t units = base->model->unit_count;
+    e->gradient_bytes = calloc((size_t)units + 1, sizeof(uint64_t));
+    if (e->gradient_bytes == NULL)
+        return false;
+    for (uint32_t unit = 0; unit < units; unit++)
+        e->gradient_bytes[unit] = tdm_content_bytes(base, TDM_UNIT_GRADIENT, unit, 0);
+    for (int s = 0; s < TDM_STATES; s++) {
+        enum tdm_state state = (enum tdm_state)s;
+        uint64_t most = 0, *bytes = calloc((size_t)units + 1, sizeof(uint64_t));
+        e->unit_bytes[s] = bytes;
+        if (bytes == NULL)
+            return false;
+        for (uint32_t unit = 0; unit < units; unit++)
+            bytes[unit] = state_bytes(base, state, unit);
+        for (uint32_t layer = 0; layer < e->layers; layer++)
+            most = larger(most, bytes[layer]);
+        for (uint32_t layer = 0; layer < e->layers && state != TDM_STATE_GRADIENTS; layer++)
+            bytes[layer] = most;
+    }
+    return true;
+}
+
 uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit)
 {
-    uint64_t most = state_bytes(e->base, state, unit);
-    if (unit < e->layers &&
-        state != TDM_STATE_GRADIENTS) /* rows of layers have slots of one size */
-        for (uint32_t layer = 0; layer < e->layers; layer++)
-            most = larger(most, state_bytes(e->base, state, layer));
-    return most;
+    return e->unit_bytes[state][unit];
+}
+
+/* Bytes on the device for a state of layers that are at home on the host, and of a unit that is. */
+static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
+{
+    uint64_t most = e->unit_bytes[state][0];
+    for (uint32_t layer = 0; layer < e->layers && state == TDM_STATE_GRADIENTS; layer++)
+        most = larger(most, e->gradient_bytes[layer]);
+    return smaller(slots, e->layers - e->base->homes[state].device_layers) * most;
+}
+
+static uint64_t room_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    bool far = tdm_schedule_home(e->base, state, unit) == TDM_HOST;
+    return far ? e->unit_bytes[state][unit] : 0;
+}
+
+static uint64_t update_bytes(const struct tdm_estimator *e, uint32_t unit)
+{
+    return room_bytes(e, TDM_STATE_MASTER, unit) + room_bytes(e, TDM_STATE_MOMENTS, unit);
 }
 
 /* All states by the homes. */
@@ -193,18 +211,19 @@ static void note_rings(struct tdm_estimator *e)
     const struct tdm_schedule *base = e->base;
     uint32_t embedding = tdm_model_embedding_unit(base->model);
     uint32_t slots = base->rings.optimizer;
-    e->weight_ring = ring_bytes(base, TDM_STATE_WEIGHTS, TDM_UNIT_WEIGHTS, base->rings.weights);
-    e->embedding_room = room_bytes(base, embedding);
-    e->head_room = room_bytes(base, tdm_model_head_unit(base->model)) +
-                   (base->model->tied ? e->embedding_room : 0);
+    uint32_t head = tdm_model_head_unit(base->model);
+    e->weight_ring = ring_bytes(e, TDM_STATE_WEIGHTS, base->rings.weights);
+    e->embedding_room = room_bytes(e, TDM_STATE_WEIGHTS, embedding);
+    e->head_room =
+        room_bytes(e, TDM_STATE_WEIGHTS, head) + (base->model->tied ? e->embedding_room : 0);
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
         return;
-    e->embedding_update = update_bytes(base, embedding);
-    e->head_update = update_bytes(base, tdm_model_head_unit(base->model));
-    e->state_rings = ring_bytes(base, TDM_STATE_MASTER, TDM_UNIT_MASTER, slots) +
-                     2 * ring_bytes(base, TDM_STATE_MOMENTS, TDM_UNIT_MOMENT1, slots);
+    e->embedding_update = update_bytes(e, embedding);
+    e->head_update = update_bytes(e, head);
+    e->state_rings =
+        ring_bytes(e, TDM_STATE_MASTER, slots) + ring_bytes(e, TDM_STATE_MOMENTS, slots);
     if (tdm_updates_at_end(base))
-        e->state_rings += ring_bytes(base, TDM_STATE_GRADIENTS, TDM_UNIT_GRADIENT, slots);
+        e->state_rings += ring_bytes(e, TDM_STATE_GRADIENTS, slots);
 }
 
 /* Bytes of a unit's gradient where it is summed, and where it stays until its update; 0 where it is
@@ -226,14 +245,14 @@ static void note_gradients(struct tdm_estimator *e)
     memset(e->embedding_stays, 0, sizeof(e->embedding_stays));
     memset(e->head_stays, 0, sizeof(e->head_stays));
     for (uint32_t layer = 0; layer < e->layers; layer++) {
-        uint64_t bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, layer, 0);
+        uint64_t bytes = e->gradient_bytes[layer];
         uint64_t stays[TDM_PLACES] = {0};
         uint64_t passes = gradient_bytes(base, layer, bytes, stays) - stays[TDM_DEVICE];
         e->passing_below[layer + 1] = e->passing_below[layer] + passes;
         for (int place = 0; place < TDM_PLACES; place++)
             e->staying_below[place][layer + 1] = e->staying_below[place][layer] + stays[place];
     }
-    uint64_t bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, embedding, 0);
+    uint64_t bytes = e->gradient_bytes[embedding];
     e->embedding_gradient = gradient_bytes(base, embedding, bytes, e->embedding_stays);
     if (model->tied) {
         uint64_t tied = tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0);
@@ -242,7 +261,7 @@ static void note_gradients(struct tdm_estimator *e)
             if (e->embedding_stays[place] > 0)
                 e->embedding_stays[place] += tied;
     }
-    bytes = tdm_content_bytes(base, TDM_UNIT_GRADIENT, head, 0);
+    bytes = e->gradient_bytes[head];
     e->head_gradient = gradient_bytes(base, head, bytes, e->head_stays);
 }
 
@@ -566,6 +585,10 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
     e->layers = base->model->layers;
     e->chunks = (uint32_t)chunks;
     note_sizes(e);
+    if (!note_units(e)) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for estimates");
+        goto done;
+    }
     note_homes(e);
     status = walk_chunks(e, lengths, &class_list, err);
     if (status == TDM_OK)
@@ -595,6 +618,9 @@ void tdm_estimator_free(struct tdm_estimator *e)
 {
     if (e == NULL)
         return;
+    for (int state = 0; state < TDM_STATES; state++)
+        free(e->unit_bytes[state]);
+    free(e->gradient_bytes);
     free(e->tokens_before);
     free(e->sweeps);
     free(e->passing_below);

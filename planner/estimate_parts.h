@@ -45,11 +45,12 @@ struct tdm_estimator {
     double *attention_grad_seconds; /* [kinds] */
     uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
     double head_seconds, optimizer_seconds; /* of the whole step */
-    uint64_t longest_tokens; /* of a chunk */
-    double *tokens_before; /* [chunks + 1] of the chunks before, in those */
-    struct layer_sweeps *sweeps; /* [layers] of the estimate under way */
-    double chunk_slack_seconds;  /* copies of chunks that staging lets run ahead */
+    uint64_t longest_tokens;                /* of a chunk */
+    double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */
+    struct layer_sweeps *sweeps;            /* [layers] of the estimate under way */
 
+    uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
+    uint64_t *gradient_bytes;         /* [units] */
     /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
     uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
     /* on the device, for state whose home is the host: rings of weights (all the step) and of masters

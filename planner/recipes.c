@@ -54,6 +54,18 @@ static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct td
     return count;
 }
 
+/* Fetches run ahead by as much as a copy of a layer's state takes, which may be between them: that of moments
+ * of 0.25 billion parameters takes as long as the backward of some thousand tokens. */
+#define TOKENS_AHEAD 8192u
+#define LEAST_AHEAD 2u
+#define MOST_AHEAD 16u
+
+static uint32_t bodies_ahead(uint64_t chunk_tokens)
+{
+    uint64_t bodies = TOKENS_AHEAD / chunk_tokens;
+    return bodies < LEAST_AHEAD ? LEAST_AHEAD : bodies > MOST_AHEAD ? MOST_AHEAD : (uint32_t)bodies;
+}
+
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                  bool least, struct tdm_kitchen *kitchen, struct tdm_error *err)
 {
@@ -88,6 +100,8 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
         struct tdm_schedule *base = &kitchen->bases[i];
         *base = *schedule;
         base->chunk_tokens = sizes[i];
+        if (!pins->has_prefetch)
+            base->prefetch = bodies_ahead(sizes[i]);
         base->head_tile_tokens = sizes[i] < LARGEST_TILE ? sizes[i] : LARGEST_TILE;
         if (pins->head_tile_tokens != 0)
             base->head_tile_tokens =
@@ -245,6 +259,7 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
     struct tdm_schedule *schedule = kitchen->schedule;
     const struct tdm_group_list *list = &kitchen->lists.lists[recipe->list];
     schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
+    schedule->prefetch = kitchen->bases[recipe->size].prefetch;
     memcpy(schedule->homes, kitchen->bases[recipe->size].homes, sizeof(schedule->homes));
     schedule->rings = kitchen->bases[recipe->size].rings;
     schedule->head_tile_tokens = recipe->head_tile_tokens;

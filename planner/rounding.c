@@ -22,6 +22,7 @@ void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_round
     struct tdm_schedule *schedule = kitchen->schedule;
     schedule->order = rounded->order;
     schedule->chunk_tokens = kitchen->bases[rounded->size].chunk_tokens;
+    schedule->prefetch = kitchen->bases[rounded->size].prefetch;
     schedule->head_tile_tokens = rounded->head_tile_tokens;
     schedule->group_count = rounded->group_count;
     memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
@@ -89,7 +90,8 @@ static double cost_of(struct search *s)
                           s->kitchen->pins->head_tile_tokens != 0, &estimate);
     s->point.seconds = estimate.seconds;
     s->point.fits = true;
-    double cost = estimate.seconds + s->limits->copies * estimate.copy_seconds;
+    s->point.likely_seconds = estimate.likely_seconds;
+    double cost = estimate.likely_seconds + s->limits->copies * estimate.copy_seconds;
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t bytes = tdm_size_add(estimate.bytes[place], s->limits->reserve[place]);
         s->point.bytes[place] = estimate.bytes[place];

@@ -21,9 +21,9 @@ struct tdm_rounded {
     struct tdm_home homes[TDM_STATES];
     struct tdm_rings rings;
     uint64_t head_tile_tokens;
-    double seconds;             /* as estimated */
-    double cost;                /* with what copies may cost beside */
-    uint64_t bytes[TDM_PLACES]; /* as estimated */
+    double seconds, likely_seconds; /* as estimated */
+    double cost;                    /* with what copies may cost beside */
+    uint64_t bytes[TDM_PLACES];     /* as estimated */
     bool fits;
     uint64_t reserve[TDM_PLACES]; /* by which packing exceeded its estimate */
     unsigned mended, dearer;      /* times that it was searched again: for memory, for copies */

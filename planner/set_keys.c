@@ -137,8 +137,10 @@ static enum tdm_status read_prefetch(struct reading *r, size_t field)
     (void)field;
     uint64_t bodies;
     enum tdm_status status = tdm_parse_count(r->value, r->what, 0, 16, &bodies, r->err);
-    if (status == TDM_OK)
+    if (status == TDM_OK) {
         r->schedule->prefetch = (uint32_t)bodies;
+        r->pins->has_prefetch = true;
+    }
     return status;
 }
 

@@ -304,7 +304,7 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
         if (has_far_state(l->program, unit)) {
             l->states.update++;
             l->states.bodies = l->states.fetched = 0;
-            if (body->phase == TDM_OPTIMIZER_PHASE) /* no bodies of layers are between updates */
+            if (tdm_updates_at_end(l->schedule)) /* no bodies of layers are between updates */
                 fetch_states(l, body);
         }
         return;
