@@ -17,6 +17,7 @@
 #define MOST_SOLUTIONS 60u   /* of one linear program */
 #define TOLERANCE 3e-4       /* of its bound */
 #define MOST_ESTIMATES 4000u /* of one rounding */
+#define FREE_GIB 1e6         /* a GiB that saves less than this part of the step costs nothing */
 #define COPIES 0.01          /* rounding.h; and where the simulator finds stalls: */
 #define STALLED 1.003        /* simulated over estimated */
 #define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
@@ -155,8 +156,8 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
-    /* room for every order and chunk size, and the best */
-    run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS, sizeof(*run->rounded));
+    /* room for every order and chunk size, near and far */
+    run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS * 2, sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (int order = 0; order < TDM_ORDERS; order++) {
         struct tdm_rounded *best = &run->best[order];
@@ -214,12 +215,12 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run)
 
 static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_relaxation *relaxation,
-                                 const struct tdm_relaxed *relaxed, struct tdm_error *err)
+                                 const struct tdm_relaxed *relaxed, bool far, struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
     const struct tdm_rounding_limits limits = rounding_limits(run);
     enum tdm_status status =
-        tdm_round(&run->kitchen, size, order, relaxation, relaxed, rounded, err);
+        tdm_round(&run->kitchen, size, order, relaxation, relaxed, far, rounded, err);
     if (status != TDM_OK)
         return status;
     tdm_improve(&run->kitchen, &limits, rounded);
@@ -258,7 +259,10 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
             status = tdm_relaxation_write(relaxation, pins->program_path, err);
     }
     if (status == TDM_OK && relaxed.solved && may_round(run))
-        status = round_one(run, order, size, relaxation, &relaxed, err);
+        status = round_one(run, order, size, relaxation, &relaxed, false, err);
+    if (status == TDM_OK && relaxed.solved && may_round(run) &&
+        relaxed.device_seconds_per_gib * FREE_GIB < relaxed.bound_seconds)
+        status = round_one(run, order, size, relaxation, &relaxed, true, err);
     tdm_relaxation_free(*last);
     *last = relaxation;
     return status;

@@ -284,6 +284,7 @@ static void note_sizes(struct tdm_estimator *e)
 static void note_homes(struct tdm_estimator *e)
 {
     note_rings(e);
+    tdm_estimate_note_state(e);
     if (e->base->pass == TDM_TRAIN)
         note_gradients(e);
 }
@@ -557,7 +558,10 @@ static bool take_sums(struct tdm_estimator *e, uint32_t layers, uint64_t chunks)
     size_t count = (size_t)layers + 1;
     e->tokens_before = calloc((size_t)chunks + 1, sizeof(double));
     e->sweeps = calloc(count, sizeof(*e->sweeps));
-    bool complete = e->tokens_before != NULL && e->sweeps != NULL;
+    e->before_forward = calloc(count, sizeof(*e->before_forward));
+    e->around_backward = calloc(count, sizeof(*e->around_backward));
+    bool complete = e->tokens_before != NULL && e->sweeps != NULL && e->before_forward != NULL &&
+                    e->around_backward != NULL;
     complete &= (e->passing_below = calloc(count, sizeof(uint64_t))) != NULL;
     for (int place = 0; place < TDM_PLACES; place++)
         complete &= (e->staying_below[place] = calloc(count, sizeof(uint64_t))) != NULL;
@@ -623,6 +627,8 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->gradient_bytes);
     free(e->tokens_before);
     free(e->sweeps);
+    free(e->before_forward);
+    free(e->around_backward);
     free(e->passing_below);
     for (int place = 0; place < TDM_PLACES; place++)
         free(e->staying_below[place]);

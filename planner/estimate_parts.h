@@ -25,6 +25,12 @@ struct layer_sweeps {
     struct sweep forward, again, kv, backward;
 };
 
+/* Copies of state beside a layer's sweep. */
+struct state_copies {
+    double fetch, send, slack;
+    bool in_turn; /* one slot: what comes waits for what goes */
+};
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* `own` */
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
@@ -47,7 +53,9 @@ struct tdm_estimator {
     double head_seconds, optimizer_seconds; /* of the whole step */
     uint64_t longest_tokens;                /* of a chunk */
     double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */
-    struct layer_sweeps *sweeps;            /* [layers] of the estimate under way */
+    struct state_copies *before_forward, *around_backward; /* [layers] */
+    double exposed_seconds;                                /* copies of embedding and head */
+    struct layer_sweeps *sweeps;                           /* [layers] of the estimate under way */
 
     uint64_t *unit_bytes[TDM_STATES]; /* [units]: tdm_estimator_unit_bytes() */
     uint64_t *gradient_bytes;         /* [units] */
@@ -79,6 +87,9 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
 
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);
+
+/* Copies of state for the homes as they are; after every change of them. */
+void tdm_estimate_note_state(struct tdm_estimator *e);
 
 /* Seconds of the step from e->sweeps, with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);

@@ -81,8 +81,10 @@ void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_rel
 
 /* The group list that the best prices choose, and for each of its groups the settings that are nearest
  * to what its layers chose, with splits as averages: `groups` has room for one a layer; returns their
- * count. Homes are not in it. */
-uint32_t tdm_relaxation_groups(struct tdm_relaxation *relaxation, struct tdm_group *groups);
+ * count. Homes are not in it. Where neither memory nor copies cost anything, all is on the device, or, where
+ * `far`, on the host. */
+uint32_t tdm_relaxation_groups(struct tdm_relaxation *relaxation, bool far,
+                               struct tdm_group *groups);
 
 /* Writes the program as it is, with the arcs made so far. */
 enum tdm_status tdm_relaxation_write(const struct tdm_relaxation *relaxation, const char *path,

@@ -153,10 +153,24 @@ static struct tdm_group group_of(const struct tdm_relaxation *r, uint32_t a, uin
     return group;
 }
 
-uint32_t tdm_relaxation_groups(struct tdm_relaxation *r, struct tdm_group *groups)
+/* So little that only what is free otherwise goes to the host: of a forward, for a MiB. */
+#define NEARLY_FREE 1e-12
+
+static void prefer_host(struct tdm_relaxation *r)
+{
+    double *prices = r->pricing.prices.place[TDM_DEVICE];
+    double least = NEARLY_FREE * tdm_estimator_forward_seconds(r->pricing.e);
+    for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++)
+        prices[i] = fmax(prices[i], least);
+    tdm_pricing_prepare(&r->pricing);
+}
+
+uint32_t tdm_relaxation_groups(struct tdm_relaxation *r, bool far, struct tdm_group *groups)
 {
     uint32_t count = 0, at;
     tdm_relaxation_use(r, r->centre);
+    if (far)
+        prefer_host(r);
     tdm_relaxation_path(r);
     for (uint32_t k = r->layers; k > 0; k = r->from[k])
         count++;

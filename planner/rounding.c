@@ -477,14 +477,14 @@ static enum tdm_place place_of(double share)
 
 enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum tdm_order order,
                           struct tdm_relaxation *relaxation, const struct tdm_relaxed *relaxed,
-                          struct tdm_rounded *rounded, struct tdm_error *err)
+                          bool far, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = kitchen->schedule;
     *rounded = (struct tdm_rounded){.size = size, .order = order, .rings = schedule->rings};
     rounded->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*rounded->groups));
     if (rounded->groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-    rounded->group_count = tdm_relaxation_groups(relaxation, rounded->groups);
+    rounded->group_count = tdm_relaxation_groups(relaxation, far, rounded->groups);
     memcpy(rounded->homes, schedule->homes, sizeof(rounded->homes));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         rounded->homes[state] =
