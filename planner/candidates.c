@@ -338,12 +338,12 @@ static bool within(const struct run *run, const uint64_t used_bytes[TDM_PLACES])
 
 /* What packing took beyond an estimate is left free the next time. */
 static void add_reserve(const struct run *run, const uint64_t used_bytes[TDM_PLACES],
-                        uint64_t reserve[TDM_PLACES])
+                        const uint64_t estimated_bytes[TDM_PLACES], uint64_t reserve[TDM_PLACES])
 {
     for (int place = 0; place < TDM_PLACES; place++)
         if (used_bytes[place] > run->limit_bytes[place])
-            reserve[place] =
-                tdm_size_add(reserve[place], used_bytes[place] - run->limit_bytes[place]);
+            reserve[place] = used_bytes[place] -
+                             (reserve[place] == 0 ? run->limit_bytes : estimated_bytes)[place];
 }
 
 /* Lowers and simulates what the kitchen's schedule is; keeps it if it is the fastest so far. *fits: it
@@ -417,7 +417,7 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
     if (status != TDM_OK)
         return status;
     if (!fits) {
-        add_reserve(run, used_bytes, rounded->reserve);
+        add_reserve(run, used_bytes, rounded->bytes, rounded->reserve);
         rounded->mended++;
         limits.no_structure = true;
     } else {
@@ -439,7 +439,7 @@ static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
     while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL &&
-           could_win(run, rounded->cost) && run->ops < MOST_OPS)
+           could_win(run, rounded->likely_seconds) && run->ops < MOST_OPS)
         status = try_one(run, rounded, err);
     return status;
 }
@@ -455,7 +455,7 @@ static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, st
         return status;
     /* it comes again with less to spend, if it still fits */
     uint32_t before = recipe->kept_from_chunk;
-    add_reserve(run, used_bytes, recipe->reserve);
+    add_reserve(run, used_bytes, recipe->bytes, recipe->reserve);
     if (tdm_recipe_estimate(&run->kitchen, recipe, run->limit_bytes) &&
         recipe->kept_from_chunk != before && !queue_push(&run->queue, recipe))
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates");

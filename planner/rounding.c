@@ -43,6 +43,7 @@ struct search {
     double best_cost, price; /* seconds per byte beyond a limit */
     unsigned left;           /* estimates */
     enum tdm_set kept, held; /* that decide_fit() stores */
+    bool far_kv;             /* with K and V that a set needs where it is kept */
     tdm_measure measure;     /* NULL: estimates decide */
     void *self;
 };
@@ -187,6 +188,10 @@ static void change(struct tdm_group *group, int move)
     switch (move) {
     case MOVE_KEPT_RICHER:
         group->kept = group->kept < TDM_SET_ALL ? group->kept + 1 : group->kept;
+        if (group->kept >= TDM_SET_QKV && group->kv == TDM_KV_RECOMPUTE) { /* they come along */
+            group->kv = TDM_KV_KEEP;
+            group->kv_place = group->kept_place;
+        }
         break;
     case MOVE_KEPT_POORER:
         group->kept = group->kept > TDM_SET_INPUT ? group->kept - 1 : group->kept;
@@ -230,8 +235,10 @@ static void set_splits(struct search *s, uint32_t at, uint32_t chunks)
         group->kept_from_chunk = at < chunks ? at : 0;
         group->held = at < 2 * chunks ? s->held : TDM_SET_INPUT;
         group->held_from_chunk = at < chunks ? 0 : at < 2 * chunks ? at - chunks : 0;
-        if (s->point.order == TDM_LAYER_MAJOR && group->kept < TDM_SET_QKV)
-            group->kv = TDM_KV_RECOMPUTE;
+        if (s->point.order == TDM_LAYER_MAJOR) {
+            group->kv = group->kept < TDM_SET_QKV ? TDM_KV_RECOMPUTE : TDM_KV_KEEP;
+            group->kv_place = s->far_kv ? group->kept_place : TDM_DEVICE;
+        }
     }
 }
 
@@ -375,21 +382,26 @@ static bool move_places(struct search *s, uint32_t from, uint32_t to)
 /* Places, homes and groups, each with the splits that fit. */
 static void search_structure(struct search *s)
 {
-    static const enum tdm_set sets[][2] = {
-        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT},
-        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT},
-        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT},
-        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL},
+    static const struct {
+        enum tdm_set kept, held;
+        bool far_kv;
+    } sets[] = {
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_ALL, TDM_SET_ATTENTION_OUTPUT, true},
+        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, false},
+        {TDM_SET_QKV, TDM_SET_ATTENTION_OUTPUT, true},
+        {TDM_SET_ATTENTION_OUTPUT, TDM_SET_ALL, false},
     };
-    enum tdm_set best[2] = {sets[0][0], sets[0][1]};
-    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
-        s->kept = sets[i][0];
-        s->held = sets[i][1];
-        if (decide_fit(s))
-            memcpy(best, sets[i], sizeof(best));
+    size_t count = sizeof(sets) / sizeof(sets[0]), best = 0;
+    for (size_t i = 0; i <= count; i++) {
+        size_t at = i < count ? i : best;
+        s->kept = sets[at].kept;
+        s->held = sets[at].held;
+        s->far_kv = sets[at].far_kv;
+        if (i < count && decide_fit(s))
+            best = i;
     }
-    s->kept = best[0];
-    s->held = best[1];
     for (bool better = true; better && s->left > 0;) {
         better = move_places(s, 0, s->point.group_count);
         better = move_homes(s, decide_fit) || better;
