@@ -124,9 +124,11 @@ struct run {
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
     bool found;
-    struct tdm_rounded best[TDM_ORDERS]; /* of each order, with `fits` if there is one */
-    enum tdm_order order;                /* of the best of all */
-    struct tdm_simulation simulation;    /* of that */
+    /* of each order and chunk size, with `fits` if there is one */
+    struct tdm_rounded best[TDM_ORDERS * TDM_CHUNK_SIZES];
+    const struct tdm_rounded *winner; /* of these */
+    struct tdm_simulation simulation; /* of that */
+    uint64_t most_ops;                /* while polishing */
 };
 
 static bool switched_off(const struct run *run, enum tdm_heuristic heuristic)
@@ -159,8 +161,8 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     /* room for every order and chunk size, near and far */
     run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS * 2, sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
-    for (int order = 0; order < TDM_ORDERS; order++) {
-        struct tdm_rounded *best = &run->best[order];
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+        struct tdm_rounded *best = &run->best[i];
         best->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*best->groups));
         ok = ok && best->groups != NULL;
     }
@@ -180,8 +182,8 @@ static void run_close(struct run *run)
     for (uint32_t i = 0; i < run->rounded_count; i++)
         tdm_rounded_free(&run->rounded[i]);
     free(run->rounded);
-    for (int order = 0; order < TDM_ORDERS; order++)
-        tdm_rounded_free(&run->best[order]);
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++)
+        tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
     tdm_kitchen_close(&run->kitchen);
 }
@@ -365,7 +367,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
         *step_seconds = simulation.step_seconds;
     }
     tdm_program_free(program);
-    struct tdm_rounded *best = &run->best[schedule->order];
+    struct tdm_rounded *best = &run->best[schedule->order * TDM_CHUNK_SIZES + size];
     if (status != TDM_OK || !*fits || (best->fits && simulation.step_seconds >= best->seconds))
         return status;
     struct tdm_group *groups = best->groups;
@@ -381,7 +383,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
     memcpy(best->homes, schedule->homes, sizeof(best->homes));
     if (!run->found || simulation.step_seconds < run->simulation.step_seconds) {
         run->simulation = simulation;
-        run->order = schedule->order;
+        run->winner = best;
         run->found = true;
     }
     return TDM_OK;
@@ -501,7 +503,7 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     uint64_t used_bytes[TDM_PLACES];
     bool fits;
     *seconds = TDM_UNMEASURED;
-    if (run->ops > MOST_OPS / 2)
+    if (run->ops > run->most_ops)
         return false;
     tdm_rounded_write(&run->kitchen, rounded);
     run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
@@ -521,35 +523,70 @@ static void start_over(struct tdm_rounded *point, unsigned start)
     }
 }
 #define STARTS 12u
+#define POLISHED 6u  /* orders and chunk sizes */
+#define HOPELESS 1.5 /* times the best: not polished */
 
-/* The neighbours of the best of each order, by simulation, as many as the effort allows; where programs are
- * small and effort is left, from other points too. */
-static enum tdm_status polish(struct run *run, struct tdm_error *err)
+/* The best of an order, or of one that was not polished yet, or NULL. */
+static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
+{
+    const struct tdm_rounded *best = NULL;
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+        const struct tdm_rounded *of = &run->best[i];
+        if (of->fits && (order == TDM_ORDERS || (int)of->order == order) &&
+            (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
+            best = of;
+    }
+    return best;
+}
+
+/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of it. */
+static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from, unsigned start,
+                                    struct tdm_error *err)
 {
     const struct tdm_rounding_limits limits = rounding_limits(run);
-    if (!may_round(run) || switched_off(run, TDM_POLISH))
-        return TDM_OK;
-    for (int order = 0; order < TDM_ORDERS; order++) {
-        const struct tdm_rounded *best = &run->best[order];
-        run->ops = 0;
-        for (unsigned start = 0; start <= STARTS && best->fits && run->ops < MOST_OPS / 4;
-             start++) {
-            struct tdm_rounded point = *best;
-            point.groups =
-                calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
-            if (point.groups == NULL)
-                return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
-            memcpy(point.groups, best->groups, point.group_count * sizeof(*point.groups));
-            if (start > 0)
-                start_over(&point, start - 1);
-            tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
-                       measure, run);
-            tdm_rounded_free(&point);
-        }
-    }
+    struct tdm_rounded point = *from;
+    point.groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
+    if (point.groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    memcpy(point.groups, from->groups, point.group_count * sizeof(*point.groups));
+    if (start > 0)
+        start_over(&point, start - 1);
+    tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds, measure,
+               run);
+    tdm_rounded_free(&point);
     if (run->status != TDM_OK)
         *err = run->err;
     return run->status;
+}
+
+/* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort allows; where
+ * programs are small and effort is left, from other points of each order too. */
+static enum tdm_status polish(struct run *run, struct tdm_error *err)
+{
+    bool polished[TDM_ORDERS * TDM_CHUNK_SIZES] = {false};
+    enum tdm_status status = TDM_OK;
+    const struct tdm_rounded *best;
+    if (!may_round(run) || switched_off(run, TDM_POLISH))
+        return TDM_OK;
+    run->most_ops = MOST_OPS / POLISHED;
+    for (unsigned i = 0; i < POLISHED && status == TDM_OK; i++) {
+        run->ops = 0;
+        best = best_of(run, TDM_ORDERS, polished);
+        if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
+            break;
+        polished[best - run->best] = true;
+        status = polish_point(run, best, 0, err);
+    }
+    run->most_ops = MOST_OPS / 2;
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        run->ops = 0;
+        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 4; start++) {
+            best = best_of(run, order, NULL);
+            if (best != NULL && status == TDM_OK)
+                status = polish_point(run, best, start, err);
+        }
+    }
+    return status;
 }
 
 /* What the best takes, and a last check by what did not take part in the choice. */
@@ -557,7 +594,7 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
     uint64_t used_bytes[TDM_PLACES], capacity_bytes[TDM_PLACES];
-    tdm_rounded_write(&run->kitchen, &run->best[run->order]);
+    tdm_rounded_write(&run->kitchen, run->winner);
     enum tdm_status status = lower(run, false, &program, used_bytes, err);
     if (status != TDM_OK)
         return status;

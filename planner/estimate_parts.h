@@ -28,6 +28,7 @@ struct layer_sweeps {
 /* Copies of state beside a layer's sweep. */
 struct state_copies {
     double fetch, send, slack;
+    double alone; /* of these, beside no computing: one slot for the weights of two layers */
     bool in_turn; /* one slot: what comes waits for what goes */
 };
 
