@@ -74,23 +74,15 @@ static bool keeps_kv(const struct span *span)
     return span->group->kv == TDM_KV_KEEP;
 }
 
-/* Costs of a layer summed over chunks [from, to). */
-static struct layer_cost sum_costs(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
-                                   uint32_t to)
+/* Costs of a layer summed over the chunks before each chunk: [chunks + 1]. */
+static const struct layer_cost *costs_of(const struct tdm_estimator *e, uint32_t layer)
 {
-    const struct layer_cost *row =
-        e->costs_before + (size_t)e->row_of[layer] * ((size_t)e->chunks + 1);
-    const struct layer_cost *a = &row[from], *b = &row[to];
-    struct layer_cost sum = {.embed = b->embed - a->embed,
-                             .norm = b->norm - a->norm,
-                             .q = b->q - a->q,
-                             .kv = b->kv - a->kv,
-                             .rest = b->rest - a->rest,
-                             .mlp_norm = b->mlp_norm - a->mlp_norm,
-                             .gate_up = b->gate_up - a->gate_up};
-    for (int set = 0; set < TDM_SETS; set++)
-        sum.backward[set] = b->backward[set] - a->backward[set];
-    return sum;
+    return e->costs_before + (size_t)e->row_of[layer] * ((size_t)e->chunks + 1);
+}
+
+static double forward_of(const struct layer_cost *cost)
+{
+    return cost->embed + cost->norm + cost->q + cost->kv + cost->rest;
 }
 
 static double sum_attention(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
@@ -105,8 +97,7 @@ double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
 {
     double seconds = 0;
     for (uint32_t layer = 0; layer < e->layers; layer++) {
-        struct layer_cost all = sum_costs(e, layer, 0, e->chunks);
-        seconds += all.embed + all.norm + all.q + all.kv + all.rest;
+        seconds += forward_of(&costs_of(e, layer)[e->chunks]);
         seconds += sum_attention(e, layer, 0, e->chunks);
     }
     return seconds;
@@ -213,14 +204,14 @@ static double backward_seconds(const struct tdm_estimator *e, const struct span 
 {
     const struct tdm_group *group = span->group;
     uint32_t n = e->chunks, held = again ? span->held : span->kept;
-    struct layer_cost none = sum_costs(e, layer, 0, held);
-    struct layer_cost middle = sum_costs(e, layer, held, span->kept);
-    struct layer_cost late = sum_costs(e, layer, span->kept, n);
+    const struct layer_cost *sums = costs_of(e, layer);
     enum tdm_set first = again ? group->held : TDM_SET_INPUT, last = group->kept;
-    double seconds = none.backward[TDM_SET_INPUT] + middle.backward[first] + late.backward[last];
+    double seconds = sums[held].backward[TDM_SET_INPUT] + sums[span->kept].backward[first] -
+                     sums[held].backward[first] + sums[n].backward[last] -
+                     sums[span->kept].backward[last];
     /* gate and up can be held of chunks whose attention output is kept */
     if (again)
-        seconds -= sum_costs(e, layer, products_from(e, span), n).gate_up;
+        seconds -= sums[n].gate_up - sums[products_from(e, span)].gate_up;
     return seconds + e->attention_grad_seconds[e->kind_of[layer]] +
            sum_attention(e, layer, 0, held);
 }
@@ -274,9 +265,9 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         }
         of_layer = (struct phases){0};
         *sweeps = (struct layer_sweeps){0};
-        struct layer_cost all = sum_costs(e, layer, 0, n);
-        struct layer_cost kept = sum_costs(e, layer, span->kept, n);
-        double forward = all.embed + all.norm + all.q + all.kv + all.rest;
+        const struct layer_cost *all = &costs_of(e, layer)[n];
+        const struct layer_cost *before = &costs_of(e, layer)[span->kept]; /* what is not kept */
+        double forward = forward_of(all);
         struct link send = copy_kept(e, span, TDM_RATE_D2H, true);
         bool far = far_kv(span), again = layer < span->top;
         if (far)
@@ -290,11 +281,12 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
         struct link fetch = fetch_input(e, span, layer);
         struct link row = far ? link_seconds(e, TDM_RATE_H2D, 0, n, e->kv) : no_link;
         if (again) {
-            double compute = forward - kept.q + sum_attention(e, layer, 0, span->kept);
+            double compute =
+                forward - (all->q - before->q) + sum_attention(e, layer, 0, span->kept);
             if (!holds_kv)
-                compute -= kept.norm + (keeps_kv(span) ? all.kv : kept.kv);
+                compute -= all->norm - before->norm + all->kv - (keeps_kv(span) ? 0 : before->kv);
             if (group->kept == TDM_SET_ALL)
-                compute -= kept.mlp_norm + kept.gate_up;
+                compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
             send = copy_held(e, span, TDM_RATE_D2H);
             if (on_host(group->held_place))
                 send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
@@ -310,7 +302,7 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             phases->backward.fetch += row.least;
         else if (!keeps_kv(span) && !holds_kv)
             sweeps->kv =
-                add_sweep(&phases->backward, all.embed + all.norm + all.kv, fetch, no_link);
+                add_sweep(&phases->backward, all->embed + all->norm + all->kv, fetch, no_link);
         struct link stored = both(fetch, copy_kept(e, span, TDM_RATE_H2D, true));
         if (again)
             stored = both(stored, copy_held(e, span, TDM_RATE_H2D));
@@ -341,20 +333,21 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
     memset(&e->sweeps[group->first], 0, (group->top - group->first + 1) * sizeof(*e->sweeps));
     for (uint32_t layer = group->first; layer <= group->top; layer++) {
         struct span span = span_of_layer(e, group, TDM_CHUNK_MAJOR, layer);
-        struct layer_cost all = sum_costs(e, layer, 0, n);
-        struct layer_cost kept = sum_costs(e, layer, span.kept, n);
+        const struct layer_cost *all = &costs_of(e, layer)[n];
+        const struct layer_cost *before = &costs_of(e, layer)[span.kept];
         bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer), far = far_kv(&span);
         bool only_kv = span.last && layer == span.top;
-        forward += all.embed + all.norm + all.kv;
+        forward += all->embed + all->norm + all->kv;
         if (!only_kv)
-            forward += all.q + all.rest + sum_attention(e, layer, 0, n);
+            forward += all->q + all->rest + sum_attention(e, layer, 0, n);
         sent = both(sent, copy_kept(e, &span, TDM_RATE_D2H, true));
         if (layer == span.top && !span.last && on_host(span.group[1].input_place))
             sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
         if (again)
-            backward += all.embed + all.norm + all.q + all.rest - kept.norm - kept.q -
-                        (span.group->kept == TDM_SET_ALL ? kept.mlp_norm + kept.gate_up : 0) +
+            backward += all->embed + before->norm + before->q + all->rest +
                         sum_attention(e, layer, 0, span.kept);
+        if (again && span.group->kept == TDM_SET_ALL)
+            backward -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
         backward += backward_seconds(e, &span, layer, again);
         struct link stored = copy_kept(e, &span, TDM_RATE_H2D, true);
         if (layer == span.first)
