@@ -286,6 +286,12 @@ static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_CHU
     }
 }
 
+static bool may_have(const struct run *run, int order)
+{
+    const struct tdm_pins *pins = run->kitchen.pins;
+    return !pins->has_order || (int)pins->order == order;
+}
+
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
@@ -294,7 +300,7 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
     sort_sizes(kitchen, sizes);
     for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
         struct tdm_relaxation *last = NULL;
-        if (kitchen->pins->has_order && (int)kitchen->pins->order != order)
+        if (!may_have(run, order))
             continue;
         for (uint32_t i = 0; i < kitchen->size_count && status == TDM_OK; i++)
             status = relax_one(run, (enum tdm_order)order, sizes[i], &last, err);
@@ -539,9 +545,10 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
     return best;
 }
 
-/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of it. */
-static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from, unsigned start,
-                                    struct tdm_error *err)
+/* Searches the neighbours of a point by simulation; beyond `start` 0, of what start_over() makes of it in
+ * an order. */
+static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
+                                    enum tdm_order order, unsigned start, struct tdm_error *err)
 {
     const struct tdm_rounding_limits limits = rounding_limits(run);
     struct tdm_rounded point = *from;
@@ -549,6 +556,7 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     if (point.groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     memcpy(point.groups, from->groups, point.group_count * sizeof(*point.groups));
+    point.order = order;
     if (start > 0)
         start_over(&point, start - 1);
     tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds, measure,
@@ -575,15 +583,17 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
         if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
             break;
         polished[best - run->best] = true;
-        status = polish_point(run, best, 0, err);
+        status = polish_point(run, best, best->order, 0, err);
     }
-    run->most_ops = MOST_OPS / 2;
+    run->most_ops = MOST_OPS / 4;
     for (int order = 0; order < TDM_ORDERS; order++) {
         run->ops = 0;
-        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 4; start++) {
+        for (unsigned start = 1; start <= STARTS && run->ops < MOST_OPS / 8; start++) {
             best = best_of(run, order, NULL);
-            if (best != NULL && status == TDM_OK)
-                status = polish_point(run, best, start, err);
+            if (best == NULL)
+                best = best_of(run, TDM_ORDERS, NULL);
+            if (best != NULL && status == TDM_OK && may_have(run, order))
+                status = polish_point(run, best, (enum tdm_order)order, start, err);
         }
     }
     return status;
