@@ -83,7 +83,8 @@ static void copy_unit(const struct tdm_execution *e, const struct tdm_buffer *bu
                       unsigned char *to)
 {
     const struct tdm_model *model = e->program->schedule->model;
-    const struct tdm_unit *unit = &model->units[tdm_program_initial(e->program, buffer, slot).layer];
+    const struct tdm_unit *unit =
+        &model->units[tdm_program_initial(e->program, buffer, slot).layer];
     const unsigned char *from = tdm_arenas_slot(&e->arenas, buffer, slot);
     uint64_t size = tdm_dtype_bytes(buffer->dtype);
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
