@@ -516,7 +516,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
-/* All groups of a point keep one set at one place, with K and V at another. */
+/* All groups of a point keep one set at one place, with K and V at another: on the device, on the host, or in
+ * the lower half of the groups there. */
 static void start_over(struct tdm_rounded *point, unsigned start)
 {
     for (uint32_t g = 0; g < point->group_count; g++) {
@@ -524,11 +525,12 @@ static void start_over(struct tdm_rounded *point, unsigned start)
         group->kept = (enum tdm_set)(TDM_SET_ATTENTION_OUTPUT + start % 3);
         group->kept_from_chunk = 0;
         group->kept_place = start / 3 % 2 == 0 ? TDM_DEVICE : TDM_HOST;
-        group->kv_place = start / 6 % 2 == 0 ? TDM_DEVICE : TDM_HOST;
+        bool far = start / 6 % 3 == 1 || (start / 6 % 3 == 2 && 2 * g + 1 < point->group_count);
+        group->kv_place = far ? TDM_HOST : TDM_DEVICE;
         group->kv = TDM_KV_KEEP;
     }
 }
-#define STARTS 12u
+#define STARTS 18u
 #define POLISHED 6u  /* orders and chunk sizes */
 #define HOPELESS 1.5 /* times the best: not polished */
 
