@@ -405,9 +405,14 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
     return fastest;
 }
 
+/* What is this near to the bound need not be bettered. */
+#define ENOUGH (1 + 1e-5)
+
 static bool could_win(const struct run *run, double seconds)
 {
-    return !run->found || seconds < run->simulation.step_seconds;
+    double best = run->simulation.step_seconds;
+    bool done = run->bound_seconds < NO_BOUND && best <= ENOUGH * run->bound_seconds;
+    return !run->found || (seconds < best && !done);
 }
 
 /* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more than the
@@ -509,7 +514,7 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     uint64_t used_bytes[TDM_PLACES];
     bool fits;
     *seconds = TDM_UNMEASURED;
-    if (run->ops > run->most_ops)
+    if (run->ops > run->most_ops || !could_win(run, 0))
         return false;
     tdm_rounded_write(&run->kitchen, rounded);
     run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);
@@ -579,7 +584,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     if (!may_round(run) || switched_off(run, TDM_POLISH))
         return TDM_OK;
     run->most_ops = MOST_OPS / POLISHED;
-    for (unsigned i = 0; i < POLISHED && status == TDM_OK; i++) {
+    for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
         run->ops = 0;
         best = best_of(run, TDM_ORDERS, polished);
         if (best == NULL || best->seconds > HOPELESS * run->simulation.step_seconds)
@@ -594,7 +599,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
             best = best_of(run, order, NULL);
             if (best == NULL)
                 best = best_of(run, TDM_ORDERS, NULL);
-            if (best != NULL && status == TDM_OK && may_have(run, order))
+            if (best != NULL && status == TDM_OK && may_have(run, order) && could_win(run, 0))
                 status = polish_point(run, best, (enum tdm_order)order, start, err);
         }
     }
