@@ -514,7 +514,7 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     uint64_t used_bytes[TDM_PLACES];
     bool fits;
     *seconds = TDM_UNMEASURED;
-    if (run->ops > run->most_ops || !could_win(run, 0))
+    if (run->ops + run->simulation.op_count > run->most_ops || !could_win(run, 0))
         return false;
     tdm_rounded_write(&run->kitchen, rounded);
     run->status = try_schedule(run, rounded->size, &fits, used_bytes, seconds, &run->err);

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step takes with the waits of its compute lane for copies, roughly: no bound, but near the simulator.
+ *
+ * Each direction of the link has a clock beside that of the computing, and all go from layer to layer. Copies of
+ * a layer begin when its sweep does, and a sweep ends no earlier than its copies, less what has slots to run
+ * ahead or behind: a few chunks, or for state a layer or two. The backward is walked upward too, as if
+ * time ran the other way: what must be there before then goes after, and waits just as long.
+ */
+#include "planner/estimate_parts.h"
+
+struct clocks {
+    double compute;
+    double fetch, send, both;                   /* copies of chunks */
+    double state_fetch, state_send, state_both; /* these and state */
+};
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* A clock of the link goes on by `seconds` from the time `from` or its own; computing waits for it, less
+ * `slack`. */
+static void copy(double *clock, double from, double seconds, double slack, double *compute)
+{
+    if (seconds <= 0)
+        return;
+    *clock = later(*clock, from) + seconds;
+    *compute = later(*compute, *clock - slack);
+}
+
+static void advance(const struct tdm_estimator *e, struct clocks *c, const struct sweep *sweep,
+                    const struct state_copies *state)
+{
+    const double *rate = e->base->machine->rate;
+    double from = c->compute;
+    double ahead = sweep->fetch * smaller(e->base->prefetch, e->chunks) / e->chunks;
+    double behind = sweep->send * smaller(e->base->rings.stashed, e->chunks) / e->chunks;
+    double to_device = rate[TDM_RATE_H2D] / rate[TDM_RATE_BOTH_WAYS];
+    double to_host = rate[TDM_RATE_D2H] / rate[TDM_RATE_BOTH_WAYS];
+    double fetch = sweep->fetch + state->fetch, send = sweep->send + state->send;
+    c->compute += sweep->compute + state->alone;
+    copy(&c->fetch, from, sweep->fetch, ahead, &c->compute);
+    copy(&c->send, from, sweep->send, behind, &c->compute);
+    copy(&c->both, from, to_device * sweep->fetch + to_host * sweep->send, ahead + behind,
+         &c->compute);
+    copy(&c->state_fetch, from, fetch, ahead + state->slack, &c->compute);
+    copy(&c->state_send, from, send, behind + state->slack, &c->compute);
+    copy(&c->state_both, from, state->in_turn ? fetch + send : to_device * fetch + to_host * send,
+         ahead + behind + state->slack, &c->compute);
+}
+
+static double state_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
+                            uint32_t unit)
+{
+    if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE)
+        return 0;
+    return (double)tdm_estimator_unit_bytes(e, state, unit) / e->base->machine->rate[rate];
+}
+
+/* Weights that pass before the forward of a layer. */
+static struct state_copies before_forward(const struct tdm_estimator *e, uint32_t layer)
+{
+    double fetch = state_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, layer);
+    uint32_t slots = e->base->rings.weights;
+    return (struct state_copies){
+        .fetch = fetch, .slack = (slots - 1) * fetch, .alone = slots == 1 ? fetch : 0};
+}
+
+/* Weights that pass before the backward, and state around the update. */
+static struct state_copies around_backward(const struct tdm_estimator *e, uint32_t layer)
+{
+    struct state_copies copies = before_forward(e, layer);
+    bool trains = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
+        enum tdm_state state = (enum tdm_state)s;
+        bool comes = state != TDM_STATE_WEIGHTS;
+        double fetch = comes ? state_seconds(e, TDM_RATE_H2D, state, layer) : 0;
+        copies.in_turn |= comes && fetch > 0 && e->base->rings.optimizer == 1;
+        copies.fetch += fetch;
+        copies.send += state_seconds(e, TDM_RATE_D2H, state, layer);
+        copies.slack += (e->base->rings.optimizer - 1) * fetch;
+    }
+    return copies;
+}
+
+/* Embedding and head come in one piece, when their turn is there; the embedding goes home last of all. */
+static double exposed_seconds(const struct tdm_estimator *e)
+{
+    const struct tdm_model *model = e->base->model;
+    const uint32_t units[] = {tdm_model_embedding_unit(model), tdm_model_head_unit(model)};
+    bool trains = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    double seconds = 0;
+    for (int i = 0; i < 2; i++) {
+        seconds += state_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, units[i]);
+        for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
+            enum tdm_state state = (enum tdm_state)s;
+            seconds += state_seconds(e, TDM_RATE_H2D, state, units[i]);
+            seconds += i == 0 ? state_seconds(e, TDM_RATE_D2H, state, units[i]) : 0;
+        }
+    }
+    return seconds;
+}
+
+void tdm_estimate_note_state(struct tdm_estimator *e)
+{
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        e->before_forward[layer] = before_forward(e, layer);
+        e->around_backward[layer] = around_backward(e, layer);
+    }
+    e->exposed_seconds = exposed_seconds(e);
+}
+
+double tdm_estimate_waiting(const struct tdm_estimator *e)
+{
+    struct clocks forward = {0}, backward = {0};
+    static const struct state_copies none = {0};
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        const struct layer_sweeps *sweeps = &e->sweeps[layer];
+        advance(e, &forward, &sweeps->forward, &e->before_forward[layer]);
+        advance(e, &backward, &sweeps->backward, &e->around_backward[layer]);
+        if (sweeps->kv.compute > 0)
+            advance(e, &backward, &sweeps->kv, &none);
+        if (sweeps->again.compute > 0)
+            advance(e, &backward, &sweeps->again, &none);
+    }
+    return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
+           e->exposed_seconds;
+}
