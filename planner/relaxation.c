@@ -284,6 +284,14 @@ static void try_prices(struct tdm_relaxation *r, double weight)
     }
 }
 
+/* Memory and copies cost nothing. */
+static void try_computing(struct tdm_relaxation *r)
+{
+    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
+    r->found[r->row[ROW_COMPUTE]] = 1;
+    try_prices(r, 0);
+}
+
 /* The prices of a like program first. */
 static enum tdm_status try_warm(struct tdm_relaxation *r, struct tdm_error *err)
 {
@@ -327,6 +335,8 @@ void tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds, doubl
         if (r->bound_seconds >= value * (1 - tolerance))
             break;
     }
+    if (r->bound_seconds <= 0) /* no prices of the solver's gave one: computing alone does */
+        try_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;
 }

@@ -422,7 +422,7 @@ static bool open_search(const struct tdm_kitchen *kitchen, const struct tdm_roun
                          .estimator = kitchen->estimators[rounded->size],
                          .point = *rounded,
                          .best = rounded,
-                         /* an estimate takes time by the layers */
+                         /* a model of few layers takes little time for an estimate */
                          .left =
                              limits->most_estimates * LAYERS / (layers < LAYERS ? layers : LAYERS)};
     if (groups == NULL)
@@ -453,7 +453,7 @@ void tdm_improve(const struct tdm_kitchen *kitchen, const struct tdm_rounding_li
     struct search s;
     if (!open_search(kitchen, limits, rounded, &s))
         return; /* then it stays as it is */
-    s.best_cost = cost_of(&s);
+    cost_of(&s);
     /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the limit */
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
     s.best_cost = cost_of(&s);

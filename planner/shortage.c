@@ -184,7 +184,7 @@ static void say_short(const struct tdm_shortage *shortage, enum tdm_place place,
 {
     char limit[TDM_FORMAT_SIZE], gap[TDM_FORMAT_SIZE], needed[TDM_FORMAT_SIZE];
     snprintf(out, out_bytes,
-             "the least that any searched needs is %s of %s memory, %s more than the %s given",
+             "the least that a quick search finds is %s of %s memory, %s more than the %s given",
              tdm_format_bytes(shortage->needed_bytes[place], needed), tdm_place_name(place),
              tdm_format_bytes(missing(shortage, place), gap),
              tdm_format_bytes(shortage->limit_bytes[place], limit));
