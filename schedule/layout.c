@@ -14,6 +14,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     switch (content) {
     case TDM_TOKENS:
     case TDM_TOKEN_ORDER:
+    case TDM_PAGE_LISTS:
         return TDM_DTYPE_INT32;
     case TDM_UNIT_WEIGHTS:
         return dtypes->weights;
@@ -26,6 +27,7 @@ enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_c
     case TDM_TIED_GRADIENT:
         return dtypes->gradients;
     case TDM_KVPAGES:
+    case TDM_PAGE_MEANS:
         return dtypes->kv;
     case TDM_DKVPAGES:
         return dtypes->kv_gradients;
@@ -103,6 +105,40 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
                           PART_ALIGN);
 }
 
+uint32_t tdm_page_lists(const struct tdm_schedule *schedule)
+{
+    return schedule->selector.kind == TDM_SELECT_TOP_K ? schedule->model->kv_heads : 1;
+}
+
+/* Pages that so many consecutive tokens can touch. */
+static uint64_t pages_touched(const struct tdm_page_rule *rule, uint64_t tokens)
+{
+    uint64_t left = tokens % rule->chunk_tokens;
+    return tdm_size_add(tdm_size_mul(tokens / rule->chunk_tokens, tdm_pages_of_chunk(rule)),
+                        tdm_size_ceil_div(left, rule->page_tokens) + 2);
+}
+
+uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
+{
+    struct tdm_page_rule rule = {.selector = schedule->selector,
+                                 .chunk_tokens = schedule->chunk_tokens,
+                                 .page_tokens = schedule->page_tokens};
+    const struct tdm_selector *s = &rule.selector;
+    uint64_t longest = 1, most;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > longest)
+            longest = schedule->sequences[i].tokens;
+    if (s->kind == TDM_SELECT_TOP_K)
+        most = s->budget / rule.page_tokens + tdm_pages_of_chunk(&rule);
+    else if (s->kind == TDM_SELECT_DILATED)
+        most = s->window / rule.page_tokens + 1;
+    else /* near pages of a page's tokens, those of the first tokens, random ones */
+        most = tdm_size_add(pages_touched(&rule, tdm_size_add(s->window, rule.page_tokens)),
+                            tdm_size_add(pages_touched(&rule, s->global), s->random));
+    uint64_t all = tdm_page_of(&rule, longest - 1) + 1;
+    return (uint32_t)(most < all ? most : all);
+}
+
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries)
 {
     return tdm_size_mul(tdm_size_mul(tokens, entries), tdm_dtype_bytes(schedule->dtypes.logits));
@@ -141,6 +177,13 @@ uint64_t tdm_content_bytes(const struct tdm_schedule *schedule, enum tdm_content
         uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
         return tdm_size_mul(tdm_size_mul(pages, tdm_page_elements(schedule)), element_bytes);
     }
+    case TDM_PAGE_MEANS:
+        return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
+                            (uint64_t)model->kv_heads * model->head_dim * element_bytes);
+    case TDM_PAGE_LISTS:
+        return tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
+                            tdm_size_mul(tdm_page_lists(schedule) * element_bytes,
+                                         1 + (uint64_t)tdm_page_list_capacity(schedule)));
     case TDM_ATTENTION_OUT:
         return tdm_size_add(tdm_lse_offset(schedule, tokens),
                             tdm_size_mul(tokens, 4 * (uint64_t)model->query_heads));

@@ -21,6 +21,11 @@ uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
+/* Page lists: uint32 [query pages, lists, 1 + capacity]: how many pages, then the pages (selector.h), their
+ * numbers rising. A list for each KV head, or one for all. Alike in all layers that have lists. */
+uint32_t tdm_page_lists(const struct tdm_schedule *schedule);
+uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule);
+
 /* Bytes of the logits of so many tokens and entries of the vocabulary, and into how many tiles the
  * LM head cuts the vocabulary. */
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries);

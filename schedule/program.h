@@ -69,6 +69,8 @@ enum tdm_content {
     TDM_QRAW,
     TDM_KVRAW,         /* [tokens, K then V: 2 * kv_heads * head_dim] */
     TDM_KVPAGES,       /* pages of K (rotated) and V */
+    TDM_PAGE_MEANS,    /* [pages, kv_heads, head_dim]: means of the pages' K */
+    TDM_PAGE_LISTS,    /* which pages each query page sees: layout.h */
     TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
     TDM_Y,             /* X + attention product [tokens, hidden] */
     TDM_MLP_NORMED,
@@ -170,11 +172,14 @@ enum tdm_op_kind {
     TDM_OP_KV_WRITE,       /* r KVRAW, w KV pages: K [normed and] rotated, [r weights] */
     TDM_OP_KV_GRAD_READ,   /* r KV pages' gradient, w DKVRAW: dK rotated back,
                                    [r KVRAW, r weights, w/a weights' gradient] */
+    TDM_OP_PAGE_MEANS,     /* r KV pages of its chunk, w page means */
+    TDM_OP_SELECT,         /* [r Q], [r page means of the chunks before it that it sees], w page
+                                   lists; both for selectors that vote */
     TDM_OP_ATTENTION,      /* r Q, r KV pages of the chunks it sees, w attention output and
-                                   LSE */
+                                   LSE, [r page lists] */
     TDM_OP_ATTENTION_GRAD, /* r Q, r KV pages, r attention output, r its gradient, w DQ,
                                    [w KV pages' gradient of the chunks that no later one sees],
-                                   [a of those that a later one sees] */
+                                   [a of those that a later one sees], [r page lists] */
     TDM_OP_SWIGLU,         /* r GATE_UP, w ACTIVATED */
     TDM_OP_SWIGLU_GRAD,    /* a GATE_UP to DGATE_UP, r DACTIVATED */
     TDM_OP_HEAD,           /* a normed to its gradient (rows of a tile), r tokens, r weights,
@@ -197,7 +202,7 @@ enum tdm_op_kind {
 
 const char *tdm_op_kind_name(enum tdm_op_kind kind);
 
-#define TDM_OPERANDS 7
+#define TDM_OPERANDS 8
 
 struct tdm_op {
     uint64_t number; /* in program order, from 0 */

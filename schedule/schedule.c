@@ -440,3 +440,15 @@ uint32_t tdm_schedule_first_layer(const struct tdm_schedule *schedule, uint32_t 
         first += schedule->groups[i].layers;
     return first;
 }
+
+struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    struct tdm_page_rule rule = {.selector = schedule->selector,
+                                 .chunk_tokens = schedule->chunk_tokens,
+                                 .page_tokens = schedule->page_tokens,
+                                 .layer = layer};
+    uint64_t window = schedule->model->layer_kinds[layer].window;
+    if (window > 0)
+        rule.selector = (struct tdm_selector){.kind = TDM_SELECT_WINDOW, .window = window};
+    return rule;
+}

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "machines/machine.h"
 #include "models/model.h"
+#include "schedule/selector.h"
 #include "schedule/sequence.h"
 
 #include <jansson.h>
@@ -146,6 +147,7 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
+    struct tdm_selector selector; /* of the layers to which the model gives no window */
     uint64_t head_tile_tokens;     /* more than a chunk has: all of it */
     uint64_t head_tile_vocabulary; /* entries of an LM-head tile; as many or more as there are: all,
                                       in one op forward and backward */
@@ -216,6 +218,9 @@ uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_p
 /* Sets the home of a kind of state: `device_layers` layers, embedding and head at `rest`. */
 void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
                            uint32_t device_layers, enum tdm_place rest);
+
+/* What a layer's queries see: the model's window, or else by the schedule's selector. */
+struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

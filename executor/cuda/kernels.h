@@ -16,6 +16,7 @@ extern "C" {
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "schedule/selector.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -212,6 +213,39 @@ enum tdm_status tdm_cuda_squares(struct tdm_array gradient, struct tdm_array sec
 
 /* ---- attention ---- */
 
+/* Means of the K of each page of a chunk: of `tokens` tokens in pages (layout.h) to [pages, kv_heads, head_dim]. */
+struct tdm_means {
+    uint64_t tokens, page_tokens;
+    uint32_t kv_heads, head_dim;
+    struct tdm_array pages, means;
+};
+enum tdm_status tdm_cuda_page_means(const struct tdm_means *means, cudaStream_t stream,
+                                    struct tdm_error *err);
+
+/* Lists of pages that a chunk's query pages see: layout.h. */
+struct tdm_lists {
+    struct tdm_page_rule rule;
+    uint32_t *pages; /* [query pages, lists, 1 + capacity]; NULL: none, what is seen is a range */
+    uint32_t lists, capacity;
+};
+
+/* Making them, for the `tokens` tokens of a chunk from `first_token` of their sequence on. For selectors that vote:
+ * q, and the page means of the chunks before this one from page `first_page` of the sequence on, those of a
+ * chunk `slot_elements` behind the last one's. */
+struct tdm_select {
+    uint64_t tokens, first_token;
+    struct tdm_documents documents;
+    uint32_t query_heads, kv_heads, head_dim;
+    struct tdm_array q, means;
+    uint64_t first_page, slot_elements;
+    struct tdm_lists lists;
+    /* scratch: */
+    float *votes; /* [query pages, kv_heads, pages before the chunk] */
+    float *lse;   /* [tokens, query_heads] */
+};
+enum tdm_status tdm_cuda_select(const struct tdm_select *select, cudaStream_t stream,
+                                struct tdm_error *err);
+
 /* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the sequence
  * from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
 struct tdm_attend {
@@ -219,7 +253,7 @@ struct tdm_attend {
     uint64_t first_token; /* of the queries in their sequence */
     uint64_t key_token;   /* first key */
     uint64_t chunk_tokens, page_tokens;
-    uint64_t window; /* tokens that a token sees; 0: all */
+    struct tdm_lists lists; /* and the rule by which tokens see */
     struct tdm_documents documents;
     uint32_t query_heads, kv_heads, head_dim;
     struct tdm_array q, pages;
@@ -232,7 +266,10 @@ struct tdm_attend {
     struct tdm_array written, added;
     uint64_t written_slots, gradient_slot_elements;
     /* scratch: */
-    uint32_t *from; /* [tokens] first token that each sees, counted from key_token */
+    uint32_t *from; /* [tokens] first near token of each, counted from key_token; at least 0 */
+    uint32_t *start;   /* [tokens] first token of its document, counted from key_token, at least 0; with lists */
+    uint32_t *readers; /* which query pages list a key page: [key pages, lists, words, 2], bits of query
+                          pages: listed, seen whole; with lists, backward */
     float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
 };
 
