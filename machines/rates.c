@@ -49,6 +49,49 @@ static const struct kind kinds[TDM_RATES] = {
     SHARE(TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE, "product_grad_weight_share",
           TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE),
     SHARE(TDM_RATE_NORM_GRAD_SHARE, "norm_grad_share", TDM_RATE_NORM_GRAD_SHARE),
+    RATE(TDM_RATE_PRODUCT_Q, "product_q_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_KV, "product_kv_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_O, "product_o_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GATE_UP, "product_gate_up_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_DOWN, "product_down_flops_per_second", TDM_RATE_PRODUCT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_INPUT_Q, "product_grad_input_q_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_INPUT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_INPUT_KV, "product_grad_input_kv_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_INPUT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_INPUT_O, "product_grad_input_o_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_INPUT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_INPUT_GATE_UP, "product_grad_input_gate_up_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_INPUT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_INPUT_DOWN, "product_grad_input_down_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_INPUT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT_Q, "product_grad_weight_q_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_WEIGHT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT_KV, "product_grad_weight_kv_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_WEIGHT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT_O, "product_grad_weight_o_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_WEIGHT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP, "product_grad_weight_gate_up_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_WEIGHT, "FLOPs"),
+    RATE(TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN, "product_grad_weight_down_flops_per_second",
+         TDM_RATE_PRODUCT_GRAD_WEIGHT, "FLOPs"),
+    RATE(TDM_RATE_ATTENTION_FORWARD_FIRST, "attention_forward_first_flops_per_second",
+         TDM_RATE_ATTENTION_FORWARD, "FLOPs"),
+    RATE(TDM_RATE_ATTENTION_FORWARD_LATER, "attention_forward_later_flops_per_second",
+         TDM_RATE_ATTENTION_FORWARD, "FLOPs"),
+    RATE(TDM_RATE_ATTENTION_BACKWARD_FIRST, "attention_backward_first_flops_per_second",
+         TDM_RATE_ATTENTION_BACKWARD, "FLOPs"),
+    RATE(TDM_RATE_ATTENTION_BACKWARD_LATER, "attention_backward_later_flops_per_second",
+         TDM_RATE_ATTENTION_BACKWARD, "FLOPs"),
+    RATE(TDM_RATE_NARROW_ATTENTION_FORWARD_FIRST, "narrow_attention_forward_first_flops_per_second",
+         TDM_RATE_NARROW_ATTENTION_FORWARD, "FLOPs"),
+    RATE(TDM_RATE_NARROW_ATTENTION_FORWARD_LATER, "narrow_attention_forward_later_flops_per_second",
+         TDM_RATE_NARROW_ATTENTION_FORWARD, "FLOPs"),
+    RATE(TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
+         "narrow_attention_backward_first_flops_per_second", TDM_RATE_NARROW_ATTENTION_BACKWARD,
+         "FLOPs"),
+    RATE(TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
+         "narrow_attention_backward_later_flops_per_second", TDM_RATE_NARROW_ATTENTION_BACKWARD,
+         "FLOPs"),
     RATE(TDM_RATE_ZERO, "zero_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_EMBED, "embed_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_SORT_TOKENS, "sort_tokens_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
@@ -63,6 +106,8 @@ static const struct kind kinds[TDM_RATES] = {
     RATE(TDM_RATE_SWIGLU_GRAD, "swiglu_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_GRADIENT_NORM, "gradient_norm_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_OPTIMIZER, "optimizer_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
+    RATE(TDM_RATE_OPTIMIZER_ROUNDED, "optimizer_rounded_bytes_per_second", TDM_RATE_OPTIMIZER,
+         "bytes"),
 #undef RATE
 #undef SHARE
 };
@@ -85,6 +130,11 @@ const char *tdm_rate_size_name(enum tdm_rate rate)
 bool tdm_rate_is_share(enum tdm_rate rate)
 {
     return kinds[rate].share;
+}
+
+bool tdm_rate_is_refined(enum tdm_rate rate)
+{
+    return rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER;
 }
 
 double tdm_rate_at(const struct tdm_rate_table *table, double size)

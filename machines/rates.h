@@ -40,6 +40,34 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
+    /* Refined, by the FLOPs of one op: where one of these is described it holds instead of the rate, and of
+     * the share, that stand for it. Products part by part: shapes of as many FLOPs differ, and so does what
+     * comes with them, as a bias does. */
+    TDM_RATE_PRODUCT_Q,
+    TDM_RATE_PRODUCT_KV,
+    TDM_RATE_PRODUCT_O,
+    TDM_RATE_PRODUCT_GATE_UP,
+    TDM_RATE_PRODUCT_DOWN,
+    TDM_RATE_PRODUCT_GRAD_INPUT_Q,
+    TDM_RATE_PRODUCT_GRAD_INPUT_KV,
+    TDM_RATE_PRODUCT_GRAD_INPUT_O,
+    TDM_RATE_PRODUCT_GRAD_INPUT_GATE_UP,
+    TDM_RATE_PRODUCT_GRAD_INPUT_DOWN,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_Q,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_KV,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_O,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN,
+    /* Attention of chunks that see nothing before themselves, a triangle; of those that do, nearly a
+     * rectangle, whose work is spread better. */
+    TDM_RATE_ATTENTION_FORWARD_FIRST,
+    TDM_RATE_ATTENTION_FORWARD_LATER,
+    TDM_RATE_ATTENTION_BACKWARD_FIRST,
+    TDM_RATE_ATTENTION_BACKWARD_LATER,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_FIRST,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_LATER,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,
@@ -55,11 +83,12 @@ enum tdm_rate {
     TDM_RATE_SWIGLU_GRAD,
     TDM_RATE_GRADIENT_NORM,
     TDM_RATE_OPTIMIZER,
+    TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded by dice: bound by arithmetic */
     TDM_RATES
 };
 
 #define TDM_NARROW_HEAD_DIM 64u
-#define TDM_RATE_POINTS 32u
+#define TDM_RATE_POINTS 64u
 
 struct tdm_rate_table {
     enum tdm_rate
@@ -86,6 +115,8 @@ const char *tdm_rate_key(enum tdm_rate rate);
 enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
 /* What its sizes are: "FLOPs", "keys", "tokens"; NULL: it has none, it is a number. */
 const char *tdm_rate_size_name(enum tdm_rate rate);
+/* Is it a refinement of another, by part or place? */
+bool tdm_rate_is_refined(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);
 
