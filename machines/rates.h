@@ -40,9 +40,9 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
-    /* Refined, by the FLOPs of one op: where one of these is described it holds instead of the rate, and of
-     * the share, that stand for it. Products part by part: shapes of as many FLOPs differ, and so does what
-     * comes with them, as a bias does. */
+    /* Refined: where one of these is described it holds, with its share, instead of the rate that stands for
+     * it. Products part by part, by FLOPs a token: shapes of as many FLOPs differ, and so does what comes
+     * with them, as a bias does. */
     TDM_RATE_PRODUCT_Q,
     TDM_RATE_PRODUCT_KV,
     TDM_RATE_PRODUCT_O,
@@ -68,6 +68,26 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_FORWARD_LATER,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
     TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
+    /* Shares of the refined ones: of products in their order, and of later chunks. */
+    TDM_RATE_PRODUCT_Q_SHARE,
+    TDM_RATE_PRODUCT_KV_SHARE,
+    TDM_RATE_PRODUCT_O_SHARE,
+    TDM_RATE_PRODUCT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_DOWN_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_Q_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_KV_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_O_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_DOWN_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_Q_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_KV_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_O_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN_SHARE,
+    TDM_RATE_ATTENTION_FORWARD_LATER_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_LATER_SHARE,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE,
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,

@@ -126,7 +126,7 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     for (unsigned i = 0; i < TDM_RATES; i++) {
         bool own = has_own(machine, (enum tdm_rate)i);
         if (own && tdm_rate_is_refined((enum tdm_rate)i))
-            refined++;
+            refined += !tdm_rate_is_share((enum tdm_rate)i);
         else if (own)
             print_rate(out, machine, (enum tdm_rate)i);
     }

@@ -200,7 +200,17 @@ enum tdm_rate tdm_rate_share(enum tdm_rate rate)
         return TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE;
     case TDM_RATE_NORM_GRAD:
         return TDM_RATE_NORM_GRAD_SHARE;
+    case TDM_RATE_ATTENTION_FORWARD_LATER:
+        return TDM_RATE_ATTENTION_FORWARD_LATER_SHARE;
+    case TDM_RATE_ATTENTION_BACKWARD_LATER:
+        return TDM_RATE_ATTENTION_BACKWARD_LATER_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_FORWARD_LATER:
+        return TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER:
+        return TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE;
     default:
+        if (rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN)
+            return TDM_RATE_PRODUCT_Q_SHARE + (rate - TDM_RATE_PRODUCT_Q);
         return TDM_RATES;
     }
 }
@@ -213,8 +223,6 @@ double tdm_op_work(const struct tdm_op *op)
 double tdm_op_size(const struct tdm_op *op, enum tdm_rate rate)
 {
     double work = tdm_op_work(op);
-    if (tdm_rate_is_refined(rate))
-        return work;
     if (op->keys > 0)
         return (double)op->keys;
     /* where tokens count by themselves time must not fall with either of the two */

@@ -119,7 +119,8 @@ static void test_rates_come_back(void **state)
             fabs(got.kind_seconds[kind] / due.kind_seconds[kind] - 1) > 0.15)
             fail_msg("%s: %g s, %g are due", tdm_op_kind_name((enum tdm_op_kind)kind),
                      got.kind_seconds[kind], due.kind_seconds[kind]);
-    if (fabs(got.step_seconds / due.step_seconds - 1) > 0.05)
+    /* made-up products follow their FLOPs, fitted ones FLOPs a token and tokens */
+    if (fabs(got.step_seconds / due.step_seconds - 1) > 0.07)
         fail_msg("%g s a step, %g are due", got.step_seconds, due.step_seconds);
 
     struct tdm_rate_total totals[TDM_RATES];
@@ -162,14 +163,12 @@ static void test_correction(void **state)
     tdm_machine_free(machine);
 }
 
-/* Describes a refined rate as twice the one that stood for it. */
+/* Describes a refined rate, wrongly. */
 static void refine(struct tdm_machine *machine, enum tdm_rate rate)
 {
-    struct tdm_rate_table *table = &machine->table[rate];
-    *table = machine->table[tdm_rate_substitute(rate)];
-    table->of = rate;
-    for (uint32_t i = 0; i < table->count; i++)
-        table->rate[i] *= 2;
+    machine->table[rate] = (struct tdm_rate_table){.of = rate};
+    tdm_rate_add(&machine->table[rate], 1e5, 1e12);
+    tdm_rate_add(&machine->table[rate], 1e7, 2e12);
 }
 
 /* A refined rate holds where it is described, is corrected there, and is not made up by a correction. */
@@ -191,9 +190,8 @@ static void test_refined(void **state)
     size_t ops = refined[TDM_RATE_PRODUCT_O].ops;
     assert_true(ops > 0);
     assert_int_equal(refined[TDM_RATE_PRODUCT].ops + ops, plain[TDM_RATE_PRODUCT].ops);
-    assert_true(refined[TDM_RATE_PRODUCT].predicted_seconds +
-                    2 * refined[TDM_RATE_PRODUCT_O].predicted_seconds <
-                1.01 * plain[TDM_RATE_PRODUCT].predicted_seconds);
+    assert_true(refined[TDM_RATE_PRODUCT].predicted_seconds <
+                plain[TDM_RATE_PRODUCT].predicted_seconds);
 
     memcpy(tables, machine->table, sizeof(tables));
     tdm_rate_fit_tables(m.fit, true, tables, known);
