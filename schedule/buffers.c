@@ -433,11 +433,12 @@ static void declare_lists(struct builder *b)
                                    : declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS,
                                              0, b->chunk_capacity, chunks, "page_means.layer%u",
                                              layer);
-        /* in chunk-major order the first forward of the last layer makes its K and V alone */
-        if (b->schedule->pass == TDM_TRAIN && (row || layer + 1 < b->model->layers))
+        /* in chunk-major order those of the last layer live for one chunk */
+        if (b->schedule->pass == TDM_TRAIN)
             layout->lists[layer] =
                 declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_PAGE_LISTS, 0,
-                        b->chunk_capacity, chunks, "page_lists.layer%u", layer);
+                        b->chunk_capacity, row || layer + 1 < b->model->layers ? chunks : 1,
+                        "page_lists.layer%u", layer);
     }
 }
 

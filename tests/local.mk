@@ -92,7 +92,7 @@ tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedul
 
 # One backend against another, op by op.
 lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockstep_slack.h \
-	tests/slack_parts.h tests/slack_turn.c tests/slack_attention.c tests/slack_head.c \
+	tests/slack_parts.h tests/slack_select.c tests/slack_turn.c tests/slack_attention.c tests/slack_head.c \
 	tests/lockstep_compare.c tests/lockstep_compare.h \
 	tests/written.c tests/written.h tests/backend_cases.c tests/backend_cases.h \
 	tests/step_data.c tests/step_data.h $(random_schedule)
