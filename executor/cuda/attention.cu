@@ -149,7 +149,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
             if (key + KEYS > all_end || key < all_from)
-                tdm_mask(scores, a, t, key);
+                tdm_mask(scores, a, a.from, t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);
@@ -196,7 +196,7 @@ static int most_shared_bytes(void)
 extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
 {
     const int of_64 = tdm_shared_bytes<64>, of_128 = tdm_shared_bytes<128>;
-    return a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
+    return a->lists.pages == NULL && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
            most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) &&
            a->first_token + a->tokens - a->key_token <= INT32_MAX;

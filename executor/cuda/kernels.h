@@ -267,13 +267,27 @@ struct tdm_attend {
     uint64_t written_slots, gradient_slot_elements;
     /* scratch: */
     uint32_t *from; /* [tokens] first near token of each, counted from key_token; at least 0 */
-    uint32_t *start;   /* [tokens] first token of its document, counted from key_token, at least 0; with lists */
-    uint32_t *readers; /* which query pages list a key page: [key pages, lists, words, 2], bits of query
-                          pages: listed, seen whole; with lists, backward */
     float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
+    /* with lists: */
+    uint32_t *start;   /* [tokens] first token of its document, counted from key_token, at least 0 */
+    /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
+       seen whole; and the (key page, list) by falling number of readers, [key pages * lists] */
+    uint32_t *readers, *order;
 };
 
-/* Fills `from`. */
+/* Key pages of a chunk's attention, and words of bits for its query pages. */
+TDM_ANYWHERE uint64_t tdm_attend_key_pages(const struct tdm_attend *a)
+{
+    const struct tdm_page_rule *rule = &a->lists.rule;
+    return tdm_page_of(rule, a->first_token + a->tokens - 1) - tdm_page_of(rule, a->key_token) + 1;
+}
+
+TDM_ANYWHERE uint64_t tdm_attend_words(const struct tdm_attend *a)
+{
+    return (a->tokens + 32 * a->page_tokens - 1) / (32 * a->page_tokens);
+}
+
+/* Fills `from`; with lists also `start`, and what the backward needs if there is room for it. */
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 

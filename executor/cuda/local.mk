@@ -17,6 +17,7 @@ cuda_sources = \
 	executor/cuda/head.c \
 	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
+	executor/cuda/lists.cu \
 	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
 	executor/cuda/mma.cuh \
@@ -30,6 +31,8 @@ cuda_sources = \
 	executor/cuda/rope.cu \
 	executor/cuda/rows.c \
 	executor/cuda/scores.cuh \
+	executor/cuda/select.cu executor/cuda/select.cuh \
+	executor/cuda/select_votes.cu \
 	executor/cuda/softmax.cu \
 	executor/cuda/sums.cu \
 	executor/cuda/swiglu.cu \
