@@ -267,12 +267,10 @@ static __device__ __forceinline__ walk<LISTS> walk_of(const tdm_attend &a, uint3
     w.before = (uint32_t)(a.first_token - a.key_token);
     w.end = w.before + (uint32_t)a.tokens;
     if constexpr (LISTS) {
-        const uint32_t heads = a.kv_heads / a.lists.lists; /* of a list */
-        const uint32_t item = a.order[block / heads];
-        const uint32_t page = item / a.lists.lists, list = item % a.lists.lists;
-        w.kv_head = list * heads + block % heads;
-        w.key0 = page * TILE;
-        w.readers = tdm_readers_of(a, page, list);
+        const tdm_reading reading = tdm_reading_of(a, block);
+        w.kv_head = reading.kv_head;
+        w.key0 = reading.keys.first;
+        w.readers = reading.readers;
         w.steps = TILE / STEP * w.ratio; /* of a query page */
         w.numbers = 0;
         for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
@@ -498,7 +496,7 @@ extern "C" enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_atten
         if (code != cudaSuccess)
             return;
         if (lists) {
-            const unsigned read = tdm_read_blocks(a, key_blocks);
+            const unsigned read = tdm_read_blocks(a);
             tdm_launch_unread<T>(a, stream);
             kernel<<<row_blocks + read, THREADS, SHARED_BYTES, stream>>>(
                 *a, scale, whole_steps, whole, read, row_blocks, 0);
