@@ -70,6 +70,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/optimizer.c \
 	executor/cpu/products.c \
 	executor/cpu/rope.c \
+	executor/cpu/select.c \
 	executor/cpu/simd.h \
 	executor/cpu/swiglu.c \
 	executor/cpu/unit_blocks.h

@@ -57,6 +57,17 @@ static enum tdm_status read_step_time(const char *text, double *seconds, struct 
     return tdm_fail(err, TDM_USAGE, "--step-time: \"%s\" is not a number of seconds above 0", text);
 }
 
+/* "dense", "auto" or tokens. */
+static enum tdm_status read_budget(const char *text, struct tdm_request *r, struct tdm_error *err)
+{
+    r->budget = strcmp(text, "dense") == 0  ? TDM_BUDGET_DENSE
+                : strcmp(text, "auto") == 0 ? TDM_BUDGET_AUTO
+                                            : TDM_BUDGET_TOKENS;
+    return r->budget == TDM_BUDGET_TOKENS
+               ? tdm_parse_tokens(text, "--budget", &r->budget_tokens, err)
+               : TDM_OK;
+}
+
 static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
 {
     struct tdm_request *r = &a->request;
@@ -96,6 +107,8 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--clip: \"%s\" is not known; it must be %s", optarg,
                         TDM_CLIP_NAMES);
+    case 'B':
+        return read_budget(optarg, r, err);
     case 'b':
         if (tdm_objective_parse(optarg, &a->objective))
             return TDM_OK;
@@ -183,10 +196,17 @@ static enum tdm_status check_objective(const struct arguments *a, struct tdm_err
         tdm_fail(err, TDM_USAGE, "plan: --context is missing");
         return tdm_hint(err, "for example --context 256K");
     }
-    if (a->objective == TDM_OBJECTIVE_TIME && a->step_seconds > 0) {
+    bool finds_budget = a->request.budget == TDM_BUDGET_AUTO;
+    if (a->objective == TDM_OBJECTIVE_TIME && a->step_seconds > 0 && !finds_budget) {
         tdm_fail(err, TDM_USAGE, "plan: --step-time is a limit beside another objective");
-        return tdm_hint(err, "add --objective context or --objective memory");
+        return tdm_hint(err, "add --objective context, --objective memory or --budget auto");
     }
+    if (finds_budget && a->step_seconds == 0) {
+        tdm_fail(err, TDM_USAGE, "plan: --budget auto needs --step-time");
+        return tdm_hint(err, "for example --step-time 60");
+    }
+    if (finds_budget && (a->objective != TDM_OBJECTIVE_TIME || a->sweeps))
+        return tdm_fail(err, TDM_USAGE, "plan: --budget auto goes with neither --objective nor --sweep");
     return TDM_OK;
 }
 
@@ -200,6 +220,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"sequences", required_argument, NULL, 'n'},
                                             {"optimizer", required_argument, NULL, 'O'},
                                             {"pass", required_argument, NULL, 'p'},
+                                            {"budget", required_argument, NULL, 'B'},
                                             {"clip", required_argument, NULL, 'C'},
                                             {"objective", required_argument, NULL, 'b'},
                                             {"step-time", required_argument, NULL, 't'},
@@ -382,6 +403,13 @@ static void say_memory(void *self, uint64_t size, bool good)
     tdm_ticker_say(self, "%s: %s", tdm_format_bytes(size, bytes), good ? "yes" : "too little");
 }
 
+static void say_budget(void *self, uint64_t size, bool good)
+{
+    char tokens[TDM_FORMAT_SIZE];
+    tdm_ticker_say(self, "budget of %s tokens: %s", tdm_format_tokens(size, tokens),
+                   good ? "yes" : "too slow");
+}
+
 static enum tdm_status find(const struct arguments *a, struct tdm_objective_found *found,
                             struct tdm_error *err)
 {
@@ -399,7 +427,10 @@ static enum tdm_status find(const struct arguments *a, struct tdm_objective_foun
         status = tdm_objective_memory(&a->request, &options, found, err);
         break;
     default:
-        status = find_fastest(&a->request, found, err);
+        options.tried = say_budget;
+        status = a->request.budget == TDM_BUDGET_AUTO
+                     ? tdm_objective_budget(&a->request, &options, found, err)
+                     : find_fastest(&a->request, found, err);
     }
     tdm_ticker_end(&ticker);
     return status;
@@ -417,6 +448,13 @@ static void print_answer(FILE *out, const struct arguments *a,
     else if (a->objective == TDM_OBJECTIVE_MEMORY)
         fprintf(out, "least memory       %s (--memory %" PRIu64 "M)", tdm_format_bytes(bytes, text),
                 bytes >> 20);
+    else if (a->request.budget == TDM_BUDGET_AUTO &&
+             found->schedule->selector.kind == TDM_SELECT_DENSE)
+        fprintf(out, "largest budget     dense");
+    else if (a->request.budget == TDM_BUDGET_AUTO)
+        fprintf(out, "largest budget     %s tokens (--budget %" PRIu64 ")",
+                tdm_format_tokens(found->schedule->selector.budget, text),
+                found->schedule->selector.budget);
     else
         return;
     if (a->step_seconds > 0)
@@ -448,6 +486,9 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     enum tdm_status status = find(a, &found, err);
     if (found.schedule != NULL)
         tdm_warn_machine(a->request.machine, found.schedule->machine);
+    if (status == TDM_OK && a->request.budget == TDM_BUDGET_TOKENS &&
+        found.schedule->selector.kind == TDM_SELECT_DENSE)
+        fprintf(stderr, "note: the budget covers the context: attention is dense\n");
     if (status == TDM_INFEASIBLE && found.schedule != NULL)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
@@ -498,10 +539,14 @@ const struct tdm_command tdm_cmd_plan = {
         "  --clip WHAT         scale gradients down to a norm of optimizer.clip_norm: layer (each\n"
         "                      layer's by itself, embedding and head too), global (all by the norm\n"
         "                      of all, so optimizer.when=end) or none (default)\n"
+        "  --budget WHAT       sparse attention: tokens that the queries of a page retrieve by page-level\n"
+        "                      top-k beside their own chunk (of 4K tokens, if --set says nothing else), a\n"
+        "                      multiple of a page; as many as the context or more are dense. auto: the\n"
+        "                      largest of which a step takes at most --step-time; dense (default): all\n"
         "  --objective WHAT    time (default): the fastest step; context: the longest context that fits,\n"
         "                      without --context; memory: the least device memory that is enough\n"
-        "  --step-time S       the longest context, or the least memory, of which a step takes at most\n"
-        "                      S seconds\n"
+        "  --step-time S       the longest context, the least memory, or with --budget auto the largest\n"
+        "                      budget, of which a step takes at most S seconds\n"
         "  --sweep AXIS=VALUES plan at many values, one row each, and with -o FILE.png or FILE.svg draw\n"
         "                      step time, MFU and peaks, and where each nest takes over; AXIS is\n"
         "                      context, memory or host-memory, VALUES are FROM..TO (contexts double,\n"
@@ -554,6 +599,10 @@ const struct tdm_command tdm_cmd_plan = {
         "  head_tile_vocabulary=N          entries of the vocabulary in a tile: fewer than all make\n"
         "                      the tile smaller and its logits twice (default: all)\n"
         "  page=N              tokens in a page of K and V (default 128)\n"
+        "  selector=KIND       what queries see in the layers to which the model gives no window: dense\n"
+        "                      (default), window, block, longformer, bigbird or dilated, with selector.NAME=N:\n"
+        "                      window (tokens), block (tokens), global (tokens from the document's start, in\n"
+        "                      whole pages), random (pages), dilation (pages), seed (default 0)\n"
         "  documents=N         pack sequences from documents of N tokens, which attention, RoPE's\n"
         "                      positions and targets do not cross (default: one document)\n"
         "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default: 8K tokens of them, at least 2)\n"

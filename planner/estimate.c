@@ -754,8 +754,9 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     estimate.bytes[TDM_HOST] += e->resident_bytes[TDM_HOST];
     for (int place = 0; place < TDM_PLACES; place++)
         estimate.bytes[place] += machine->runtime_bytes[place];
-    estimate.body_bytes += machine->runtime_bytes[TDM_DEVICE];
-    estimate.head_bytes += machine->runtime_bytes[TDM_DEVICE];
+    uint64_t beside = machine->runtime_bytes[TDM_DEVICE] + e->chunks * (e->lists + e->means);
+    estimate.body_bytes += beside;
+    estimate.head_bytes += beside;
     estimate.bytes[TDM_DEVICE] =
         larger(estimate.body_bytes,
                estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));

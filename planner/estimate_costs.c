@@ -49,7 +49,8 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     /* what works on the embedding belongs to layer 0 */
     uint32_t layer = op->layer < e->layers ? op->layer : 0;
     struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + op->chunk];
-    bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD ||
+                        op->kind == TDM_OP_SELECT;
     if (op->phase == TDM_BACKWARD) {
         uint64_t *most = layer == 0 ? &e->work_backward_first : &e->work_backward;
         if (profile->kept == TDM_SET_INPUT)
@@ -86,12 +87,14 @@ static void note_residents(struct profile *profile)
         const struct tdm_buffer *buffer = &profile->program->buffers[i];
         if (!buffer->resident && i != profile->program->scratch)
             continue;
-        bool by_chunk = buffer->axis == TDM_AXIS_CHUNK;
-        uint64_t *resident = &e->resident_bytes[buffer->place];
-        *resident = tdm_size_add(*resident, by_chunk ? tdm_size_mul(buffer->slot_bytes, e->chunks)
-                                                     : buffer->bytes);
+        uint64_t *resident = &e->resident_bytes[buffer->place], bytes = buffer->bytes;
         if (buffer->category == TDM_WORKSPACE)
-            profile->resident_work += buffer->bytes;
+            profile->resident_work += bytes;
+        if (buffer->axis == TDM_AXIS_CHUNK)
+            bytes = tdm_size_mul(buffer->slot_bytes, e->chunks);
+        else if (i == profile->program->scratch) /* some of it is by the sequence's length */
+            bytes = tdm_content_bytes(e->base, TDM_SCRATCH, 0, e->longest_tokens);
+        *resident = tdm_size_add(*resident, bytes);
     }
 }
 
@@ -278,6 +281,10 @@ static void note_sizes(struct tdm_estimator *e)
     e->gate_up = tdm_content_bytes(base, TDM_GATE_UP, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
+    for (uint32_t layer = 0; layer < e->layers; layer++)
+        if (tdm_schedule_page_rule(base, layer).selector.kind == TDM_SELECT_TOP_K)
+            e->lists = tdm_size_add(e->lists, tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens));
+    e->means = e->lists > 0 ? tdm_content_bytes(base, TDM_PAGE_MEANS, 0, tokens) : 0;
 }
 
 /* What follows from the homes. */
@@ -398,11 +405,27 @@ static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class
 
 /* ---- chunks ---- */
 
-/* Attention of one chunk alone on its lane; the ops are built as lowering builds them. */
+static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
+{
+    tdm_op_cost(chunks, op);
+    return tdm_op_seconds(chunks->schedule->machine, op, false);
+}
+
+/* Making the lists of a chunk. */
+static double select_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number)
+{
+    struct tdm_page_rule rule = tdm_schedule_page_rule(chunks->schedule, layer);
+    struct tdm_op op = {.kind = TDM_OP_SELECT,
+                        .layer = layer,
+                        .chunk = number,
+                        .tokens = chunks->chunks[number].tokens};
+    return tdm_selector_lists(rule.selector.kind) ? op_seconds(chunks, &op) : 0;
+}
+
+/* Attention of one chunk alone on its lane; the ops are built as lowering builds them, but for lists. */
 static double attention_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number,
                                 bool gradient)
 {
-    const struct tdm_schedule *schedule = chunks->schedule;
     uint32_t next = number + 1;
     uint32_t first = tdm_attend_first(chunks, layer, number),
              shared = tdm_attend_shared(chunks, layer, number);
@@ -427,8 +450,7 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t layer
         op.access[i].bytes =
             tdm_chunks_bytes(chunks, operands[i].content, operands[i].first, operands[i].end);
     }
-    tdm_op_cost(chunks, &op);
-    return tdm_op_seconds(schedule->machine, &op, false);
+    return op_seconds(chunks, &op);
 }
 
 /* The class of a length, made if it is new. */
@@ -487,6 +509,11 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
         for (uint32_t i = 0; i < e->chunks; i++) {
             before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
             e->attention_grad_seconds[kind] += attention_seconds(chunks, layer, i, true);
+            /* once a step, in whichever phase: what the first attention reads is kept */
+            if (e->base->pass == TDM_TRAIN)
+                e->attention_grad_seconds[kind] += select_seconds(chunks, layer, i);
+            else
+                before[i + 1] += select_seconds(chunks, layer, i);
             e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
         }
     }

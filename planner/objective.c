@@ -326,3 +326,67 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         drop(found);
     return status;
 }
+
+/* ---- the largest budget ---- */
+
+struct budgets {
+    struct tdm_request request; /* its budget varies */
+    const struct tdm_objective_options *options;
+    struct tdm_objective_found *found; /* with the largest budget that was good */
+    uint64_t page;
+    double seconds; /* of the last one that was not; 0: it does not fit */
+};
+
+/* A search with a budget of so many pages; 0: dense. */
+static enum tdm_status try_budget(struct budgets *b, uint64_t pages, bool *good,
+                                  struct tdm_error *err)
+{
+    struct tdm_objective_found next;
+    b->request.budget = pages == 0 ? TDM_BUDGET_DENSE : TDM_BUDGET_TOKENS;
+    b->request.budget_tokens = pages * b->page;
+    enum tdm_status status = try_search(&b->request, b->options, &next, good, err);
+    if (status != TDM_OK)
+        return status;
+    tell(b->options, pages == 0 ? b->request.context : b->request.budget_tokens, *good);
+    b->seconds = next.search.simulation.step_seconds;
+    if (*good || b->seconds == 0)
+        keep(b->found, &next);
+    drop(&next);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_objective_budget(const struct tdm_request *request,
+                                     const struct tdm_objective_options *options,
+                                     struct tdm_objective_found *found, struct tdm_error *err)
+{
+    struct budgets b = {.request = *request, .options = options, .found = found};
+    bool good;
+    *found = (struct tdm_objective_found){0};
+    b.request.budget = TDM_BUDGET_DENSE;
+    enum tdm_status status = tdm_request_make(&b.request, &found->schedule, &found->pins, err);
+    if (status != TDM_OK)
+        return status;
+    b.page = found->schedule->page_tokens;
+    status = try_budget(&b, 0, &good, err);
+    if (status != TDM_OK || good)
+        return status;
+    uint64_t low = 1, high = tdm_size_ceil_div(request->context, b.page);
+    if (high > 1)
+        status = try_budget(&b, low, &good, err);
+    if (status == TDM_OK && !good && b.seconds > 0) {
+        drop(found);
+        return too_slow(b.seconds, options->most_seconds,
+                        high > 1 ? "a budget of one page" : "a step", err);
+    }
+    if (status == TDM_OK && !good)
+        return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
+    while (status == TDM_OK && high - low > 1 + low / 64) {
+        uint64_t middle = (uint64_t)sqrt((double)low * (double)high);
+        middle = middle <= low ? low + 1 : middle;
+        status = try_budget(&b, middle, &good, err);
+        *(good ? &low : &high) = middle;
+    }
+    if (status != TDM_OK)
+        drop(found);
+    return status;
+}

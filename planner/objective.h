@@ -54,4 +54,12 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
                                      const struct tdm_objective_options *options,
                                      struct tdm_objective_found *found, struct tdm_error *err);
 
+/* The largest budget of sparse attention, to within a page or one part in 64, with which the fastest step
+ * that fits takes no longer than asked; dense if that does. TDM_INFEASIBLE: nothing fits with a budget of one page,
+ * and found->schedule is that request; or it takes longer, as the message says, and found->schedule
+ * is NULL. */
+enum tdm_status tdm_objective_budget(const struct tdm_request *request,
+                                     const struct tdm_objective_options *options,
+                                     struct tdm_objective_found *found, struct tdm_error *err);
+
 #endif

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
+#include "schedule/selector_fields.h"
 
 static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_error *err)
@@ -41,6 +42,33 @@ static enum tdm_status apply_keys(const struct tdm_request *request, struct tdm_
     return status;
 }
 
+/* The chunk is a part of what top-k attention computes, so it is not searched. */
+static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_schedule *schedule,
+                                  struct tdm_pins *pins, struct tdm_error *err)
+{
+    if (request->budget != TDM_BUDGET_NONE && schedule->selector.kind != TDM_SELECT_DENSE)
+        return tdm_fail(err, TDM_USAGE, "--budget and --set selector=%s are both about what is seen",
+                        tdm_selector_name(schedule->selector.kind));
+    if (schedule->selector.kind == TDM_SELECT_TOP_K) {
+        tdm_fail(err, TDM_USAGE, "--set selector: top-k needs a budget");
+        return tdm_hint(err, "use --budget N alone");
+    }
+    if (request->budget != TDM_BUDGET_TOKENS || request->budget_tokens >= request->context)
+        return TDM_OK;
+    if (request->budget_tokens % schedule->page_tokens != 0) {
+        uint64_t page = schedule->page_tokens;
+        tdm_fail(err, TDM_USAGE, "--budget: %llu tokens are no multiple of a page of %llu",
+                 (unsigned long long)request->budget_tokens, (unsigned long long)page);
+        return tdm_hint(err, "use --budget %llu",
+                        (unsigned long long)((request->budget_tokens / page + 1) * page));
+    }
+    schedule->selector =
+        (struct tdm_selector){.kind = TDM_SELECT_TOP_K, .budget = request->budget_tokens};
+    if (pins->chunk_tokens == 0)
+        pins->chunk_tokens = TDM_BUDGET_CHUNK;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **out,
                                  struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -67,6 +95,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
                                             request->context, err);
     if (status == TDM_OK)
         status = apply_keys(request, schedule, pins, err);
+    if (status == TDM_OK)
+        status = set_budget(request, schedule, pins, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */
     if (status != TDM_OK) {

@@ -11,6 +11,12 @@
 #define TDM_MOST_HOST_BYTES (UINT64_C(1) << 60)
 #define TDM_MOST_PAIRS 64u
 
+/* Sparse attention: of how many tokens. */
+enum tdm_budget { TDM_BUDGET_NONE, TDM_BUDGET_DENSE, TDM_BUDGET_TOKENS, TDM_BUDGET_AUTO };
+
+/* Tokens of a chunk that a query page sees beside its budget, where --set says nothing else. */
+#define TDM_BUDGET_CHUNK 4096u
+
 struct tdm_request {
     const char *model, *machine;
     const struct tdm_preset *preset;   /* NULL: none */
@@ -22,6 +28,8 @@ struct tdm_request {
     enum tdm_optimizer optimizer;
     enum tdm_purpose pass;
     enum tdm_clip clip;
+    enum tdm_budget budget;
+    uint64_t budget_tokens;   /* of TDM_BUDGET_TOKENS; as many as the context has or more: dense */
     unsigned without;         /* heuristics that are switched off, as in tdm_pins */
     const char *program_path; /* of --write-lp; NULL: none */
 };

@@ -8,6 +8,7 @@
 #include "planner/prediction.h"
 #include "planner/print.h"
 #include "schedule/learning_rate.h"
+#include "schedule/selector_fields.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -74,6 +75,22 @@ static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
             tdm_format_tokens(size < context ? size : context, text));
     if (size < context && context % size != 0)
         fprintf(out, ", the last of %s", tdm_format_tokens(context % size, last));
+    fputc('\n', out);
+}
+
+/* What queries see, if it is not all. */
+static void print_selector(FILE *out, const struct tdm_schedule *schedule)
+{
+    const struct tdm_selector *selector = &schedule->selector;
+    const struct tdm_selector_field *field;
+    char text[TDM_FORMAT_SIZE];
+    if (selector->kind == TDM_SELECT_DENSE)
+        return;
+    fprintf(out, ROW "%s", "selector", tdm_selector_name(selector->kind));
+    for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++)
+        if (tdm_selector_has(selector->kind, field))
+            fprintf(out, ", %s %s", field->name,
+                    tdm_format_tokens(tdm_selector_get(selector, field), text));
     fputc('\n', out);
 }
 
@@ -218,6 +235,7 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     fprintf(out, ROW "%s\n", "order", tdm_order_name(schedule->order));
     print_groups(out, schedule);
     print_chunks(out, schedule);
+    print_selector(out, schedule);
     print_stores(out, schedule);
     print_homes(out, schedule);
     fprintf(out, ROW "%s tokens", "LM-head tile",

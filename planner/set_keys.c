@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
+#include "schedule/selector_fields.h"
 
 #include <errno.h>
 #include <math.h>
@@ -130,6 +131,19 @@ static enum tdm_status read_page(struct reading *r, size_t field)
     if (status == TDM_OK)
         r->schedule->page_tokens = tokens;
     return status;
+}
+
+static enum tdm_status read_selector(struct reading *r, size_t field)
+{
+    (void)field;
+    return tdm_selector_parse(r->value, &r->schedule->selector.kind) ? TDM_OK
+                                                                     : bad(r, TDM_SELECTOR_NAMES);
+}
+
+static enum tdm_status read_selector_tokens(struct reading *r, size_t field)
+{
+    return tdm_parse_tokens(r->value, r->what, (uint64_t *)(void *)((char *)r->schedule + field),
+                            r->err);
 }
 
 static enum tdm_status read_prefetch(struct reading *r, size_t field)
@@ -334,6 +348,13 @@ static const struct key keys[] = {
     {"groups", read_groups, 0},
     {"chunk", read_chunk, 0},
     {"page", read_page, 0},
+    {"selector", read_selector, 0},
+    {"selector.window", read_selector_tokens, FIELD(selector.window)},
+    {"selector.block", read_selector_tokens, FIELD(selector.block)},
+    {"selector.global", read_selector_tokens, FIELD(selector.global)},
+    {"selector.random", read_steps, FIELD(selector.random)},
+    {"selector.dilation", read_steps, FIELD(selector.dilation)},
+    {"selector.seed", read_steps, FIELD(selector.seed)},
     {"head_tile", read_head_tile, 0},
     {"head_tile_vocabulary", read_head_tile_vocabulary, 0},
     {"documents", read_documents, 0},

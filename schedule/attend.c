@@ -4,27 +4,42 @@
 
 #include "base/size.h"
 
-/* Tokens that a token of a layer can see at most. */
-static uint64_t window_of(const struct tdm_schedule *schedule, uint32_t layer)
-{
-    uint64_t window = schedule->model->layer_kinds[layer].window;
-    return window > 0 ? window : TDM_SIZE_MAX;
-}
-
-uint64_t tdm_attend_first_token(const struct tdm_schedule *schedule, uint32_t layer,
-                                uint32_t sequence, uint64_t token)
+static uint64_t start_of(const struct tdm_schedule *schedule, uint32_t sequence, uint64_t token)
 {
     const struct tdm_sequence *s = &schedule->sequences[sequence];
-    uint64_t start = tdm_document_start(s, tdm_document_of(s, token));
-    uint64_t window = window_of(schedule, layer);
-    return token - start < window ? start : token - window + 1;
+    return tdm_document_start(s, tdm_document_of(s, token));
+}
+
+uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t layer,
+                               uint32_t sequence, uint64_t token)
+{
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, layer);
+    return tdm_near_token(&rule, start_of(schedule, sequence, token), token);
+}
+
+struct tdm_query_page tdm_attend_query_page(const struct tdm_program *program, uint32_t layer,
+                                            uint32_t chunk, uint64_t number)
+{
+    const struct tdm_chunk *c = &program->chunks[chunk];
+    const struct tdm_sequence *s = &program->schedule->sequences[c->sequence];
+    struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
+    uint64_t first = c->first_token + number * rule.page_tokens, end = first + rule.page_tokens;
+    if (end > c->first_token + c->tokens)
+        end = c->first_token + c->tokens;
+    uint32_t document = tdm_document_of(s, first);
+    return (struct tdm_query_page){.page = tdm_page_of(&rule, first),
+                                   .first = first,
+                                   .last = end - 1,
+                                   .start = tdm_document_start(s, document),
+                                   .opens = tdm_document_end(s, document) < end};
 }
 
 uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t number)
 {
     const struct tdm_chunk *chunk = &program->chunks[number];
-    uint64_t token =
-        tdm_attend_first_token(program->schedule, layer, chunk->sequence, chunk->first_token);
+    struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
+    uint64_t start = start_of(program->schedule, chunk->sequence, chunk->first_token);
+    uint64_t token = tdm_far_token(&rule, start, chunk->first_token);
     return chunk->first_chunk + (uint32_t)(token / program->schedule->chunk_tokens);
 }
 
@@ -42,44 +57,148 @@ void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t
         before[i + 1] = before[i] + (tdm_attend_shared(program, layer, i) <= i);
 }
 
-/* Pairs of the queries at positions [first, first + tokens) of a document. */
-static uint64_t document_pairs(uint64_t first, uint64_t tokens, uint64_t window)
+/* ---- pairs ---- */
+
+/* 1 + 2 + ... + n. */
+static uint64_t rising(uint64_t n)
+{
+    return tdm_size_mul(n, tdm_size_add(n, 1)) / 2;
+}
+
+/* Pairs of the queries at positions [first, first + tokens) of a document, of which each sees the last
+ * `window` tokens. */
+static uint64_t window_pairs(uint64_t first, uint64_t tokens, uint64_t window)
 {
     uint64_t growing = first >= window ? 0 : window - first; /* queries that see all before them */
     if (growing > tokens)
         growing = tokens;
-    uint64_t pairs = tdm_size_add(tdm_size_mul(growing, first),
-                                  tdm_size_mul(growing, tdm_size_add(growing, 1)) / 2);
+    uint64_t pairs = tdm_size_add(tdm_size_mul(growing, first), rising(growing));
     return tdm_size_add(pairs, tdm_size_mul(tokens - growing, window));
 }
 
-uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t number)
+/* Pairs of the first `tokens` tokens of something that is cut into blocks, of which each token sees its own. */
+static uint64_t block_pairs(uint64_t tokens, uint64_t block)
 {
-    const struct tdm_chunk *chunk = &program->chunks[number];
-    const struct tdm_sequence *sequence = &program->schedule->sequences[chunk->sequence];
-    uint64_t window = window_of(program->schedule, layer);
-    uint64_t token = chunk->first_token, end = token + chunk->tokens, pairs = 0;
-    for (uint32_t document = tdm_document_of(sequence, token); token < end; document++) {
-        uint64_t stop = tdm_document_end(sequence, document);
+    return tdm_size_add(tdm_size_mul(tokens / block, rising(block)), rising(tokens % block));
+}
+
+/* Near pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. */
+static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                           uint64_t end)
+{
+    const struct tdm_selector *s = &rule->selector;
+    uint64_t chunk = token - token % rule->chunk_tokens, pairs = 0;
+    switch (s->kind) {
+    case TDM_SELECT_WINDOW:
+    case TDM_SELECT_LONGFORMER:
+    case TDM_SELECT_BIGBIRD:
+        return window_pairs(token - start, end - token, s->window);
+    case TDM_SELECT_BLOCK:
+        return block_pairs(end - start, s->block) - block_pairs(token - start, s->block);
+    case TDM_SELECT_DILATED: /* its own page, or what the document has of it */
+        while (token < end) {
+            uint64_t page = tdm_page_token(rule, tdm_page_of(rule, token));
+            uint64_t stop = page + rule->page_tokens < end ? page + rule->page_tokens : end;
+            uint64_t from = page > start ? page : start;
+            pairs += rising(stop - from) - rising(token - from);
+            token = stop;
+        }
+        return pairs;
+    case TDM_SELECT_TOP_K:
+        start = chunk > start ? chunk : start;
+        break;
+    default:
+        break;
+    }
+    return window_pairs(token - start, end - token, TDM_SIZE_MAX);
+}
+
+/* Tokens before its near ones that a token of a query page sees, of the `far` that there are. */
+static uint64_t far_seen(const struct tdm_page_rule *rule, uint64_t far)
+{
+    const struct tdm_selector *s = &rule->selector;
+    uint64_t most = s->budget;
+    if (s->kind == TDM_SELECT_DILATED) {
+        uint64_t reach = far / tdm_size_mul(s->dilation, rule->page_tokens);
+        uint64_t pages = s->window / rule->page_tokens;
+        most = (reach < pages ? reach : pages) * rule->page_tokens;
+    } else if (s->kind != TDM_SELECT_TOP_K) {
+        uint64_t pages = tdm_size_ceil_div(s->global, rule->page_tokens) + s->random;
+        most = tdm_size_mul(pages, rule->page_tokens);
+    }
+    return far < most ? far : most;
+}
+
+/* Pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. Exact but where
+ * lists have pages of which some tokens are near, or of another document. */
+static uint64_t part_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                           uint64_t end)
+{
+    uint64_t pairs = near_pairs(rule, start, token, end);
+    while (tdm_selector_lists(rule->selector.kind) && token < end) {
+        uint64_t stop = tdm_page_token(rule, tdm_page_of(rule, token)) + rule->page_tokens;
         stop = stop < end ? stop : end;
-        uint64_t position = token - tdm_document_start(sequence, document);
-        pairs = tdm_size_add(pairs, document_pairs(position, stop - token, window));
+        uint64_t far = tdm_near_token(rule, start, token) - start;
+        pairs = tdm_size_add(pairs, tdm_size_mul(stop - token, far_seen(rule, far)));
         token = stop;
     }
     return pairs;
 }
 
+/* Calls for the parts of tokens [token, end) of a chunk that belong to one document each. */
+static uint64_t sum_parts(const struct tdm_schedule *schedule, uint32_t layer, uint32_t sequence,
+                          uint64_t token, uint64_t end,
+                          uint64_t (*part)(const struct tdm_page_rule *, uint64_t, uint64_t,
+                                           uint64_t))
+{
+    const struct tdm_sequence *s = &schedule->sequences[sequence];
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, layer);
+    uint64_t sum = 0;
+    for (uint32_t document = tdm_document_of(s, token); token < end; document++) {
+        uint64_t stop = tdm_document_end(s, document);
+        stop = stop < end ? stop : end;
+        sum = tdm_size_add(sum, part(&rule, tdm_document_start(s, document), token, stop));
+        token = stop;
+    }
+    return sum;
+}
+
+uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    const struct tdm_chunk *c = &program->chunks[chunk];
+    return sum_parts(program->schedule, layer, c->sequence, c->first_token,
+                     c->first_token + c->tokens, part_pairs);
+}
+
+/* Pairs of a token and a page whose mean it scores: of the pages before the chunk. */
+static uint64_t part_scores(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                            uint64_t end)
+{
+    uint64_t chunk = token - token % rule->chunk_tokens;
+    if (rule->selector.kind != TDM_SELECT_TOP_K || start >= chunk)
+        return 0;
+    uint64_t pages = tdm_page_of(rule, chunk) - tdm_page_of(rule, start);
+    return pages <= rule->selector.budget / rule->page_tokens ? 0
+                                                              : tdm_size_mul(end - token, pages);
+}
+
+uint64_t tdm_attend_scores(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    const struct tdm_chunk *c = &program->chunks[chunk];
+    return sum_parts(program->schedule, layer, c->sequence, c->first_token,
+                     c->first_token + c->tokens, part_scores);
+}
+
 /* Pairs of all sequences in a layer. */
-static double layer_pairs(const struct tdm_schedule *schedule, uint64_t window)
+static double layer_pairs(const struct tdm_schedule *schedule, uint32_t layer)
 {
     double pairs = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
-        const struct tdm_sequence *sequence = &schedule->sequences[s];
-        for (uint32_t d = 0; d < sequence->document_count; d++) {
-            uint64_t tokens = tdm_document_end(sequence, d) - tdm_document_start(sequence, d);
-            uint64_t growing = tokens < window ? tokens : window;
-            pairs += (double)growing * ((double)growing + 1) / 2 +
-                     (double)(tokens - growing) * (double)window;
+        uint64_t tokens = schedule->sequences[s].tokens;
+        for (uint64_t token = 0; token < tokens; token += schedule->chunk_tokens) {
+            uint64_t left = tokens - token;
+            uint64_t here = left < schedule->chunk_tokens ? left : schedule->chunk_tokens;
+            pairs += (double)sum_parts(schedule, layer, s, token, token + here, part_pairs);
         }
     }
     return pairs;
@@ -87,11 +206,11 @@ static double layer_pairs(const struct tdm_schedule *schedule, uint64_t window)
 
 double tdm_attend_step_pairs(const struct tdm_schedule *schedule)
 {
+    const struct tdm_layer_kind *kinds = schedule->model->layer_kinds;
     double pairs = 0, last = 0;
     for (uint32_t layer = 0; layer < schedule->model->layers; layer++) {
-        uint64_t window = window_of(schedule, layer);
-        if (layer == 0 || window != window_of(schedule, layer - 1))
-            last = layer_pairs(schedule, window);
+        if (layer == 0 || kinds[layer].window != kinds[layer - 1].window)
+            last = layer_pairs(schedule, layer);
         pairs += last;
     }
     return pairs;

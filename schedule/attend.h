@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who attends to whom: the tokens that a token of a layer sees, and the chunks that follow from it.
+ * Who attends to whom: the tokens that a token of a layer sees (selector.h has the rules), and the chunks that
+ * follow from it.
  *
- * A token sees itself and the earlier tokens of its document, in a layer with a window no more than the
- * window has. What is seen first never falls with rising token, so a chunk reads a range of chunks that ends with itself, and of later chunks a
- * range that begins with it reads it.
+ * What is seen first never falls with rising token, so a chunk reads a range of chunks that ends with itself, and of
+ * later chunks a range that begins with it reads it. Of the pages in that range it may see a few alone.
  */
 #ifndef TDM_SCHEDULE_ATTEND_H
 #define TDM_SCHEDULE_ATTEND_H
 
 #include "schedule/program.h"
 
-/* First token of its sequence that a token sees; the last is itself. */
-uint64_t tdm_attend_first_token(const struct tdm_schedule *schedule, uint32_t layer,
-                                uint32_t sequence, uint64_t token);
+/* First near token of a token of a sequence; the last is itself. */
+uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t layer,
+                               uint32_t sequence, uint64_t token);
+
+/* Query page `number` of a chunk. */
+struct tdm_query_page tdm_attend_query_page(const struct tdm_program *program, uint32_t layer,
+                                            uint32_t chunk, uint64_t number);
 
 /* First chunk that a chunk reads K and V of; the last is itself. */
 uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
@@ -26,8 +30,11 @@ uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, ui
  * themselves. */
 void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t *before);
 
-/* (query, key) pairs of the queries of a chunk. */
+/* (query, key) pairs of the queries of a chunk: exact without lists, with them as many as lists have room for. */
 uint64_t tdm_attend_pairs(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
+
+/* (query, page) pairs of the vote of a chunk's selection. */
+uint64_t tdm_attend_scores(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
 /* (query, key) pairs of all sequences and layers of a step. */
 double tdm_attend_step_pairs(const struct tdm_schedule *schedule);

@@ -38,6 +38,7 @@ static enum tdm_category category_of(enum tdm_content content)
     case TDM_TIED_GRADIENT:
         return TDM_GRADIENTS;
     case TDM_KVPAGES:
+    case TDM_PAGE_MEANS:
         return TDM_KV;
     case TDM_DKVPAGES:
         return TDM_KV_GRADIENTS;
@@ -415,6 +416,31 @@ static bool declare_kv(struct builder *b)
     return true;
 }
 
+/* Where pages win by a vote: their means, and the lists that the forward keeps for the backward. */
+static void declare_lists(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    bool row = b->schedule->order == TDM_LAYER_MAJOR;
+    uint32_t chunks = b->program->chunk_count, shared = TDM_NONE;
+    if (row)
+        shared = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS, 0,
+                         b->chunk_capacity, chunks, "page_means");
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        struct tdm_page_rule rule = tdm_schedule_page_rule(b->schedule, layer);
+        if (rule.selector.kind != TDM_SELECT_TOP_K)
+            continue;
+        layout->means[layer] = row ? shared
+                                   : declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS,
+                                             0, b->chunk_capacity, chunks, "page_means.layer%u",
+                                             layer);
+        /* in chunk-major order the first forward of the last layer makes its K and V alone */
+        if (b->schedule->pass == TDM_TRAIN && (row || layer + 1 < b->model->layers))
+            layout->lists[layer] =
+                declare(b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_PAGE_LISTS, 0,
+                        b->chunk_capacity, chunks, "page_lists.layer%u", layer);
+    }
+}
+
 static const struct {
     enum tdm_content content;
     enum tdm_set set;
@@ -558,6 +584,7 @@ static void declare_workspaces(struct builder *b)
         {TDM_DNORMED, "d_normed"},
         {TDM_FINAL_NORMED, "final_normed"},
         {TDM_TOKEN_ORDER, "token_order"},
+        {TDM_PAGE_LISTS, "page_lists"},
     };
     struct tdm_layout *layout = b->layout;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
@@ -625,6 +652,8 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
         &layout->host_kv,
         &layout->host_dkv,
         &layout->dkv,
+        &layout->means,
+        &layout->lists,
         &layout->kept[TDM_STORE_ATTENTION],
         &layout->kept[TDM_STORE_Q],
         &layout->kept[TDM_STORE_GATE_UP],
@@ -677,6 +706,8 @@ void tdm_layout_free(struct tdm_layout *layout)
         free(layout->far_slot[layer]);
     free(layout->far_slot);
     free(layout->dkv);
+    free(layout->means);
+    free(layout->lists);
     for (int store = 0; store < TDM_STORES; store++) {
         free(layout->kept[store]);
         free(layout->held[store]);
@@ -699,7 +730,7 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         if (program->chunks[chunk].tokens > b.chunk_capacity)
             b.chunk_capacity = program->chunks[chunk].tokens;
     b.capacity = 2 * MAX_WORKSPACES + 2 * TDM_MAX_RING + 8 * TDM_UNIT_CONTENTS +
-                 12 * model->layers + 2 * schedule->group_count;
+                 14 * model->layers + 2 * schedule->group_count;
     program->layout = b.layout = layout_new(program);
     program->buffers = calloc(b.capacity, sizeof(*program->buffers));
     if (program->layout == NULL || program->buffers == NULL)
@@ -712,6 +743,7 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         declare_gradients(&b);
     if (!declare_kv(&b))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
+    declare_lists(&b);
     if (schedule->pass == TDM_TRAIN)
         declare_stores(&b);
     declare_workspaces(&b);

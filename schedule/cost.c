@@ -45,6 +45,10 @@ static void attention_cost(const struct tdm_program *program, uint64_t products,
     /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that grows with
      * keys nor a share that grows with tokens may outgrow them */
     op->keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
+    /* by lists, as many as a range would have that has as many pairs */
+    if (tdm_selector_lists(tdm_schedule_page_rule(program->schedule, op->layer).selector.kind) &&
+        op->keys > pairs / op->tokens + op->tokens / 2 + 1)
+        op->keys = pairs / op->tokens + op->tokens / 2 + 1;
     op->head_dim = model->head_dim;
 }
 
@@ -78,6 +82,11 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
         attention_cost(program, 5, op);
         break;
+    case TDM_OP_SELECT: /* Q K^T of the means, twice: for the sums of rows, then the votes */
+        op->flops = tdm_size_mul(2 * 2 * (uint64_t)model->query_heads * model->head_dim,
+                                 tdm_attend_scores(program, op->layer, op->chunk));
+        op->head_dim = model->head_dim;
+        break;
     default:
         break;
     }
@@ -110,6 +119,8 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         [TDM_OP_ROPE_GRAD] = TDM_RATE_ROPE_GRAD,
         [TDM_OP_KV_WRITE] = TDM_RATE_KV_WRITE,
         [TDM_OP_KV_GRAD_READ] = TDM_RATE_KV_GRAD_READ,
+        [TDM_OP_PAGE_MEANS] = TDM_RATE_ELEMENTWISE,
+        [TDM_OP_SELECT] = TDM_RATE_ATTENTION_FORWARD,
         [TDM_OP_ATTENTION] = TDM_RATE_ATTENTION_FORWARD,
         [TDM_OP_ATTENTION_GRAD] = TDM_RATE_ATTENTION_BACKWARD,
         [TDM_OP_SWIGLU] = TDM_RATE_SWIGLU,

@@ -118,16 +118,28 @@ static uint64_t pages_touched(const struct tdm_page_rule *rule, uint64_t tokens)
                         tdm_size_ceil_div(left, rule->page_tokens) + 2);
 }
 
-uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
+/* Number of the last page of the longest sequence. */
+static uint64_t last_page(const struct tdm_schedule *schedule, const struct tdm_page_rule *rule)
 {
-    struct tdm_page_rule rule = {.selector = schedule->selector,
-                                 .chunk_tokens = schedule->chunk_tokens,
-                                 .page_tokens = schedule->page_tokens};
-    const struct tdm_selector *s = &rule.selector;
-    uint64_t longest = 1, most;
+    uint64_t longest = 1;
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         if (schedule->sequences[i].tokens > longest)
             longest = schedule->sequences[i].tokens;
+    return tdm_page_of(rule, longest - 1);
+}
+
+static struct tdm_page_rule rule_of(const struct tdm_schedule *schedule)
+{
+    return (struct tdm_page_rule){.selector = schedule->selector,
+                                  .chunk_tokens = schedule->chunk_tokens,
+                                  .page_tokens = schedule->page_tokens};
+}
+
+uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
+{
+    struct tdm_page_rule rule = rule_of(schedule);
+    const struct tdm_selector *s = &rule.selector;
+    uint64_t most, all = last_page(schedule, &rule) + 1;
     if (s->kind == TDM_SELECT_TOP_K)
         most = s->budget / rule.page_tokens + tdm_pages_of_chunk(&rule);
     else if (s->kind == TDM_SELECT_DILATED)
@@ -135,8 +147,13 @@ uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
     else /* near pages of a page's tokens, those of the first tokens, random ones */
         most = tdm_size_add(pages_touched(&rule, tdm_size_add(s->window, rule.page_tokens)),
                             tdm_size_add(pages_touched(&rule, s->global), s->random));
-    uint64_t all = tdm_page_of(&rule, longest - 1) + 1;
     return (uint32_t)(most < all ? most : all);
+}
+
+uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule)
+{
+    struct tdm_page_rule rule = rule_of(schedule);
+    return rule.selector.kind == TDM_SELECT_TOP_K ? last_page(schedule, &rule) : 0;
 }
 
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries)

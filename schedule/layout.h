@@ -22,9 +22,12 @@ uint64_t tdm_page_elements(const struct tdm_schedule *schedule);
 uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 
 /* Page lists: uint32 [query pages, lists, 1 + capacity]: how many pages, then the pages (selector.h), their
- * numbers rising. A list for each KV head, or one for all. Alike in all layers that have lists. */
+ * numbers rising, and TDM_PAGE_NONE behind them. A list for each KV head, or one for all. Alike in all layers that have lists. */
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule);
 uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule);
+
+/* Pages that stand for election at most; 0 if the selector does not vote. */
+uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule);
 
 /* Bytes of the logits of so many tokens and entries of the vocabulary, and into how many tiles the
  * LM head cuts the vocabulary. */

@@ -17,6 +17,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_stream.c \
 	schedule/lower_emit.c \
 	schedule/lower_layer.c \
+	schedule/lower_lists.c \
 	schedule/lower_parts.h \
 	schedule/lower_where.c \
 	schedule/lowering.h \
@@ -41,6 +42,9 @@ libtidemark_a_SOURCES += \
 	schedule/schedule_json.c \
 	schedule/scratch.c \
 	schedule/scratch.h \
+	schedule/selector.c \
+	schedule/selector.h \
+	schedule/selector_fields.h \
 	schedule/sequence.c \
 	schedule/sequence.h \
 	schedule/validate.c \

@@ -34,6 +34,7 @@ static void alloc_kept(struct tdm_lowering *l, uint32_t group, uint32_t layer)
     if (l->schedule->groups[group].kv == TDM_KV_KEEP)
         tdm_low_alloc(l, l->layout->own_kv[layer]);
     tdm_low_alloc(l, l->layout->host_kv[layer]);
+    tdm_low_alloc(l, l->layout->lists[layer]);
     for (int store = 0; store < TDM_STORES; store++)
         tdm_low_alloc(l, l->layout->kept[store][layer]);
     if (tdm_low_top_of_group(l, layer) && group + 1 < l->schedule->group_count)
@@ -54,6 +55,7 @@ static void release_stores(struct tdm_lowering *l, uint32_t group, uint32_t laye
 {
     tdm_low_release(l, l->layout->own_kv[layer]);
     tdm_low_release(l, l->layout->host_kv[layer]);
+    tdm_low_release(l, l->layout->lists[layer]);
     for (int store = 0; store < TDM_STORES; store++) {
         tdm_low_release(l, l->layout->kept[store][layer]);
         tdm_low_release(l, l->layout->held[store][layer]);
@@ -117,6 +119,7 @@ static void layer_begin(struct tdm_lowering *l, const struct tdm_body *body)
         use_embedding(l, body, true);
     tdm_low_alloc(l, sweep_row(l, layer, body->pass));
     if (body->pass == TDM_PASS_FIRST) {
+        tdm_low_alloc_means(l, layer);
         alloc_kept(l, body->group, layer);
     } else if (body->pass == TDM_PASS_RERUN) {
         tdm_low_alloc(l, l->layout->held_input[layer + 1]);
@@ -130,6 +133,8 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
     if (layer == 0)
         use_embedding(l, body, false);
     tdm_low_release(l, sweep_row(l, layer, body->pass));
+    if (body->pass == TDM_PASS_FIRST)
+        tdm_low_release_means(l, layer, false);
     if (body->pass != TDM_PASS_BACKWARD)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
@@ -178,6 +183,7 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_alloc(l, passing_row(l, first, end));
     for (uint32_t layer = first; layer < end; layer++) {
         if (forward) {
+            tdm_low_alloc_means(l, layer);
             alloc_kept(l, body->group, layer);
         } else {
             if (!tdm_gradient_passes(l->program, layer))
@@ -198,6 +204,8 @@ static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
 
     if (first == 0)
         use_embedding(l, body, false);
+    for (uint32_t layer = first; layer < end; layer++)
+        tdm_low_release_means(l, layer, body->pass != TDM_PASS_FIRST);
     if (body->pass == TDM_PASS_FIRST) {
         if (group_needs_x(l, body->group))
             tdm_low_release_work(l, TDM_X);

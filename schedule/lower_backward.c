@@ -79,7 +79,7 @@ static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
 }
 
 static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
-                           struct tdm_ref attention_out)
+                           struct tdm_ref attention_out, struct tdm_ref lists)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
@@ -98,6 +98,7 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
     tdm_low_chunks(l, l->layout->dkv[layer], first, shared, TDM_WRITE, before, after);
     tdm_low_chunks(l, l->layout->dkv[layer], shared, chunk + 1, TDM_ACCUMULATE, before, after);
+    tdm_low_reads_lists(l, body, lists);
     tdm_low_op_end(l);
 }
 
@@ -213,7 +214,7 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 {
     const struct tdm_body *body = &pending->body;
     uint32_t layer = body->layer, chunk = body->chunk;
-    bool embedded, q_work, attention_work, gate_up_work;
+    bool embedded, q_work, attention_work, gate_up_work, lists_work;
 
     if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
@@ -229,9 +230,10 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     struct tdm_ref q = find_or_alloc(l, pending, TDM_STORE_Q, &q_work);
     if (q_work)
         tdm_low_q_product(l, body, q);
+    struct tdm_ref lists = tdm_low_lists(l, body, q, &lists_work);
     struct tdm_ref attention_out = find_or_alloc(l, pending, TDM_STORE_ATTENTION, &attention_work);
     if (attention_work)
-        tdm_low_attention(l, body, q, attention_out);
+        tdm_low_attention(l, body, q, attention_out, lists);
     struct tdm_ref gate_up = find_or_alloc(l, pending, TDM_STORE_GATE_UP, &gate_up_work);
     tdm_low_mlp(l, body, attention_out, x, gate_up, gate_up_work);
 
@@ -242,7 +244,9 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     tdm_low_alloc_work(l, TDM_DATTENTION);
     grad_input(l, body, TDM_PART_O, tdm_low_stream_ref(l, chunk), dy, TDM_DATTENTION, true);
     tdm_low_alloc_work(l, TDM_DQ);
-    attention_grad(l, body, q, attention_out);
+    attention_grad(l, body, q, attention_out, lists);
+    if (lists_work)
+        tdm_low_release_work(l, TDM_PAGE_LISTS);
     tdm_low_release_work(l, TDM_DATTENTION);
     if (q_work)
         tdm_low_release_work(l, TDM_Q);

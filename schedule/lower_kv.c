@@ -77,6 +77,7 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_reads_weights(l, body->layer, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
+    tdm_low_page_means(l, body);
     uint32_t host = l->layout->host_kv[body->layer];
     if (body->pass == TDM_PASS_FIRST && host != TDM_NONE)
         copy_chunks(l, body, TDM_LANE_D2H, row, (struct tdm_ref){host, body->chunk}, body->chunk,

@@ -107,7 +107,7 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
 }
 
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
-                       struct tdm_ref output)
+                       struct tdm_ref output, struct tdm_ref lists)
 {
     uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
@@ -116,6 +116,7 @@ void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, stru
     tdm_low_chunks(l, tdm_low_kv_row(l, body->layer, body->pass), first, body->chunk + 1, TDM_READ,
                    pages, pages);
     tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+    tdm_low_reads_lists(l, body, lists);
     tdm_low_op_end(l);
 }
 
@@ -153,7 +154,7 @@ static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm
     bool there = tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
     enum tdm_kv_step kv = tdm_low_kv_step(l, body);
     struct tdm_ref q = tdm_nowhere;
-    bool q_work = false;
+    bool q_work = false, lists_work;
 
     *work = false;
     tdm_low_kv_fetch(l, body);
@@ -173,8 +174,11 @@ static struct tdm_ref forward_attention(struct tdm_lowering *l, const struct tdm
     if (there)
         return tdm_low_source(l, pending, TDM_STORE_ATTENTION);
 
+    struct tdm_ref lists = tdm_low_lists(l, body, q, &lists_work);
     struct tdm_ref output = tdm_low_target(l, body, TDM_STORE_ATTENTION, work);
-    tdm_low_attention(l, body, q, output);
+    tdm_low_attention(l, body, q, output, lists);
+    if (lists_work)
+        tdm_low_release_work(l, TDM_PAGE_LISTS);
     tdm_low_stash(l, body, TDM_STORE_ATTENTION, output);
     if (q_work)
         tdm_low_release_work(l, TDM_Q);

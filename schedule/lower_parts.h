@@ -198,6 +198,23 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 
+/* ---- lower_lists.c ---- */
+
+/* The means of the pages of a layer: from when its K is first made; they go when the first forward has used
+ * them, or, where that makes K and V alone, the backward. */
+void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer);
+void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward);
+
+/* Means of the K that a body has just made, where they are asked for. */
+void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* The page lists of a body's chunk: kept, or made by its q; nowhere if the layer has none. *work: in the workspace,
+ * which the caller releases. */
+struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                             bool *work);
+/* As the last operand of an op. */
+void tdm_low_reads_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref lists);
+
 /* ---- lower_layer.c ---- */
 
 /* The input of a body's layer: where it can be read on the device. Sets *embedded if it was made in
@@ -221,7 +238,7 @@ bool tdm_low_qk_norm(const struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_q_raw(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_kv_raw(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
-                       struct tdm_ref output);
+                       struct tdm_ref output, struct tdm_ref lists);
 
 /* From the attention output to what the down product reads. Y stays in its workspace, the normed Y only
  * for a backward; `gate_up` is where the gate and up products are read if `make` is false, else where

@@ -222,14 +222,20 @@ static const struct op_rule op_rules[] = {
      TDM_PART_K_NORM,
      {READS_SUM(TDM_DKVPAGES, SO_FAR), WRITES(TDM_DKVRAW, OF_LAYER), READS(TDM_KVRAW, OF_LAYER),
       WEIGHTS, GRADIENT}},
+    {TDM_OP_PAGE_MEANS, 0, {READS(TDM_KVPAGES, OF_LAYER), WRITES(TDM_PAGE_MEANS, OF_LAYER)}},
+    {TDM_OP_SELECT,
+     0,
+     {READS(TDM_Q, OF_LAYER), READS(TDM_PAGE_MEANS, OF_LAYER), WRITES(TDM_PAGE_LISTS, OF_LAYER)}},
     {TDM_OP_ATTENTION,
      0,
-     {READS(TDM_Q, OF_LAYER), READS(TDM_KVPAGES, OF_LAYER), WRITES(TDM_ATTENTION_OUT, OF_LAYER)}},
+     {READS(TDM_Q, OF_LAYER), READS(TDM_KVPAGES, OF_LAYER), WRITES(TDM_ATTENTION_OUT, OF_LAYER),
+      READS(TDM_PAGE_LISTS, OF_LAYER)}},
     {TDM_OP_ATTENTION_GRAD,
      0,
      {READS(TDM_Q, OF_LAYER), READS(TDM_KVPAGES, OF_LAYER), READS(TDM_ATTENTION_OUT, OF_LAYER),
       READS(TDM_DATTENTION, OF_LAYER), WRITES(TDM_DQ, OF_LAYER),
-      ADDS(TDM_DKVPAGES, OF_LAYER, OPENS), ADDS(TDM_DKVPAGES, OF_LAYER, JOINS)}},
+      ADDS(TDM_DKVPAGES, OF_LAYER, OPENS), ADDS(TDM_DKVPAGES, OF_LAYER, JOINS),
+      READS(TDM_PAGE_LISTS, OF_LAYER)}},
     {TDM_OP_SWIGLU,
      TDM_PART_GATE_UP,
      {READS(TDM_GATE_UP, OF_LAYER), WRITES(TDM_ACTIVATED, OF_LAYER)}},
@@ -371,11 +377,11 @@ static bool sees(const struct step *step, uint32_t layer, uint32_t chunk, uint32
     const struct tdm_chunk *from = &step->program->chunks[chunk];
     const struct tdm_chunk *to = &step->program->chunks[seen];
     const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
-    uint64_t window = step->program->schedule->model->layer_kinds[layer].window;
+    struct tdm_page_rule rule = tdm_schedule_page_rule(step->program->schedule, layer);
+    uint32_t document = tdm_document_of(sequence, from->first_token);
     uint64_t end = to->first_token + to->tokens; /* the nearest token is the one before it */
-    return from->sequence == to->sequence &&
-           tdm_document_of(sequence, end - 1) == tdm_document_of(sequence, from->first_token) &&
-           (window == 0 || end + window > from->first_token + 1);
+    return from->sequence == to->sequence && tdm_document_of(sequence, end - 1) == document &&
+           end > tdm_far_token(&rule, tdm_document_start(sequence, document), from->first_token);
 }
 
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
@@ -402,11 +408,23 @@ static void seen_chunks(const struct step *step, const struct tdm_op *op, enum s
     *slots = end - *first;
 }
 
+static enum tdm_selector_kind selector_of(const struct step *step, const struct tdm_op *op)
+{
+    return tdm_schedule_page_rule(step->program->schedule, op->layer).selector.kind;
+}
+
 /* Is the operand of a rule there in this model and schedule? */
 static bool operand_is_due(const struct step *step, const struct tdm_op *op,
                            const struct operand_rule *rule)
 {
     const struct tdm_schedule *schedule = step->program->schedule;
+    if (op->kind == TDM_OP_SELECT && (rule->after == TDM_Q || rule->after == TDM_PAGE_MEANS))
+        return selector_of(step, op) == TDM_SELECT_TOP_K &&
+               (rule->after == TDM_Q || first_seen(step, op->layer, op->chunk) < op->chunk);
+    if (rule->after == TDM_PAGE_LISTS)
+        return tdm_selector_lists(selector_of(step, op));
+    if (rule->after == TDM_PAGE_MEANS)
+        return selector_of(step, op) == TDM_SELECT_TOP_K;
     if (rule->after == TDM_UNIT_MASTER)
         return schedule->dtypes.master != TDM_DTYPE_NONE;
     if (rule->after == TDM_UNIT_MOMENT1 || rule->after == TDM_UNIT_MOMENT2)
@@ -470,6 +488,11 @@ static struct tdm_access due_access(const struct step *step, const struct tdm_op
             seen_chunks(step, op, rule->sum, &first_chunk, &due.slots);
             due.before.chunk = due.after.chunk = first_chunk;
         }
+    } else if (op->kind == TDM_OP_SELECT && rule->after == TDM_PAGE_MEANS) {
+        uint32_t first_chunk; /* those before its own */
+        seen_chunks(step, op, NO_SUM, &first_chunk, &due.slots);
+        due.slots--;
+        due.before.chunk = due.after.chunk = first_chunk;
     } else if (rule->after == TDM_GRADIENT_NORM && rule->mode == TDM_READ &&
                step->program->schedule->optimizer.clip == TDM_CLIP_GLOBAL) {
         due.slots = model->unit_count;

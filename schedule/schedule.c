@@ -5,7 +5,9 @@
 #include "base/size.h"
 #include "schedule/legality.h"
 #include "schedule/optimizer.h"
+#include "schedule/selector_fields.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -349,6 +351,16 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (schedule->page_tokens == 0 || schedule->page_tokens > 65536)
         return tdm_fail(err, TDM_INPUT, "%s: \"page_tokens\" is %llu; 1 to 65536 is due", file,
                         (unsigned long long)schedule->page_tokens);
+    char selector[512];
+    snprintf(selector, sizeof(selector), "%s: selector", file);
+    enum tdm_status status =
+        tdm_selector_check(&schedule->selector, schedule->page_tokens, selector, err);
+    if (status != TDM_OK)
+        return status;
+    if (tdm_selector_lists(schedule->selector.kind) &&
+        (tokens / schedule->chunk_tokens + 1) * (schedule->chunk_tokens / schedule->page_tokens + 1) >
+            TDM_PAGE_NUMBER)
+        return tdm_fail(err, TDM_INPUT, "%s: the sequences have more than 2^31 pages", file);
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)
         return tdm_fail(err, TDM_INPUT, "%s: \"head_tile_tokens\" is %llu; at least 1 is due", file,
                         (unsigned long long)schedule->head_tile_tokens);
@@ -358,7 +370,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (schedule->prefetch > MAX_PREFETCH)
         return tdm_fail(err, TDM_INPUT, "%s: \"prefetch\" is %u; 0 to %u is due", file,
                         schedule->prefetch, MAX_PREFETCH);
-    enum tdm_status status = check_dtypes(schedule, file, err);
+    status = check_dtypes(schedule, file, err);
     if (status == TDM_OK)
         status = check_groups(schedule, file, err);
     if (status == TDM_OK)

@@ -4,6 +4,7 @@
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/schedule.h"
+#include "schedule/selector_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,16 @@ static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
                      tdm_clip_name(optimizer->clip), "clip_norm", optimizer->clip_norm);
 }
 
+static json_t *selector_to_json(const struct tdm_selector *selector)
+{
+    const struct tdm_selector_field *field;
+    json_t *object = json_pack("{s:s}", "kind", tdm_selector_name(selector->kind));
+    for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++)
+        if (tdm_selector_has(selector->kind, field))
+            json_object_set_new(object, field->name, count_json(tdm_selector_get(selector, field)));
+    return object;
+}
+
 enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const json_t *predicted,
                                      json_t **out, struct tdm_error *err)
 {
@@ -101,14 +112,14 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         json_array_append_new(sequences, sequence_to_json(&schedule->sequences[i]));
     json_t *root = json_pack(
         "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o, s:o}",
+        "s:o, s:o, s:o}",
         "format", TDM_SCHEDULE_FORMAT, "pass", tdm_purpose_name(schedule->pass), "model", "name",
         model->name, "digest", model->digest, "config", model->config, "machine",
         schedule->machine->description, "memory_bytes", count_json(schedule->memory_bytes),
         "host_memory_bytes", count_json(schedule->host_memory_bytes), "sequences", sequences,
         "order", tdm_order_name(schedule->order), "chunk_tokens",
         count_json(schedule->chunk_tokens), "page_tokens", count_json(schedule->page_tokens),
-        "head_tile_tokens", count_json(schedule->head_tile_tokens), "head_tile_vocabulary",
+        "selector", selector_to_json(&schedule->selector), "head_tile_tokens", count_json(schedule->head_tile_tokens), "head_tile_vocabulary",
         count_json(schedule->head_tile_vocabulary), "prefetch", count_json(schedule->prefetch),
         "groups", groups_to_json(schedule), "homes", homes_to_json(schedule), "rings",
         rings_to_json(&schedule->rings), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
@@ -380,6 +391,29 @@ static enum tdm_status read_model(const char *file, const json_t *object, struct
     return TDM_OK;
 }
 
+/* Without one it is dense. */
+static enum tdm_status read_selector(const char *file, const json_t *object,
+                                     struct tdm_selector *selector, struct tdm_error *err)
+{
+    struct tdm_json_reader reader = {file, "selector", object, err, TDM_OK};
+    const struct tdm_selector_field *field;
+    const char *keys[16] = {"kind"};
+    *selector = (struct tdm_selector){0};
+    if (object == NULL)
+        return TDM_OK;
+    const char *kind = tdm_json_string(&reader, "kind");
+    if (kind != NULL && !tdm_selector_parse(kind, &selector->kind))
+        tdm_json_fail(&reader, "kind", "is \"%s\"; " TDM_SELECTOR_NAMES " is due", kind);
+    for (size_t i = 0, count = 1; (field = tdm_selector_field(i)) != NULL; i++)
+        if (tdm_selector_has(selector->kind, field)) {
+            keys[count++] = field->name;
+            *tdm_selector_value(selector, field) =
+                tdm_json_count(&reader, field->name, field->low, field->high);
+        }
+    tdm_json_only(&reader, keys);
+    return reader.status;
+}
+
 static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_schedule *schedule)
 {
     const char *pass = tdm_json_string_or(reader, "pass", tdm_purpose_name(TDM_TRAIN));
@@ -401,7 +435,11 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     const json_t *rings = tdm_json_object(reader, "rings");
     const json_t *dtypes = tdm_json_object(reader, "dtypes");
     const json_t *optimizer = tdm_json_object(reader, "optimizer");
+    const json_t *selector =
+        tdm_json_has(reader, "selector") ? tdm_json_object(reader, "selector") : NULL;
     enum tdm_status status = reader->status;
+    if (status == TDM_OK)
+        status = read_selector(reader->file, selector, &schedule->selector, reader->err);
     if (status == TDM_OK)
         status = read_sequences(reader->file, sequences, schedule, reader->err);
     if (status == TDM_OK)
@@ -430,6 +468,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "order",
                                        "chunk_tokens",
                                        "page_tokens",
+                                       "selector",
                                        "head_tile_tokens",
                                        "head_tile_vocabulary",
                                        "prefetch",

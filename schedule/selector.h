@@ -70,6 +70,7 @@ struct tdm_page_rule {
 /* An entry of a list: a page's number, and whether it is seen whole. */
 #define TDM_PAGE_WHOLE 0x80000000u
 #define TDM_PAGE_NUMBER 0x7fffffffu
+#define TDM_PAGE_NONE 0xffffffffu /* behind the last one, up to the capacity */
 
 TDM_ANYWHERE uint64_t tdm_pages_of_chunk(const struct tdm_page_rule *rule)
 {

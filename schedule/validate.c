@@ -439,7 +439,8 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of chunk %u of %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->chunk,
                         v->program->chunk_count);
-    if ((op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD) &&
+    if ((op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD ||
+         op->kind == TDM_OP_SELECT) &&
         op->layer >= v->program->schedule->model->layers)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of layer %u of %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), op->layer,

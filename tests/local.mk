@@ -42,12 +42,13 @@ random_schedule = tests/random_schedule.c tests/random_schedule.h
 run_steps = tests/run_steps.c tests/run_steps.h tests/step_data.c tests/step_data.h \
 	$(random_schedule)
 cmocka_tests += tests/property_gradients
-tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h $(run_steps)
+tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h tests/seen.c tests/seen.h \
+	$(run_steps)
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Evaluations between steps.
 cmocka_tests += tests/property_evaluation
-tests_property_evaluation_SOURCES = tests/property_evaluation.c \
+tests_property_evaluation_SOURCES = tests/property_evaluation.c tests/seen.c tests/seen.h \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 

@@ -22,6 +22,7 @@
 #include "tests/random_schedule.h"
 #include "tests/reference/reference.h"
 #include "tests/run_steps.h"
+#include "tests/seen.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -298,7 +299,8 @@ static void clip(struct tdm_reference *reference, const struct tdm_model *model,
 /* Compares step by step. Each begins where the executor's last one ended: one value that was rounded
  * to another neighbour changes all gradients of the next step a little. */
 static void compare(const struct tdm_schedule *schedule, const struct data *data, uint64_t seed,
-                    const struct tdm_steps *outcome, bool mixed, struct worst *worst)
+                    const struct tdm_steps *outcome, struct tdm_seen *seen, bool mixed,
+                    struct worst *worst)
 {
     const struct tdm_model *model = schedule->model;
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
@@ -311,9 +313,11 @@ static void compare(const struct tdm_schedule *schedule, const struct data *data
     struct tdm_error err;
     assert_int_equal(tdm_reference_new(model, &reference, &err), TDM_OK);
     tdm_reference_set_rounding(reference, round_stored, &stores, data->cuts);
+    tdm_reference_set_sees(reference, tdm_seen, seen);
     set_state(reference, model, &stores, data->step.weights, NULL, NULL);
     for (uint32_t i = 0; i < outcome->steps; i++) {
         double loss;
+        seen->step = i + 1;
         assert_int_equal(tdm_reference_step(reference, data->length_count, data->lengths,
                                             (const uint32_t *)data->step.inputs,
                                             (const uint32_t *)data->step.targets, &loss, &err),
@@ -394,12 +398,14 @@ static bool run_case(uint64_t seed, struct tally tally[2])
     for (int role = 0; role < TDM_ROLES; role++)
         here.roles[role] = NAN;
     bool passed = false;
-    if (tdm_steps_run(schedule, cpu, &data.step, seed, false, &first, &err) != TDM_OK ||
+    struct tdm_seen seen;
+    const struct tdm_backend *noting = tdm_seen_begin(&seen, schedule);
+    if (tdm_steps_run(schedule, noting, &data.step, seed, false, &first, &err) != TDM_OK ||
         tdm_steps_run(variant, cpu, &data.step, seed, false, &second, &err) != TDM_OK) {
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
     } else {
-        compare(schedule, &data, seed, &first, mixed, &here);
-        bool same = tdm_steps_same(&first, &second);
+        compare(schedule, &data, seed, &first, &seen, mixed, &here);
+        bool same = tdm_steps_same(&first, &second) && seen.changed == 0;
         passed = same && (mixed ? within(&here, MIXED_BOUND, MIXED_TENSOR_BOUND)
                                 : within(&here, BOUND, BOUND));
         if (!passed)
@@ -416,6 +422,7 @@ static bool run_case(uint64_t seed, struct tally tally[2])
         fprintf(stderr, "  variant:  %s\n", tdm_schedule_describe(variant, text, sizeof(text)));
     }
     note(&here, &tally[mixed]);
+    tdm_seen_end(&seen);
     tdm_steps_free(&first);
     tdm_steps_free(&second);
     free_data(&data);

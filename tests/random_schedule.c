@@ -3,6 +3,7 @@
 #include "tests/random_schedule.h"
 
 #include "schedule/optimizer.h"
+#include "schedule/selector_fields.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -388,6 +389,28 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
     }
 }
 
+/* Most are dense. What the others draw is about as long as sequences are, or pages. */
+static void random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    struct tdm_selector *s = &schedule->selector;
+    const struct tdm_selector_field *field;
+    uint64_t page = schedule->page_tokens, tokens = schedule->sequences[0].tokens;
+    if (tdm_dice_chance(dice, 45))
+        return;
+    s->kind = tdm_dice_chance(dice, 40)
+                  ? TDM_SELECT_TOP_K
+                  : (enum tdm_selector_kind)tdm_dice_roll(dice, 1, TDM_SELECTORS - 1);
+    for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++) {
+        if (!tdm_selector_has(s->kind, field))
+            continue;
+        uint64_t pages = tdm_dice_roll(dice, 1, 4);
+        bool of_pages = field->in_pages >> s->kind & 1;
+        bool few = strcmp(field->name, "random") == 0 || strcmp(field->name, "dilation") == 0;
+        *tdm_selector_value(s, field) =
+            of_pages ? pages * page : few ? pages : tdm_dice_roll(dice, 1, tokens);
+    }
+}
+
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **out, struct tdm_error *err)
 {
@@ -420,6 +443,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
         status = random_nest(&dice, schedule, err);
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
+    random_selector(&dice, schedule);
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, model->name, err);
     if (status != TDM_OK) {
@@ -477,6 +501,8 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
     status = random_sequences(&dice, max_tokens, evaluation, err);
     if (status == TDM_OK)
         status = random_nest(&dice, evaluation, err);
+    evaluation->selector = (struct tdm_selector){0};
+    random_selector(&dice, evaluation);
     memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
     if (status == TDM_OK)
         status = tdm_schedule_check(evaluation, "evaluation", err);
@@ -523,6 +549,12 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         add(&text, " %llu(%u)", (unsigned long long)schedule->sequences[i].tokens,
             schedule->sequences[i].document_count);
+    if (schedule->selector.kind != TDM_SELECT_DENSE)
+        add(&text, " %s", tdm_selector_name(schedule->selector.kind));
+    for (size_t i = 0; tdm_selector_field(i) != NULL; i++)
+        if (tdm_selector_has(schedule->selector.kind, tdm_selector_field(i)))
+            add(&text, " %s %llu", tdm_selector_field(i)->name,
+                (unsigned long long)tdm_selector_get(&schedule->selector, tdm_selector_field(i)));
     add(&text, " chunk %llu page %llu tile %llu x %llu prefetch %u %s %s; groups",
         (unsigned long long)schedule->chunk_tokens, (unsigned long long)schedule->page_tokens,
         (unsigned long long)schedule->head_tile_tokens,

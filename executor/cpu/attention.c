@@ -19,19 +19,83 @@
 
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_program *program = launch->program;
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_op *op = launch->op;
+    const struct tdm_chunk *first = &program->chunks[op->access[1].before.chunk];
     struct tdm_attention a = {
         .launch = launch,
-        .tokens = launch->op->tokens,
-        .first_token = launch->program->chunks[launch->op->chunk].first_token,
+        .tokens = op->tokens,
+        .first_token = program->chunks[op->chunk].first_token,
         .query_heads = model->query_heads,
         .kv_heads = model->kv_heads,
         .head_dim = model->head_dim,
         .ratio = model->query_heads / model->kv_heads,
         .scale = (float)(1.0 / sqrt((double)model->head_dim)),
+        .rule = tdm_schedule_page_rule(schedule, op->layer),
+        .list_count = tdm_page_lists(schedule),
+        .list_words = 1 + (uint64_t)tdm_page_list_capacity(schedule),
     };
+    const struct tdm_operand *lists = &launch->operand[op->kind == TDM_OP_ATTENTION ? 3 : 7];
+    a.lists = tdm_selector_lists(a.rule.selector.kind) ? lists : NULL;
+    a.first_page = tdm_page_of(&a.rule, first->first_token);
+    /* as many tiles a page as must be, of about as many tokens */
     a.tile_tokens = tdm_most(1, TDM_TILE_ROWS / a.ratio);
+    a.page_tiles = (a.rule.page_tokens + a.tile_tokens - 1) / a.tile_tokens;
+    a.tile_tokens = (a.rule.page_tokens + a.page_tiles - 1) / a.page_tiles;
+    a.page_tiles = (a.rule.page_tokens + a.tile_tokens - 1) / a.tile_tokens;
     return a;
+}
+
+uint64_t tdm_attention_tiles(const struct tdm_attention *a)
+{
+    uint64_t page = a->rule.page_tokens, last = a->tokens % page;
+    return a->tokens / page * a->page_tiles + (last + a->tile_tokens - 1) / a->tile_tokens;
+}
+
+struct tdm_tile tdm_attention_tile(const struct tdm_attention *a, uint64_t number)
+{
+    struct tdm_tile tile = {.page = number / a->page_tiles};
+    uint64_t page = tile.page * a->rule.page_tokens;
+    tile.first = page + number % a->page_tiles * a->tile_tokens;
+    uint64_t end = tdm_least(tdm_least(page + a->rule.page_tokens, a->tokens),
+                             tile.first + a->tile_tokens);
+    tile.tokens = end - tile.first;
+    return tile;
+}
+
+const uint32_t *tdm_attention_list(const struct tdm_attention *a, uint64_t page, uint64_t kv_head)
+{
+    const void *lists = a->lists->data;
+    uint64_t list = page * a->list_count + (a->list_count > 1 ? kv_head : 0);
+    return (const uint32_t *)lists + list * a->list_words;
+}
+
+const uint32_t *tdm_list_find(const uint32_t *list, uint64_t page)
+{
+    const uint32_t *entries = list + 1;
+    uint32_t low = 0, end = list[0];
+    while (low < end) {
+        uint32_t middle = low + (end - low) / 2, found = entries[middle] & TDM_PAGE_NUMBER;
+        if (found == page)
+            return &entries[middle];
+        if (found < page)
+            low = middle + 1;
+        else
+            end = middle;
+    }
+    return NULL;
+}
+
+struct tdm_from tdm_attention_from(const struct tdm_attention *a, uint64_t t)
+{
+    const struct tdm_program *program = a->launch->program;
+    const struct tdm_chunk *chunk = &program->chunks[a->launch->op->chunk];
+    const struct tdm_sequence *sequence = &program->schedule->sequences[chunk->sequence];
+    uint64_t token = a->first_token + t;
+    uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, token));
+    return (struct tdm_from){tdm_near_token(&a->rule, start, token), start};
 }
 
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out)
@@ -47,30 +111,61 @@ uint64_t tdm_tile_rows(const struct tdm_model *model)
     return tdm_most(TDM_TILE_ROWS, model->query_heads / model->kv_heads);
 }
 
-bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
-                   struct tdm_keys *keys)
+/* The block of keys at a token of a slot, up to the end of its page. */
+static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, uint64_t token)
 {
-    const struct tdm_program *program = attention->launch->program;
-    const struct tdm_access *access = &attention->launch->op->access[1];
-    uint64_t page_tokens = program->schedule->page_tokens;
-    while (walk->slot < access->slots) {
-        const struct tdm_chunk *chunk = &program->chunks[access->before.chunk + walk->slot];
-        if (walk->token < chunk->tokens) {
-            uint64_t in_page = walk->token % page_tokens;
-            uint64_t count = tdm_least(chunk->tokens - walk->token, page_tokens - in_page);
-            keys->slot = walk->slot;
-            keys->first = chunk->first_token + walk->token;
-            keys->count = tdm_least(count, TDM_TILE_KEYS);
-            keys->k = walk->token / page_tokens * tdm_page_elements(program->schedule) +
-                      in_page * attention->kv_heads * attention->head_dim;
-            keys->v = keys->k + tdm_page_plane_elements(program->schedule);
-            walk->token += keys->count;
-            return true;
-        }
+    const struct tdm_program *program = a->launch->program;
+    const struct tdm_chunk *chunk =
+        &program->chunks[a->launch->op->access[1].before.chunk + slot];
+    uint64_t page = token / a->rule.page_tokens, in_page = token % a->rule.page_tokens;
+    uint64_t count = tdm_least(chunk->tokens - token, a->rule.page_tokens - in_page);
+    struct tdm_keys keys = {.slot = slot,
+                            .first = chunk->first_token + token,
+                            .count = tdm_least(count, TDM_TILE_KEYS),
+                            .page = tdm_page_of(&a->rule, chunk->first_token) + page};
+    keys.k = page * tdm_page_elements(program->schedule) + in_page * a->kv_heads * a->head_dim;
+    keys.v = keys.k + tdm_page_plane_elements(program->schedule);
+    return keys;
+}
+
+static bool next_of_list(const struct tdm_attention *a, struct tdm_key_walk *walk,
+                         struct tdm_keys *keys)
+{
+    if (walk->entry == walk->list[0])
+        return false;
+    uint32_t entry = walk->list[1 + walk->entry];
+    uint64_t page = (entry & TDM_PAGE_NUMBER) - a->first_page, pages = tdm_pages_of_chunk(&a->rule);
+    const struct tdm_op *op = a->launch->op;
+    uint32_t slot = (uint32_t)(page / pages);
+    uint64_t token = page % pages * a->rule.page_tokens;
+    uint64_t tokens = a->launch->program->chunks[op->access[1].before.chunk + slot].tokens;
+    uint64_t end = tdm_least(tokens - token, a->rule.page_tokens);
+    *keys = block_at(a, slot, token + walk->token);
+    keys->whole = (entry & TDM_PAGE_WHOLE) != 0;
+    walk->token += keys->count;
+    if (walk->token == end) {
+        walk->entry++;
+        walk->token = 0;
+    }
+    return true;
+}
+
+bool tdm_keys_next(const struct tdm_attention *a, struct tdm_key_walk *walk, struct tdm_keys *keys)
+{
+    const struct tdm_program *program = a->launch->program;
+    const struct tdm_access *access = &a->launch->op->access[1];
+    if (walk->list != NULL)
+        return next_of_list(a, walk, keys);
+    if (walk->slot < access->slots &&
+        walk->token == program->chunks[access->before.chunk + walk->slot].tokens) {
         walk->slot++;
         walk->token = 0;
     }
-    return false;
+    if (walk->slot == access->slots)
+        return false;
+    *keys = block_at(a, walk->slot, walk->token);
+    walk->token += keys->count;
+    return true;
 }
 
 struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
@@ -125,7 +220,7 @@ struct tiles {
     float *k, *v;   /* [TDM_TILE_KEYS, head_dim] */
     float *maximum; /* [rows] */
     float *sum;
-    uint64_t *from; /* [tokens] first token of the sequence that each sees */
+    struct tdm_from *from; /* [tokens] what each sees */
 };
 
 static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t dim)
@@ -138,7 +233,7 @@ static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t 
     x.v = tdm_cpu_take(scratch, TDM_TILE_KEYS * dim, sizeof(float));
     x.maximum = tdm_cpu_take(scratch, rows, sizeof(float));
     x.sum = tdm_cpu_take(scratch, rows, sizeof(float));
-    x.from = tdm_cpu_take(scratch, rows, sizeof(uint64_t));
+    x.from = tdm_cpu_take(scratch, rows, sizeof(*x.from));
     return x;
 }
 
@@ -173,8 +268,9 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct tdm_attention *a = context;
     const struct tdm_operand *q = &a->launch->operand[0], *o = &a->launch->operand[2];
-    uint64_t kv_head = index % a->kv_heads, first = index / a->kv_heads * a->tile_tokens;
-    uint64_t tokens = tdm_least(a->tile_tokens, a->tokens - first), rows = tokens * a->ratio;
+    struct tdm_tile tile = tdm_attention_tile(a, index / a->kv_heads);
+    uint64_t kv_head = index % a->kv_heads, first = tile.first;
+    uint64_t tokens = tile.tokens, rows = tokens * a->ratio;
     uint64_t dim = a->head_dim, width = a->query_heads * dim, line = a->ratio * dim;
     unsigned char *scratch = thread_scratch;
     struct tiles x = take_tiles(&scratch, a->tile_tokens * a->ratio, dim);
@@ -191,10 +287,11 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
         x.sum[i] = 0.0f;
     }
 
-    struct tdm_key_walk walk = {0};
+    struct tdm_key_walk walk = {
+        .list = a->lists == NULL ? NULL : tdm_attention_list(a, tile.page, kv_head)};
     struct tdm_keys keys;
     while (tdm_keys_next(a, &walk, &keys) && keys.first < a->first_token + first + tokens)
-        if (x.from[0] < keys.first + keys.count)
+        if ((keys.whole ? x.from[0].start : x.from[0].near) < keys.first + keys.count)
             add_keys(a, &keys, kv_head, first, rows, x);
 
     float *lse = tdm_attention_lse(a, o);
@@ -215,8 +312,7 @@ enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct td
 {
     (void)err;
     struct tdm_attention a = tdm_attention_begin(launch);
-    uint64_t tiles = (a.tokens + a.tile_tokens - 1) / a.tile_tokens;
-    tdm_cpu_for(executor, tiles * a.kv_heads, attention_task, &a);
+    tdm_cpu_for(executor, tdm_attention_tiles(&a) * a.kv_heads, attention_task, &a);
     return TDM_OK;
 }
 

@@ -3,8 +3,9 @@
  * What attention forward and backward share: tiles of query rows and keys.
  *
  * The query heads that read one KV head go together: a row of a tile is a token and one of these
- * heads, tokens slowest, so that a token's rows lie in a row. Keys come in blocks of one page or a
- * part of it.
+ * heads, tokens slowest, so that a token's rows lie in a row; a tile's tokens are of one query page. Keys come
+ * in blocks of one page or a part of it: all in a range, or those of the pages in a query page's list. Both
+ * ways the same blocks make the same bits.
  */
 #ifndef TDM_EXECUTOR_CPU_ATTENTION_H
 #define TDM_EXECUTOR_CPU_ATTENTION_H
@@ -25,7 +26,13 @@ struct tdm_attention {
     uint64_t query_heads, kv_heads, head_dim;
     uint64_t ratio;       /* query heads a KV head */
     uint64_t tile_tokens; /* of a tile of queries */
+    uint64_t page_tiles;  /* tiles of a query page */
     float scale;          /* 1 / sqrt(head_dim) */
+    struct tdm_page_rule rule;
+    const struct tdm_operand *lists; /* page lists, or NULL: all keys of a range */
+    uint64_t list_count;             /* of a query page: a KV head each, or one */
+    uint64_t list_words;
+    uint64_t first_page; /* of slot 0 of the pages, in the sequence */
 };
 
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
@@ -33,18 +40,38 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
 /* Rows of the largest tile of queries of a model. */
 uint64_t tdm_tile_rows(const struct tdm_model *model);
 
+/* Tiles of the chunk's queries, and the tokens of one: [first, first + tokens) of the chunk. */
+struct tdm_tile {
+    uint64_t page, first, tokens;
+};
+
+uint64_t tdm_attention_tiles(const struct tdm_attention *attention);
+struct tdm_tile tdm_attention_tile(const struct tdm_attention *attention, uint64_t number);
+
+/* The list of a query page and KV head: how many pages, then their entries (selector.h). */
+const uint32_t *tdm_attention_list(const struct tdm_attention *attention, uint64_t page,
+                                   uint64_t kv_head);
+
+/* The entry of a page in a list, or NULL. */
+const uint32_t *tdm_list_find(const uint32_t *list, uint64_t page);
+
 /* A block of keys: `count` tokens from position `first` of the sequence; where their K (first KV
  * head) and V begin in slot `slot`, in elements. */
 struct tdm_keys {
     uint32_t slot;
     uint64_t first, count;
     uint64_t k, v;
+    uint64_t page; /* of the sequence */
+    bool whole;    /* seen whole, as the list of the walk says */
 };
 
-/* Walks over the blocks of operand 1's slots, positions rising. Starts as {0}. */
+/* Walks over the blocks of operand 1's slots, positions rising: all, or those in a list. Starts as {0}, or
+ * with its list. */
 struct tdm_key_walk {
+    const uint32_t *list;
+    uint32_t entry; /* of the list */
     uint32_t slot;
-    uint64_t token; /* in the slot */
+    uint64_t token; /* in the slot; with a list, in the page */
 };
 
 bool tdm_keys_next(const struct tdm_attention *attention, struct tdm_key_walk *walk,
@@ -59,24 +86,23 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 /* The log-sum-exps behind an attention output, [tokens, query_heads]. */
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out);
 
-/* First token of the sequence that the chunk's token t sees. */
-static inline uint64_t tdm_attention_from(const struct tdm_attention *attention, uint64_t t)
-{
-    const struct tdm_program *program = attention->launch->program;
-    const struct tdm_op *op = attention->launch->op;
-    return tdm_attend_first_token(program->schedule, op->layer, program->chunks[op->chunk].sequence,
-                                  attention->first_token + t);
-}
+/* What a token sees of the sequence: from `near` on, of pages that are seen whole from `start` on. */
+struct tdm_from {
+    uint64_t near, start;
+};
 
-/* Keys of the block that a query at `position` sees which sees tokens from `from` on: [low, high). */
+struct tdm_from tdm_attention_from(const struct tdm_attention *attention, uint64_t t);
+
+/* Keys of the block that a query at `position` sees: [low, high). */
 struct tdm_seen {
     uint64_t low, high;
 };
 
-static inline struct tdm_seen tdm_keys_seen(const struct tdm_keys *keys, uint64_t from,
+static inline struct tdm_seen tdm_keys_seen(const struct tdm_keys *keys, struct tdm_from sees,
                                             uint64_t position)
 {
     struct tdm_seen seen = {0, 0};
+    uint64_t from = keys->whole ? sees.start : sees.near;
     if (position >= keys->first && from < keys->first + keys->count) {
         seen.low = from > keys->first ? from - keys->first : 0;
         seen.high = tdm_least(keys->count, position - keys->first + 1);

@@ -31,7 +31,7 @@ struct backward {
     float *q, *d_out; /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
     float *lse, *d;   /* [kv_heads, rows] */
     float *dq;        /* [splits, kv_heads, rows, head_dim] */
-    uint64_t *from;   /* [tokens] first token of the sequence that each sees */
+    struct tdm_from *from; /* [tokens] what each sees */
 };
 
 static uint64_t splits_most(uint64_t kv_heads)
@@ -47,7 +47,7 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->lse = tdm_cpu_take(scratch, rows, sizeof(float));
     x->d = tdm_cpu_take(scratch, rows, sizeof(float));
     x->dq = tdm_cpu_take(scratch, x->splits * elements, sizeof(float));
-    x->from = tdm_cpu_take(scratch, x->rows, sizeof(uint64_t));
+    x->from = tdm_cpu_take(scratch, x->rows, sizeof(*x->from));
 }
 
 /* Gathers rows by KV head, and D of each. */
@@ -116,14 +116,14 @@ static void soften_back(float *p, float *dp, uint64_t padded, float lse, float d
     }
 }
 
-/* One block of keys against one tile of rows, which begins at token `first` of the chunk. */
+/* One block of keys against one tile of rows. */
 static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint64_t kv_head,
-                     float *dq, uint64_t first, bool add, struct tdm_factor k, struct tdm_factor v,
-                     struct tiles tile)
+                     float *dq, struct tdm_tile of, bool add, struct tdm_factor k,
+                     struct tdm_factor v, struct tiles tile)
 {
     const struct tdm_attention *a = &x->a;
-    uint64_t dim = a->head_dim, tokens = tdm_least(a->tile_tokens, a->tokens - first);
-    uint64_t rows = tokens * a->ratio, row = kv_head * x->rows + first * a->ratio;
+    uint64_t dim = a->head_dim, first = of.first;
+    uint64_t rows = of.tokens * a->ratio, row = kv_head * x->rows + first * a->ratio;
     struct tdm_factor q = {x->q + row * dim, dim, false};
     struct tdm_factor d_out = {x->d_out + row * dim, dim, false};
     struct tdm_factor p = {tile.p, TDM_TILE_KEYS, false}, ds = {tile.dp, TDM_TILE_KEYS, false};
@@ -176,6 +176,24 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     }
 }
 
+/* Does a tile of rows read a block of keys? Sets keys->whole as its list has it. */
+static bool reads(const struct backward *x, struct tdm_tile tile, uint64_t kv_head,
+                  struct tdm_keys *keys)
+{
+    const struct tdm_attention *a = &x->a;
+    if (keys->first >= a->first_token + tile.first + tile.tokens)
+        return false;
+    if (a->lists != NULL) {
+        const uint32_t *entry =
+            tdm_list_find(tdm_attention_list(a, tile.page, kv_head), keys->page);
+        if (entry == NULL)
+            return false;
+        keys->whole = (*entry & TDM_PAGE_WHOLE) != 0;
+    }
+    struct tdm_from from = x->from[tile.first];
+    return (keys->whole ? from.start : from.near) < keys->first + keys->count;
+}
+
 static void keys_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
@@ -183,6 +201,7 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t split = index / a->kv_heads, kv_head = index % a->kv_heads, dim = a->head_dim;
     uint64_t begin = x->blocks * split / x->splits, end = x->blocks * (split + 1) / x->splits;
     float *dq = x->dq + index * x->rows * dim;
+    uint64_t tiles = tdm_attention_tiles(a);
     unsigned char *scratch = thread_scratch;
     struct tiles tile = take_tiles(&scratch, a->tile_tokens * a->ratio, dim);
     memset(dq, 0, x->rows * dim * sizeof(float));
@@ -195,12 +214,12 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
         const struct tdm_operand *pages = &a->launch->operand[1];
         struct tdm_factor k = tdm_keys_view(a, pages, &keys, keys.k, kv_head, tile.k);
         struct tdm_factor v = tdm_keys_view(a, pages, &keys, keys.v, kv_head, tile.v);
-        uint64_t first = keys.first > a->first_token ? keys.first - a->first_token : 0;
         bool add = false;
-        for (first -= first % a->tile_tokens;
-             first < a->tokens && x->from[first] < keys.first + keys.count;
-             first += a->tile_tokens) {
-            add_rows(x, &keys, kv_head, dq, first, add, k, v, tile);
+        for (uint64_t i = 0; i < tiles; i++) {
+            struct tdm_tile rows = tdm_attention_tile(a, i);
+            if (!reads(x, rows, kv_head, &keys))
+                continue;
+            add_rows(x, &keys, kv_head, dq, rows, add, k, v, tile);
             add = true;
         }
         if (!add) { /* no query of the chunk sees these */

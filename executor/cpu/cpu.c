@@ -15,6 +15,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/cpu/gemm.h"
+#include "schedule/layout.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -40,6 +41,8 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
     [TDM_OP_ROPE_GRAD] = tdm_cpu_rope_grad,
     [TDM_OP_KV_WRITE] = tdm_cpu_kv_write,
     [TDM_OP_KV_GRAD_READ] = tdm_cpu_kv_grad_read,
+    [TDM_OP_PAGE_MEANS] = tdm_cpu_page_means,
+    [TDM_OP_SELECT] = tdm_cpu_select,
     [TDM_OP_ATTENTION] = tdm_cpu_attention,
     [TDM_OP_ATTENTION_GRAD] = tdm_cpu_attention_grad,
     [TDM_OP_SWIGLU] = tdm_cpu_swiglu,
@@ -54,6 +57,7 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
     tdm_multiply_scratch,       tdm_norm_scratch,  tdm_rope_scratch, tdm_attention_scratch,
     tdm_attention_grad_scratch, tdm_embed_scratch, tdm_head_scratch, tdm_gradient_norm_scratch,
+    tdm_select_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)
@@ -96,6 +100,7 @@ static enum tdm_status take_scratch(struct tdm_executor *executor, uint32_t coun
         struct tdm_cpu_shape shape = {.model = programs[i]->schedule->model};
         for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
             shape.chunk_tokens = tdm_most(shape.chunk_tokens, programs[i]->chunks[c].tokens);
+        shape.voted_pages = tdm_page_list_voted(programs[i]->schedule);
         for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
             struct tdm_cpu_scratch scratch = scratch_of[k](&shape);
             executor->thread_bytes = tdm_most(executor->thread_bytes, scratch.thread_bytes);

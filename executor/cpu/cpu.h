@@ -17,6 +17,7 @@
 struct tdm_cpu_shape {
     const struct tdm_model *model;
     uint64_t chunk_tokens; /* of the longest chunk */
+    uint64_t voted_pages;  /* that stand for election at most */
 };
 
 struct tdm_cpu_arena {
@@ -80,6 +81,7 @@ struct tdm_cpu_scratch tdm_norm_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_rope_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_select_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape);
 struct tdm_cpu_scratch tdm_gradient_norm_scratch(const struct tdm_cpu_shape *shape);
@@ -126,6 +128,10 @@ enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm
                                  struct tdm_error *err);
 enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct tdm_launch *launch,
                                      struct tdm_error *err);
+enum tdm_status tdm_cpu_page_means(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err);
+enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err);
 enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err);
 enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,

@@ -130,6 +130,12 @@ static uint64_t first_read(struct tdm_reference_heads shape, uint64_t t)
     return shape.window > 0 && t >= shape.window ? t - shape.window + 1 : 0;
 }
 
+static bool reads(struct tdm_reference_heads shape, uint64_t kv_head, uint64_t query, uint64_t key)
+{
+    return shape.sees == NULL ||
+           shape.sees(shape.context, shape.layer, kv_head, shape.first + query, shape.first + key);
+}
+
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,
                              const double *v, double *probability, double *out)
 {
@@ -146,7 +152,9 @@ void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, 
             double max = -INFINITY, sum = 0;
 
             for (uint64_t s = first_read(shape, t); s <= t; s++) {
-                p[s] = scale * dot(dim, q + query, k + row(s, shape.kv_heads, kv, dim));
+                p[s] = reads(shape, kv, t, s)
+                           ? scale * dot(dim, q + query, k + row(s, shape.kv_heads, kv, dim))
+                           : -INFINITY;
                 max = fmax(max, p[s]);
             }
             for (uint64_t s = first_read(shape, t); s <= t; s++) {

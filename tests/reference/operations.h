@@ -9,6 +9,7 @@
 #ifndef TDM_TESTS_REFERENCE_OPERATIONS_H
 #define TDM_TESTS_REFERENCE_OPERATIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* y[t] = weight x[t] + bias. x [tokens, inputs], weight [outputs, inputs], bias [outputs] or NULL,
@@ -41,13 +42,21 @@ void tdm_reference_rotate(uint64_t tokens, uint64_t heads, uint64_t head_dim,
 void tdm_reference_rotate_backward(uint64_t tokens, uint64_t heads, uint64_t head_dim,
                                    const double *inverse_frequencies, double factor, double *dx);
 
+/* Does token `query` of the step read token `key` before it or itself, in a layer and KV head? */
+typedef bool (*tdm_reference_sees)(const void *context, uint32_t layer, uint64_t kv_head,
+                                   uint64_t query, uint64_t key);
+
 /* Shape of an attention: query head h reads KV head h / (query_heads / kv_heads). */
 struct tdm_reference_heads {
     uint64_t tokens, query_heads, kv_heads, head_dim;
     uint64_t window; /* tokens that a token reads, itself included; 0: all up to it */
+    tdm_reference_sees sees; /* of these, those that it reads; NULL: all */
+    const void *context;
+    uint32_t layer;
+    uint64_t first; /* number of token 0 in the step */
 };
 
-/* Causal: token t reads tokens 0 .. t, or the last of them that the window has, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
+/* Causal: token t reads tokens 0 .. t, or of these what window and `sees` leave, scores scaled by 1 / sqrt(head_dim). q, out [tokens,
  * query_heads, head_dim], k, v [tokens, kv_heads, head_dim]; probability [query_heads, tokens,
  * tokens] by head, query, key, of which what is not read is not touched. */
 void tdm_reference_attention(struct tdm_reference_heads shape, const double *q, const double *k,

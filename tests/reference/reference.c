@@ -30,6 +30,8 @@ struct tdm_reference {
     tdm_reference_round round;
     void *round_context;
     const unsigned char *cuts; /* [tokens of the step] */
+    tdm_reference_sees sees;
+    const void *sees_context;
 };
 
 /* What the forward of one layer leaves for its backward; [tokens, ...] each. */
@@ -149,11 +151,18 @@ static double *head_matrix(const struct tdm_model *model, double *const *units)
     return tensors[TDM_ROLE_HEAD];
 }
 
-static struct tdm_reference_heads heads(const struct tdm_model *model, uint32_t layer,
-                                        uint64_t tokens)
+static struct tdm_reference_heads heads(const struct tdm_reference *r, uint32_t layer,
+                                        const struct activations *a)
 {
-    struct tdm_reference_heads shape = {tokens, model->query_heads, model->kv_heads,
-                                        model->head_dim, model->layer_kinds[layer].window};
+    struct tdm_reference_heads shape = {.tokens = a->tokens,
+                                        .query_heads = r->model->query_heads,
+                                        .kv_heads = r->model->kv_heads,
+                                        .head_dim = r->model->head_dim,
+                                        .window = r->model->layer_kinds[layer].window,
+                                        .sees = r->sees,
+                                        .context = r->sees_context,
+                                        .layer = layer,
+                                        .first = a->first};
     return shape;
 }
 
@@ -256,9 +265,11 @@ static void head_norm_backward(const struct tdm_reference *r, const struct activ
 }
 
 /* One layer over the whole sequence, from layer->input to `output`. */
-static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64_t tokens,
-                          struct layer *layer, double *output)
+static void layer_forward(const struct tdm_reference *r, uint32_t number,
+                          const struct activations *a, double *output)
 {
+    uint64_t tokens = a->tokens;
+    const struct layer *layer = &a->layers[number];
     const struct tdm_model *model = r->model;
     uint64_t hidden = model->hidden, wide = model->intermediate;
     uint64_t q_width = q_columns(model), kv_width = kv_columns(model);
@@ -291,7 +302,7 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number, uint64
     store(r, TDM_REFERENCE_ROTATED, tokens * q_width, layer->q);
     store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->k);
     store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->v);
-    tdm_reference_attention(heads(model, number, tokens), layer->q, layer->k, layer->v,
+    tdm_reference_attention(heads(r, number, a), layer->q, layer->k, layer->v,
                             layer->probability, layer->attention);
     store(r, TDM_REFERENCE_ATTENTION, tokens * q_width, layer->attention);
     tdm_reference_linear(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O], NULL,
@@ -324,7 +335,7 @@ static void attention_backward(const struct tdm_reference *r, uint32_t number,
     zero(kv, a->d_v);
     for (uint64_t begin, end = a->tokens; end > 0; end = begin) {
         begin = part_begin(r, a, TDM_REFERENCE_CHUNK, end);
-        tdm_reference_attention_backward(heads(r->model, number, a->tokens), begin, end, layer->q,
+        tdm_reference_attention_backward(heads(r, number, a), begin, end, layer->q,
                                          layer->k, layer->v, layer->probability, layer->attention,
                                          a->d_attention, a->d_q, a->d_k, a->d_v);
         store(r, TDM_REFERENCE_D_KV, kv, a->d_k);
@@ -438,8 +449,7 @@ static void sequence_forward(const struct tdm_reference *r, const uint32_t *toke
                hidden * sizeof(double));
     store(r, TDM_REFERENCE_HIDDEN, a->tokens * hidden, a->layers[0].input);
     for (uint32_t i = 0; i < model->layers; i++)
-        layer_forward(r, i, a->tokens, &a->layers[i],
-                      i + 1 < model->layers ? a->layers[i + 1].input : a->output);
+        layer_forward(r, i, a, i + 1 < model->layers ? a->layers[i + 1].input : a->output);
     tdm_reference_rms_norm(a->tokens, hidden, model->norm_epsilon, a->output,
                            head[TDM_ROLE_FINAL_NORM], a->final_scale, a->final_norm);
     store(r, TDM_REFERENCE_NORM, a->tokens * hidden, a->final_norm);
@@ -662,6 +672,13 @@ void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_r
     reference->round = round;
     reference->round_context = context;
     reference->cuts = cuts;
+}
+
+void tdm_reference_set_sees(struct tdm_reference *reference, tdm_reference_sees sees,
+                            const void *context)
+{
+    reference->sees = sees;
+    reference->sees_context = context;
 }
 
 static void free_units(const struct tdm_model *model, double **units)

@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "models/model.h"
+#include "tests/reference/operations.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -86,6 +87,11 @@ const double *tdm_reference_token_losses(const struct tdm_reference *reference);
  * NULL is there alone. */
 void tdm_reference_set_rounding(struct tdm_reference *reference, tdm_reference_round round,
                                 void *context, const unsigned char *cuts);
+
+/* From now on tokens read only what `sees` says of those before them that the layer's window has; NULL (the
+ * default): all. Its tokens are counted over the step; `context` is borrowed. What is read is held fixed. */
+void tdm_reference_set_sees(struct tdm_reference *reference, tdm_reference_sees sees,
+                            const void *context);
 
 /* Forward and backward over `sequence_count` sequences of `lengths` tokens each; `tokens` and
  * `targets` are [sum of lengths]. Overwrites gradients. *loss is the mean over all tokens that have a

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Means of the pages' K, and lists of the pages that query pages see (selector.h, layout.h).
+ *
+ * A task of the selection is a query page and one of its lists. For a vote each of the page's tokens and
+ * query heads scores the means, 2 * head_dim FLOPs a (query head, page), and gives the pages the
+ * probabilities of a softmax over them. Sums run by token, then head, in fp32.
+ */
+#include "executor/cpu/cpu.h"
+
+#include "base/size.h"
+#include "executor/cpu/convert.h"
+#include "schedule/attend.h"
+#include "schedule/layout.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- means ---- */
+
+/* A task is a page. */
+static void means_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct tdm_launch *launch = context;
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_operand *pages = &launch->operand[0], *means = &launch->operand[1];
+    uint64_t width = (uint64_t)schedule->model->kv_heads * schedule->model->head_dim;
+    uint64_t left = launch->op->tokens - index * schedule->page_tokens;
+    uint64_t tokens = tdm_least(left, schedule->page_tokens);
+    unsigned char *scratch = thread_scratch;
+    float *sum = tdm_cpu_take(&scratch, width, sizeof(float));
+    float *row = tdm_cpu_take(&scratch, width, sizeof(float));
+    memset(sum, 0, width * sizeof(float));
+    for (uint64_t t = 0; t < tokens; t++) {
+        uint64_t first = index * tdm_page_elements(schedule) + t * width;
+        const float *k = tdm_view_row(pages->data, pages->dtype, first, width, row);
+        for (uint64_t i = 0; i < width; i++)
+            sum[i] += k[i];
+    }
+    for (uint64_t i = 0; i < width; i++)
+        sum[i] /= (float)tokens;
+    tdm_store_row(means->data, means->dtype, index * width, width, sum);
+}
+
+enum tdm_status tdm_cpu_page_means(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    (void)err;
+    uint64_t pages = tdm_size_ceil_div(launch->op->tokens, launch->program->schedule->page_tokens);
+    tdm_cpu_for(executor, pages, means_task, (void *)launch);
+    return TDM_OK;
+}
+
+/* ---- lists ---- */
+
+struct selection {
+    const struct tdm_launch *launch;
+    const struct tdm_model *model;
+    struct tdm_page_rule rule;
+    uint64_t lists, words;
+    uint64_t chunk_page;  /* first page of the queries' chunk */
+    uint64_t first_page;  /* of the means' first slot */
+};
+
+/* Scratch of a task. */
+struct vote {
+    float *q;             /* [head_dim] */
+    float *means;         /* [pages, head_dim] of one KV head */
+    float *score, *votes; /* [pages] */
+};
+
+static struct vote take_vote(unsigned char **scratch, uint64_t pages, uint64_t dim)
+{
+    struct vote x;
+    x.q = tdm_cpu_take(scratch, dim, sizeof(float));
+    x.means = tdm_cpu_take(scratch, pages * dim, sizeof(float));
+    x.score = tdm_cpu_take(scratch, pages, sizeof(float));
+    x.votes = tdm_cpu_take(scratch, pages, sizeof(float));
+    return x;
+}
+
+static void load_means(const struct selection *s, uint64_t kv_head, uint64_t first, uint64_t count,
+                       struct vote x)
+{
+    const struct tdm_operand *means = &s->launch->operand[1];
+    uint64_t dim = s->model->head_dim, pages = tdm_pages_of_chunk(&s->rule);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = first + i - s->first_page;
+        const void *slot = (const unsigned char *)means->data + at / pages * means->slot_bytes;
+        tdm_load_row(slot, means->dtype, (at % pages * s->model->kv_heads + kv_head) * dim, dim,
+                     x.means + i * dim);
+    }
+}
+
+/* One query's probabilities of the pages are added to their votes. */
+static void add_vote(uint64_t dim, uint64_t count, struct vote x)
+{
+    float scale = (float)(1.0 / sqrt((double)dim)), most = -INFINITY, sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        float dot = 0;
+        for (uint64_t j = 0; j < dim; j++)
+            dot += x.q[j] * x.means[i * dim + j];
+        x.score[i] = dot * scale;
+        most = x.score[i] > most ? x.score[i] : most;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        x.score[i] = expf(x.score[i] - most);
+        sum += x.score[i];
+    }
+    for (uint64_t i = 0; i < count; i++)
+        x.votes[i] += x.score[i] / sum;
+}
+
+/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. */
+static uint32_t elect(const struct selection *s, const struct tdm_query_page *page,
+                      uint64_t kv_head, uint64_t first, uint64_t count, uint32_t *list,
+                      struct vote x)
+{
+    const struct tdm_operand *q = &s->launch->operand[0];
+    const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
+    const struct tdm_sequence *sequence =
+        &s->launch->program->schedule->sequences[chunk->sequence];
+    uint64_t dim = s->model->head_dim, ratio = s->model->query_heads / s->model->kv_heads;
+    uint64_t seats = s->rule.selector.budget / s->rule.page_tokens;
+    uint32_t chosen = 0;
+    if (count > seats) {
+        load_means(s, kv_head, first, count, x);
+        memset(x.votes, 0, count * sizeof(float));
+        for (uint64_t token = page->first; token <= page->last; token++) {
+            /* a document that begins inside the query page sees nothing before it */
+            if (tdm_document_of(sequence, token) != tdm_document_of(sequence, page->first))
+                break;
+            for (uint64_t h = 0; h < ratio; h++) {
+                uint64_t row = (token - chunk->first_token) * s->model->query_heads +
+                               kv_head * ratio + h;
+                tdm_load_row(q->data, q->dtype, row * dim, dim, x.q);
+                add_vote(dim, count, x);
+            }
+        }
+        /* the seats go one by one to the most votes; a seated page has less than any */
+        for (uint64_t seat = 0; seat < seats; seat++) {
+            uint64_t best = 0;
+            for (uint64_t i = 1; i < count; i++)
+                if (x.votes[i] > x.votes[best])
+                    best = i;
+            x.votes[best] = -1;
+        }
+    }
+    for (uint64_t i = 0; i < count; i++)
+        if (count <= seats || x.votes[i] < 0)
+            list[chosen++] = (uint32_t)(first + i) | TDM_PAGE_WHOLE;
+    return chosen;
+}
+
+static void select_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct selection *s = context;
+    const struct tdm_op *op = s->launch->op;
+    struct tdm_query_page page =
+        tdm_attend_query_page(s->launch->program, op->layer, op->chunk, index / s->lists);
+    uint64_t near = tdm_page_of(&s->rule, tdm_near_token(&s->rule, page.start, page.first));
+    uint64_t far = tdm_page_of(&s->rule, tdm_far_token(&s->rule, page.start, page.first));
+    unsigned char *scratch = thread_scratch;
+    uint32_t *list = (uint32_t *)s->launch->operand[2].data + index * s->words, count = 0;
+    if (s->rule.selector.kind == TDM_SELECT_TOP_K && far < s->chunk_page) {
+        uint64_t before = s->chunk_page - far;
+        struct vote x = take_vote(&scratch, before, s->model->head_dim);
+        count = elect(s, &page, index % s->lists, far, before, list + 1, x);
+        far = s->chunk_page;
+    }
+    for (uint64_t i = far; i <= page.page; i++) {
+        bool whole = tdm_sees_whole(&s->rule, &page, near, i);
+        if (whole || i >= near)
+            list[1 + count++] = (uint32_t)i | (whole ? TDM_PAGE_WHOLE : 0);
+    }
+    list[0] = count;
+    while (++count < s->words)
+        list[count] = TDM_PAGE_NONE;
+}
+
+enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_launch *launch,
+                               struct tdm_error *err)
+{
+    (void)err;
+    const struct tdm_program *program = launch->program;
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_op *op = launch->op;
+    struct selection s = {.launch = launch,
+                          .model = schedule->model,
+                          .rule = tdm_schedule_page_rule(schedule, op->layer),
+                          .lists = tdm_page_lists(schedule),
+                          .words = 1 + (uint64_t)tdm_page_list_capacity(schedule)};
+    s.chunk_page = tdm_page_of(&s.rule, program->chunks[op->chunk].first_token);
+    if (op->access[1].buffer != TDM_NONE)
+        s.first_page =
+            tdm_page_of(&s.rule, program->chunks[op->access[1].before.chunk].first_token);
+    uint64_t pages = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
+    tdm_cpu_for(executor, pages * s.lists, select_task, &s);
+    return TDM_OK;
+}
+
+struct tdm_cpu_scratch tdm_select_scratch(const struct tdm_cpu_shape *shape)
+{
+    const struct tdm_model *model = shape->model;
+    unsigned char *vote = NULL, *means = NULL;
+    take_vote(&vote, shape->voted_pages, model->head_dim);
+    for (int i = 0; i < 2; i++)
+        tdm_cpu_take(&means, (uint64_t)model->kv_heads * model->head_dim, sizeof(float));
+    return (struct tdm_cpu_scratch){.thread_bytes = tdm_most((uintptr_t)vote, (uintptr_t)means)};
+}

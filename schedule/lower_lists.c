@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists of the pages that queries see, in layers whose selector makes lists (selector.h).
+ *
+ * Where pages win by a vote, the first forward makes the means of a chunk's K when it makes K, and the lists
+ * before the chunk's attention; they are kept for the backward, which visits what the forward read. Other
+ * lists follow from numbers alone and are made where they are used.
+ */
+#include "schedule/attend.h"
+#include "schedule/lower_parts.h"
+
+static bool votes(const struct tdm_lowering *l, uint32_t layer)
+{
+    return l->layout->means[layer] != TDM_NONE;
+}
+
+/* Does the first forward of a layer make attention? In chunk-major order that of the last layer makes its K and
+ * V alone. */
+static bool first_selects(const struct tdm_lowering *l, uint32_t layer)
+{
+    return tdm_low_streams_x(l) || layer + 1 < l->model->layers;
+}
+
+void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer)
+{
+    tdm_low_alloc(l, l->layout->means[layer]);
+}
+
+void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward)
+{
+    if (backward != first_selects(l, layer))
+        tdm_low_release(l, l->layout->means[layer]);
+}
+
+void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    if (!votes(l, layer) || body->pass != TDM_PASS_FIRST)
+        return;
+    tdm_low_op_begin(l, body, TDM_OP_PAGE_MEANS, 0);
+    tdm_low_reads(l, (struct tdm_ref){tdm_low_kv_row(l, layer, body->pass), chunk},
+                  tdm_low_tag(TDM_KVPAGES, layer, chunk));
+    tdm_low_writes(l, (struct tdm_ref){l->layout->means[layer], chunk},
+                   tdm_low_tag(TDM_PAGE_MEANS, layer, chunk));
+    tdm_low_op_end(l);
+}
+
+static void select_pages(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                         struct tdm_ref lists)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    struct tdm_tag means = tdm_low_tag(TDM_PAGE_MEANS, layer, chunk);
+    bool vote = votes(l, layer);
+    tdm_low_op_begin(l, body, TDM_OP_SELECT, 0);
+    if (vote)
+        tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
+    else
+        tdm_low_absent(l);
+    tdm_low_chunks(l, l->layout->means[layer],
+                   vote ? tdm_attend_first(l->program, layer, chunk) : chunk, chunk, TDM_READ,
+                   means, means);
+    tdm_low_writes(l, lists, tdm_low_tag(TDM_PAGE_LISTS, layer, chunk));
+    tdm_low_op_end(l);
+}
+
+struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
+                             bool *work)
+{
+    uint32_t layer = body->layer;
+    struct tdm_ref kept = {l->layout->lists[layer], body->chunk};
+    *work = false;
+    if (!tdm_selector_lists(tdm_schedule_page_rule(l->schedule, layer).selector.kind))
+        return tdm_nowhere;
+    if (kept.buffer == TDM_NONE) {
+        *work = true;
+        tdm_low_alloc_work(l, TDM_PAGE_LISTS);
+        kept = tdm_low_work(l, TDM_PAGE_LISTS);
+    }
+    if (*work || body->pass == TDM_PASS_FIRST)
+        select_pages(l, body, q, kept);
+    return kept;
+}
+
+void tdm_low_reads_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref lists)
+{
+    if (lists.buffer != TDM_NONE)
+        tdm_low_reads(l, lists, tdm_low_tag(TDM_PAGE_LISTS, body->layer, body->chunk));
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Selectors by name: the table of their fields, for files, options and checks. */
+#ifndef TDM_SCHEDULE_SELECTOR_FIELDS_H
+#define TDM_SCHEDULE_SELECTOR_FIELDS_H
+
+#include "base/status.h"
+#include "schedule/selector.h"
+
+#include <stddef.h>
+
+struct tdm_selector_field {
+    const char *name; /* "window", ... */
+    size_t offset;    /* of its uint64_t in struct tdm_selector */
+    uint64_t low, high;
+    unsigned kinds;    /* bits of the kinds that have it */
+    unsigned in_pages; /* ... to which it is a number of whole pages, in tokens */
+};
+
+#define TDM_SELECTOR_NAMES "dense, window, block, longformer, bigbird, dilated or top-k"
+
+const char *tdm_selector_name(enum tdm_selector_kind kind); /* "dense", "top-k", ... */
+bool tdm_selector_parse(const char *name, enum tdm_selector_kind *kind);
+
+/* Fields by number, NULL behind the last; does a kind have one; its value. */
+const struct tdm_selector_field *tdm_selector_field(size_t number);
+bool tdm_selector_has(enum tdm_selector_kind kind, const struct tdm_selector_field *field);
+uint64_t *tdm_selector_value(struct tdm_selector *selector, const struct tdm_selector_field *field);
+uint64_t tdm_selector_get(const struct tdm_selector *selector,
+                          const struct tdm_selector_field *field);
+
+/* Checks the fields for pages of `page_tokens`; `what` names the selector in messages. TDM_INPUT with the
+ * reason. */
+enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t page_tokens,
+                                   const char *what, struct tdm_error *err);
+
+#endif
