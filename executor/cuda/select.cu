@@ -87,11 +87,14 @@ static __device__ __forceinline__ void put(const tdm_select &s, uint32_t *list, 
         list[1 + at] = (uint32_t)page | (whole ? TDM_PAGE_WHOLE : 0);
 }
 
-static __device__ __forceinline__ void put_count(const tdm_select &s, uint32_t *list,
-                                                 uint32_t count)
+/* Ends a list of `count` pages. */
+static __device__ __forceinline__ void end_list(const tdm_select &s, uint32_t *list, uint32_t count)
 {
+    count = count < s.lists.capacity ? count : s.lists.capacity;
     if (threadIdx.x == 0)
-        list[0] = count < s.lists.capacity ? count : s.lists.capacity;
+        list[0] = count;
+    for (uint32_t i = count + threadIdx.x; i < s.lists.capacity; i += blockDim.x)
+        list[1 + i] = TDM_PAGE_NONE;
 }
 
 /* A block a query page: its pages by a rule that needs no vote. */
@@ -111,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) list_by_rule(const tdm_select 
             put(s, list, count + rank.x, page, whole);
         count += rank.y;
     }
-    put_count(s, list, count);
+    end_list(s, list, count);
 }
 
 /* ---- votes ---- */
@@ -229,8 +232,8 @@ static __global__ void __launch_bounds__(PICK_THREADS) list_by_vote(const tdm_se
     }
     const uint64_t near = tdm_page_of(rule, tdm_near_token(rule, q.start, q.first));
     for (uint64_t i = near + threadIdx.x; i <= q.page; i += PICK_THREADS)
-        put(s, list, count + (uint32_t)(i - near), i, false);
-    put_count(s, list, count + (uint32_t)(q.page - near) + 1);
+        put(s, list, count + (uint32_t)(i - near), i, tdm_sees_whole(rule, &q, near, i));
+    end_list(s, list, count + (uint32_t)(q.page - near) + 1);
 }
 
 extern "C" enum tdm_status tdm_cuda_select(const struct tdm_select *s, cudaStream_t stream,

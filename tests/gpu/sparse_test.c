@@ -255,7 +255,9 @@ static bool check_vote(const struct sparse *c, uint64_t number, uint64_t kv_head
     uint64_t due = candidates < winners ? candidates : winners;
     bool right = list[0] == due + q.page - near + 1;
     for (uint64_t page = near; page <= q.page && right; page++)
-        right = list[1 + due + page - near] == page;
+        right =
+            (list[1 + due + page - near] & TDM_PAGE_NUMBER) == page &&
+            ((list[1 + due + page - near] & TDM_PAGE_WHOLE) != 0) == (page == q.page && q.opens);
     for (at = 0; at < due && right; at++)
         right =
             (list[1 + at] & TDM_PAGE_WHOLE) != 0 &&
@@ -348,6 +350,9 @@ static bool run_select(struct sparse *c, double *mean_error)
             &err);
     }
     bool right = memcmp(c->pages, again, words * 4) == 0;
+    for (uint64_t i = 0; i < words && right; i++) /* nothing behind a list */
+        if (i % (1 + (uint64_t)c->capacity) > c->pages[i / (1 + c->capacity) * (1 + c->capacity)])
+            right = c->pages[i] == TDM_PAGE_NONE;
     for (uint64_t i = 0; i < c->query_pages && right; i++)
         for (uint64_t list = 0; list < c->lists && right; list++)
             right = c->rule.selector.kind == TDM_SELECT_TOP_K ? check_vote(c, i, list)
