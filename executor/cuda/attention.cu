@@ -102,6 +102,8 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
     const uint32_t first_row = threadIdx.x / 32 * WARP_ROWS;
 
+    const uint32_t begin = LISTS ? 0 : a.from[t0] / KEYS * KEYS;
+
     /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
@@ -114,28 +116,35 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
 
     tdm_key_walk walk;
-    tdm_steps<LISTS, KEYS> step(a, t0, kv_head), next = step; /* to be copied */
-    uint32_t next_stage = 0;
-    if (LISTS && !step.there(end))
-        return;
-    if constexpr (WHOLE)
-        walk = tdm_walk_from(a, step.key, kv_head);
+    tdm_list_walk<KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;         /* to be copied */
+    if constexpr (LISTS) {
+        step.begin(a, t0, kv_head);
+        next_step = step;
+        if (step.left == 0)
+            return;
+    } else if constexpr (WHOLE) {
+        walk = tdm_walk_from(a, begin, kv_head);
+    }
     const auto fetch_next = [&]() {
-        if (next.there(end)) {
-            const uint32_t to = stages + next_stage * 2 * tile_bytes;
-            if constexpr (LISTS)
-                walk = tdm_walk_from(a, next.key, kv_head);
-            if constexpr (WHOLE) {
+        const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        if constexpr (LISTS) {
+            if (next_step.left > 0) {
+                walk = tdm_walk_from(a, next_step.key, kv_head);
                 tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a,
-                                                 LISTS && next.key >= end ? 0 : end - next.key);
-                if constexpr (!LISTS)
-                    tdm_walk_on<KEYS>(walk, a);
-            } else {
-                tdm_fetch_keys<D, KEYS, THREADS>(to, to + tile_bytes, a, next.key, end, kv_head);
+                                                 next_step.key < end ? end - next_step.key : 0);
+                next_step.next(a);
             }
-            next.next(a);
+        } else if (next < end) {
+            if constexpr (WHOLE) {
+                tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
+                tdm_walk_on<KEYS>(walk, a);
+            } else {
+                tdm_fetch_keys<D, KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
+            }
         }
         tdm_copy_commit();
+        next += KEYS;
         next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
     };
     tdm_fetch_rows<D, ROWS, THREADS>(q, a, a.q.data, t0, head);
@@ -146,16 +155,21 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     tdm_softmax<ROW_BLOCKS> rows = tdm_no_sums<ROW_BLOCKS>();
     float out[ROW_BLOCKS][D / 8][4] = {};
     uint32_t stage = 0;
-    for (; step.there(end); step.next(a)) {
-        const uint32_t key = step.key;
+    for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += KEYS) {
         tdm_copy_wait<STAGES - 2>();
         __syncthreads(); /* these are there; nobody reads those before them any more */
         fetch_next();
-        if (key < some_end && key + KEYS > sight.some_from(step.whole)) {
+        bool sees_whole = false;
+        if constexpr (LISTS) {
+            key = step.key;
+            sees_whole = step.whole;
+            step.next(a);
+        }
+        if (key < some_end && key + KEYS > sight.some_from(sees_whole)) {
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
-            if (key + KEYS > all_end || key < sight.all_from(step.whole))
-                tdm_mask(scores, a, tdm_seen_from(a, LISTS && step.whole), t, key);
+            if (key + KEYS > all_end || key < sight.all_from(sees_whole))
+                tdm_mask(scores, a, tdm_seen_from(a, sees_whole), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);

@@ -156,6 +156,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
+    const uint32_t begin = LISTS ? 0 : a.from[t0] / STEP_KEYS * STEP_KEYS;
     const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * WARP_ROWS;
 
     /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
@@ -169,29 +170,35 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
     tdm_key_walk walk;
-    tdm_steps<LISTS, STEP_KEYS> step(a, t0, kv_head), next = step; /* to be copied */
-    uint32_t next_stage = 0;
-    if (LISTS && !step.there(end))
-        return;
-    if constexpr (WHOLE)
-        walk = tdm_walk_from(a, step.key, kv_head);
+    tdm_list_walk<STEP_KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;              /* to be copied */
+    if constexpr (LISTS) {
+        step.begin(a, t0, kv_head);
+        next_step = step;
+        if (step.left == 0)
+            return;
+    } else if constexpr (WHOLE) {
+        walk = tdm_walk_from(a, begin, kv_head);
+    }
     const auto fetch_next = [&]() {
-        if (next.there(end)) {
-            const uint32_t to = stages + next_stage * 2 * tile_bytes;
-            if constexpr (LISTS)
-                walk = tdm_walk_from(a, next.key, kv_head);
-            if constexpr (WHOLE) {
+        const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        if constexpr (LISTS) {
+            if (next_step.left > 0) {
+                walk = tdm_walk_from(a, next_step.key, kv_head);
                 tdm_fetch_walk<D, STEP_KEYS, THREADS>(
-                    to, to + tile_bytes, walk, a, LISTS && next.key >= end ? 0 : end - next.key);
-                if constexpr (!LISTS)
-                    tdm_walk_on<STEP_KEYS>(walk, a);
-            } else {
-                tdm_fetch_keys<D, STEP_KEYS, THREADS>(to, to + tile_bytes, a, next.key, end,
-                                                      kv_head);
+                    to, to + tile_bytes, walk, a, next_step.key < end ? end - next_step.key : 0);
+                next_step.next(a);
             }
-            next.next(a);
+        } else if (next < end) {
+            if constexpr (WHOLE) {
+                tdm_fetch_walk<D, STEP_KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
+                tdm_walk_on<STEP_KEYS>(walk, a);
+            } else {
+                tdm_fetch_keys<D, STEP_KEYS, THREADS>(to, to + tile_bytes, a, next, end, kv_head);
+            }
         }
         tdm_copy_commit();
+        next += STEP_KEYS;
         next_stage = next_stage + 1 == ROW_STAGES ? 0 : next_stage + 1;
     };
     tdm_fetch_rows<D, ROWS, THREADS>(q, a, a.q.data, t0, head);
@@ -215,20 +222,25 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     }
 
     uint32_t stage = 0;
-    for (; step.there(end); step.next(a)) {
-        const uint32_t key = step.key;
+    for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += STEP_KEYS) {
         const uint32_t k = stages + stage * 2 * tile_bytes, v = k + tile_bytes;
         tdm_copy_wait<ROW_STAGES - 2>();
         __syncthreads(); /* these are there; nobody reads those before them any more */
         fetch_next();
+        bool sees_whole = false;
+        if constexpr (LISTS) {
+            key = step.key;
+            sees_whole = step.whole;
+            step.next(a);
+        }
         const uint32_t k_columns = k + tdm_lane_columns<D>(), v_columns = v + tdm_lane_columns<D>();
         const uint32_t k_rows = k + tdm_lane_rows<D>();
-        if (key + STEP_KEYS <= all_end && key >= sight.all_from(step.whole))
+        if (key + STEP_KEYS <= all_end && key >= sight.all_from(sees_whole))
             add_keys<D, false>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
                                scale * TDM_LOG2_E, a, NULL, t, key);
-        else if (key < some_end && key + STEP_KEYS > sight.some_from(step.whole))
+        else if (key < some_end && key + STEP_KEYS > sight.some_from(sees_whole))
             add_keys<D, true>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
-                              scale * TDM_LOG2_E, a, tdm_seen_from(a, LISTS && step.whole), t, key);
+                              scale * TDM_LOG2_E, a, tdm_seen_from(a, sees_whole), t, key);
         stage = stage + 1 == ROW_STAGES ? 0 : stage + 1;
     }
 

@@ -328,13 +328,13 @@ static __device__ __forceinline__ void fetch_facts(tdm_row_fact *facts, const td
 }
 
 /* Fills a stage with the rows of tokens from `t0` on of a query head. */
-static __device__ __forceinline__ void fetch_step(const tdm_attend &a, const tiles &shared,
-                                                  step_barriers &b, tdm_producer &producer,
-                                                  tdm_row_fact (*facts)[STEP], uint32_t number,
-                                                  uint64_t t0, uint32_t head, uint32_t step)
+template <bool LISTS>
+static __device__ __forceinline__ void
+fetch_step(const tdm_attend &a, const tiles &shared, step_barriers &b, tdm_producer &producer,
+           tdm_row_fact (*facts)[STEP], uint32_t number, uint64_t t0, uint32_t head, uint32_t step)
 {
     wait_empty(b, producer, number);
-    if (threadIdx.x == 0)
+    if (LISTS && threadIdx.x == 0)
         b.step[number % STAGES] = step;
     tdm_hopper_rows<STEP>(shared.step(number, 0), a, a.q.data, t0, head);
     tdm_hopper_rows<STEP>(shared.step(number, 1), a, a.d_out.data, t0, head);
@@ -439,14 +439,14 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
                 for (uint32_t i = 0; i < w.steps; i++, number++) {
                     const uint32_t step = readers.step + i % (TILE / STEP) * STEP;
                     const uint32_t head = w.kv_head * w.ratio + i / (TILE / STEP);
-                    fetch_step(a, shared, b, producer, facts, number, step & TDM_STEP_FIRST, head,
-                               step);
+                    fetch_step<LISTS>(a, shared, b, producer, facts, number, step & TDM_STEP_FIRST,
+                                      head, step);
                 }
             }
         } else {
             for (uint32_t number = 0; number < w.numbers; number++)
-                fetch_step(a, shared, b, producer, facts, number, w.token(number),
-                           w.kv_head * w.ratio + number / w.steps, 0);
+                fetch_step<LISTS>(a, shared, b, producer, facts, number, w.token(number),
+                                  w.kv_head * w.ratio + number / w.steps, 0);
         }
         producer.finish();
     } else {

@@ -198,16 +198,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
 {
-    static int is_hopper = -1; /* asked for once: a process has one device */
-    int device, major = 0, minor = 0;
-    if (is_hopper < 0) {
-        if (cudaGetDevice(&device) == cudaSuccess) {
-            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-        }
-        is_hopper = major == 9 && minor == 0;
-    }
-    return is_hopper && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
+    return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            a->head_dim == TDM_HOPPER_DIM &&
            a->first_token + a->tokens - a->key_token <= INT32_MAX &&
            (a->lists.pages == NULL ||

@@ -11,6 +11,21 @@
 #define TDM_HOPPER_PIECES 16u /* of 16 bytes, of a row */
 #define TDM_HOPPER_PAGE 128u  /* tokens of a page, with lists of pages */
 
+/* Has the device what is here? Compute capability 9.0. */
+static inline bool tdm_is_hopper(void)
+{
+    static int is_hopper = -1; /* asked for once: a process has one device */
+    int device, major = 0, minor = 0;
+    if (is_hopper < 0) {
+        if (cudaGetDevice(&device) == cudaSuccess) {
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+        }
+        is_hopper = major == 9 && minor == 0;
+    }
+    return is_hopper;
+}
+
 /* First row of a warp, of its warpgroup's 64. */
 static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
 {
@@ -64,6 +79,21 @@ static __device__ __forceinline__ uint32_t tdm_hopper_piece(uint32_t tile, uint3
     const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
     const uint32_t piece = threadIdx.x % TDM_HOPPER_PIECES;
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8) ^ row) * 16;
+}
+
+/* Begins to copy ROWS rows, `stride` elements apart; zeros from row `count` on. */
+template <uint32_t ROWS>
+static __device__ __forceinline__ void tdm_hopper_copy(uint32_t tile, const __nv_bfloat16 *from,
+                                                       uint64_t stride, uint32_t count)
+{
+    const uint32_t row = threadIdx.x % TDM_WARPGROUP / TDM_HOPPER_PIECES;
+    const uint32_t to = tdm_hopper_piece(tile, ROWS);
+    from += threadIdx.x % TDM_HOPPER_PIECES * 8;
+#pragma unroll 8
+    for (uint32_t i = 0; i < ROWS / 8; i++) {
+        const bool is_there = row + 8 * i < count;
+        tdm_copy_async(to + i * 1024, from + (is_there ? row + 8 * i : 0) * stride, is_there);
+    }
 }
 
 /* Begins to copy ROWS rows: of token t0 + row for one query head, zeros where there are no tokens. */

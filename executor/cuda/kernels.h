@@ -246,6 +246,26 @@ struct tdm_select {
 enum tdm_status tdm_cuda_select(const struct tdm_select *select, cudaStream_t stream,
                                 struct tdm_error *err);
 
+/* Votes of all query pages on the pages before the chunk, as far as there is something to vote on: on
+ * Hopper's tensor cores, bf16, head dim 128, pages of 128 tokens; on others, bf16, head dim 64 or 128; on CUDA cores. */
+bool tdm_cuda_votes_hopper_suit(const struct tdm_select *select);
+enum tdm_status tdm_cuda_votes_hopper(const struct tdm_select *select, cudaStream_t stream,
+                                      struct tdm_error *err);
+bool tdm_cuda_votes_suit(const struct tdm_select *select);
+enum tdm_status tdm_cuda_votes(const struct tdm_select *select, cudaStream_t stream,
+                               struct tdm_error *err);
+enum tdm_status tdm_cuda_votes_plain(const struct tdm_select *select, cudaStream_t stream,
+                                     struct tdm_error *err);
+
+/* The kernels that there are, the fastest first. Ends with the one that suits always. */
+struct tdm_votes_kind {
+    const char *name;
+    bool (*suits)(const struct tdm_select *select); /* NULL: always */
+    enum tdm_status (*count)(const struct tdm_select *select, cudaStream_t stream,
+                             struct tdm_error *err);
+};
+extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
+
 /* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the sequence
  * from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
 struct tdm_attend {
@@ -269,7 +289,7 @@ struct tdm_attend {
     uint32_t *from; /* [tokens] first near token of each, counted from key_token; at least 0 */
     float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
     /* with lists: */
-    uint32_t *start;   /* [tokens] first token of its document, counted from key_token, at least 0 */
+    uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
     /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
        seen whole; and the (key page, list) by falling number of readers, [key pages * lists] */
     uint32_t *readers, *order;

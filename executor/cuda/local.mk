@@ -41,7 +41,8 @@ cuda_sources = \
 # With instructions that sm_90a alone has.
 hopper_sources = \
 	executor/cuda/attention_grad_hopper.cu \
-	executor/cuda/attention_hopper.cu
+	executor/cuda/attention_hopper.cu \
+	executor/cuda/select_hopper.cu
 
 if HAVE_CUDA
 libexecutor_a_SOURCES += $(cuda_sources)

@@ -119,14 +119,6 @@ static __global__ void __launch_bounds__(THREADS) list_by_rule(const tdm_select 
 
 /* ---- votes ---- */
 
-static __device__ __forceinline__ float score_of(const tdm_select &s, uint64_t q, uint64_t mean)
-{
-    float score = 0.0f;
-    for (uint32_t i = 0; i < s.head_dim; i++)
-        score += tdm_get(s.q, q + i) * tdm_get(s.means, mean + i);
-    return score;
-}
-
 /* A warp a row; a block WARPS rows of a query page's KV head. */
 static __global__ void __launch_bounds__(THREADS)
     find_lse(const tdm_select s, float scale, uint32_t blocks)
@@ -136,20 +128,10 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t row = blockIdx.x % blocks * WARPS + threadIdx.x / TDM_WARP;
     if (row >= v.rows || v.candidates == 0)
         return;
-    float most = -1e30f, sum = 0.0f;
-    const uint64_t q = tdm_row_at(s, v, row);
-    for (uint32_t i = lane; i < v.candidates; i += TDM_WARP) {
-        const float score = score_of(s, q, tdm_mean_at(s, v.candidate + i, v.kv_head)) * scale;
-        const float next = fmaxf(most, score);
-        sum = sum * exp2f(most - next) + exp2f(score - next);
-        most = next;
-    }
-    float next = most;
-    for (unsigned offset = TDM_WARP / 2; offset > 0; offset /= 2)
-        next = fmaxf(next, __shfl_xor_sync(TDM_FULL_WARP, next, offset));
-    sum = tdm_warp_sum(sum * exp2f(most - next));
+    const float lse =
+        tdm_lse_of_row(s, tdm_row_at(s, v, row), v.kv_head, v.candidate, v.candidates, scale);
     if (lane == 0)
-        v.lse[row] = next + log2f(sum);
+        v.lse[row] = lse;
 }
 
 /* A warp a candidate of a query page's KV head. */
@@ -164,13 +146,14 @@ static __global__ void __launch_bounds__(THREADS)
     const uint64_t mean = tdm_mean_at(s, v.candidate + i, v.kv_head);
     float sum = 0.0f;
     for (uint32_t row = lane; row < v.rows; row += TDM_WARP)
-        sum += exp2f(score_of(s, tdm_row_at(s, v, row), mean) * scale - v.lse[row]);
+        sum += exp2f(tdm_score_of(s, tdm_row_at(s, v, row), mean) * scale - v.lse[row]);
     sum = tdm_warp_sum(sum);
     if (lane == 0)
         v.votes[v.candidate + i] = sum;
 }
 
-static void count_votes(const struct tdm_select *s, cudaStream_t stream)
+extern "C" enum tdm_status tdm_cuda_votes_plain(const struct tdm_select *s, cudaStream_t stream,
+                                                struct tdm_error *err)
 {
     const uint64_t page_tokens = s->lists.rule.page_tokens;
     const uint64_t items = (s->tokens + page_tokens - 1) / page_tokens * s->kv_heads;
@@ -180,6 +163,7 @@ static void count_votes(const struct tdm_select *s, cudaStream_t stream)
     const float scale = (float)(1.4426950408889634 / sqrt((double)s->head_dim));
     find_lse<<<(unsigned)items * of_rows, THREADS, 0, stream>>>(*s, scale, of_rows);
     sum_rows<<<(unsigned)items * of_pages, THREADS, 0, stream>>>(*s, scale, of_pages);
+    return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 
 /* The bits of the least votes that win: of `count` votes `winners` do. Votes are not negative, so that their
@@ -247,10 +231,10 @@ extern "C" enum tdm_status tdm_cuda_select(const struct tdm_select *s, cudaStrea
         return tdm_cuda_status(cudaGetLastError(), "page lists launch", err);
     }
     if (tdm_pages_before(s) > tdm_winners(s)) {
-        if (tdm_votes_suit(s))
-            status = tdm_count_votes(s, stream, err);
-        else
-            count_votes(s, stream);
+        const struct tdm_votes_kind *kind = tdm_cuda_votes_kinds;
+        while (kind->suits != NULL && !kind->suits(s))
+            kind++;
+        status = kind->count(s, stream, err);
     }
     if (status != TDM_OK)
         return status;

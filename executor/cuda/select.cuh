@@ -99,11 +99,32 @@ static __device__ __forceinline__ uint64_t tdm_mean_at(const tdm_select &s, uint
            ((uint64_t)(page - slot * pages) * s.kv_heads + kv_head) * s.head_dim;
 }
 
-/* Do the tensor cores count the votes? bf16, head dim 64 or 128. */
-bool tdm_votes_suit(const struct tdm_select *select);
+/* ---- scores on CUDA cores ---- */
 
-/* Votes of all query pages on tensor cores. */
-enum tdm_status tdm_count_votes(const struct tdm_select *select, cudaStream_t stream,
-                                struct tdm_error *err);
+static __device__ __forceinline__ float tdm_score_of(const tdm_select &s, uint64_t q, uint64_t mean)
+{
+    float score = 0.0f;
+    for (uint32_t i = 0; i < s.head_dim; i++)
+        score += tdm_get(s.q, q + i) * tdm_get(s.means, mean + i);
+    return score;
+}
+
+/* LSE of a row, by a warp, in powers of two; `scale` makes scores such. */
+static __device__ __forceinline__ float tdm_lse_of_row(const tdm_select &s, uint64_t q,
+                                                       uint32_t kv_head, uint32_t candidate,
+                                                       uint32_t candidates, float scale)
+{
+    float most = -1e30f, sum = 0.0f;
+    for (uint32_t i = threadIdx.x % TDM_WARP; i < candidates; i += TDM_WARP) {
+        const float score = tdm_score_of(s, q, tdm_mean_at(s, candidate + i, kv_head)) * scale;
+        const float next = fmaxf(most, score);
+        sum = sum * exp2f(most - next) + exp2f(score - next);
+        most = next;
+    }
+    float next = most;
+    for (unsigned offset = TDM_WARP / 2; offset > 0; offset /= 2)
+        next = fmaxf(next, __shfl_xor_sync(TDM_FULL_WARP, next, offset));
+    return next + log2f(tdm_warp_sum(sum * exp2f(most - next)));
+}
 
 #endif

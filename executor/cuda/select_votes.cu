@@ -277,14 +277,14 @@ static enum tdm_status launch(const struct tdm_select *s, cudaStream_t stream,
     return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 
-bool tdm_votes_suit(const struct tdm_select *s)
+extern "C" bool tdm_cuda_votes_suit(const struct tdm_select *s)
 {
     return s->q.dtype == TDM_DTYPE_BF16 && s->means.dtype == TDM_DTYPE_BF16 &&
            (s->head_dim == 64 || s->head_dim == 128) && s->slot_elements % 8 == 0;
 }
 
-enum tdm_status tdm_count_votes(const struct tdm_select *s, cudaStream_t stream,
-                                struct tdm_error *err)
+extern "C" enum tdm_status tdm_cuda_votes(const struct tdm_select *s, cudaStream_t stream,
+                                          struct tdm_error *err)
 {
     return s->head_dim == 64 ? launch<64>(s, stream, err) : launch<128>(s, stream, err);
 }

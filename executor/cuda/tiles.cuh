@@ -159,29 +159,23 @@ static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
     tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
 }
 
-/* The keys that a tile of rows of one query page sees, KEYS at a time: a range of them, or the pages of its
- * list, which are multiples of KEYS. */
-template <bool LISTS, int KEYS> struct tdm_steps {
-    uint32_t key;           /* first of this step */
-    uint32_t left, in_page; /* with lists: steps to come, and keys of the page before this one */
-    bool whole;             /* with lists: is the page seen whole */
+/* The pages that a tile of rows of one query page sees, KEYS keys at a time; pages are multiples of KEYS. */
+template <int KEYS> struct tdm_list_walk {
+    uint32_t key, left,
+        in_page; /* first key of this step; steps to come; keys of the page before it */
+    bool whole;  /* is the page seen whole */
     const uint32_t *entry;
     uint32_t first_page;
 
-    __device__ __forceinline__ tdm_steps(const tdm_attend &a, uint64_t t0, uint32_t kv_head)
+    __device__ __forceinline__ void begin(const tdm_attend &a, uint64_t t0, uint32_t kv_head)
     {
-        if constexpr (LISTS) {
-            const uint32_t *list = tdm_list_of(a, (uint32_t)t0 / (uint32_t)a.page_tokens, kv_head);
-            left = list[0] * ((uint32_t)a.page_tokens / KEYS);
-            in_page = 0;
-            entry = list + 1;
-            first_page = tdm_first_page(a);
-            if (left > 0)
-                turn_page(a);
-        } else {
-            key = a.from[t0] / KEYS * KEYS;
-            whole = false;
-        }
+        const uint32_t *list = tdm_list_of(a, (uint32_t)t0 / (uint32_t)a.page_tokens, kv_head);
+        left = list[0] * ((uint32_t)a.page_tokens / KEYS);
+        in_page = 0;
+        entry = list + 1;
+        first_page = tdm_first_page(a);
+        if (left > 0)
+            turn_page(a);
     }
 
     __device__ __forceinline__ void turn_page(const tdm_attend &a)
@@ -190,21 +184,14 @@ template <bool LISTS, int KEYS> struct tdm_steps {
         whole = (*entry & TDM_PAGE_WHOLE) != 0;
     }
 
-    __device__ __forceinline__ bool there(uint32_t end) const
-    {
-        return LISTS ? left > 0 : key < end;
-    }
-
     __device__ __forceinline__ void next(const tdm_attend &a)
     {
         key += KEYS;
-        if constexpr (LISTS) {
-            in_page += KEYS;
-            if (--left > 0 && in_page == (uint32_t)a.page_tokens) {
-                entry++;
-                in_page = 0;
-                turn_page(a);
-            }
+        in_page += KEYS;
+        if (--left > 0 && in_page == (uint32_t)a.page_tokens) {
+            entry++;
+            in_page = 0;
+            turn_page(a);
         }
     }
 };
