@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops of attention: a chunk's queries over the slots of pages that it sees. */
+/* The ops of attention: a chunk's queries over the slots of pages that it sees, and which of the pages. */
 #include "executor/cuda/cuda.h"
 
+#include "base/size.h"
 #include "schedule/layout.h"
 
 static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
@@ -12,23 +13,114 @@ static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
     return kind;
 }
 
-static void take_scratch(unsigned char **scratch, const struct tdm_model *model, uint64_t tokens,
-                         struct tdm_attend *attend)
+static bool makes_lists(const struct tdm_schedule *schedule)
 {
-    attend->from = tdm_cuda_take(scratch, tokens * sizeof(*attend->from));
-    attend->d = tdm_cuda_take(scratch, 2 * tokens * model->query_heads * sizeof(*attend->d));
+    return tdm_selector_lists(schedule->selector.kind);
 }
 
-uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens)
+/* Pages of the longest sequence. */
+static uint64_t longest_pages(const struct tdm_schedule *schedule)
+{
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, 0);
+    uint64_t longest = 1;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > longest)
+            longest = schedule->sequences[i].tokens;
+    return tdm_page_of(&rule, longest - 1) + 1;
+}
+
+static void take_attention(unsigned char **scratch, const struct tdm_schedule *schedule,
+                           uint64_t tokens, struct tdm_attend *attend)
+{
+    uint64_t heads = schedule->model->query_heads;
+    attend->from = tdm_cuda_take(scratch, tokens * sizeof(*attend->from));
+    attend->d = tdm_cuda_take(scratch, 2 * tokens * heads * sizeof(*attend->d));
+    if (!makes_lists(schedule))
+        return;
+    uint64_t items = longest_pages(schedule) * tdm_page_lists(schedule);
+    uint64_t words = tdm_size_ceil_div(tokens, 32 * schedule->page_tokens);
+    attend->start = tdm_cuda_take(scratch, tokens * sizeof(*attend->start));
+    attend->readers = tdm_cuda_take(scratch, items * words * 2 * sizeof(*attend->readers));
+    attend->order = tdm_cuda_take(scratch, items * sizeof(*attend->order));
+}
+
+static void take_selection(unsigned char **scratch, const struct tdm_schedule *schedule,
+                           uint64_t tokens, struct tdm_select *select)
+{
+    const struct tdm_model *model = schedule->model;
+    uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
+    uint64_t items = pages * model->kv_heads * longest_pages(schedule);
+    if (schedule->selector.kind != TDM_SELECT_TOP_K)
+        return;
+    select->lse = tdm_cuda_take(scratch, tokens * model->query_heads * sizeof(*select->lse));
+    select->votes = tdm_cuda_take(scratch, items * sizeof(*select->votes));
+}
+
+uint64_t tdm_cuda_attention_scratch(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     struct tdm_attend attend;
-    unsigned char *end = NULL;
-    take_scratch(&end, model, tokens, &attend);
-    return (uintptr_t)end;
+    struct tdm_select select;
+    unsigned char *end = NULL, *selected = NULL;
+    take_attention(&end, schedule, tokens, &attend);
+    take_selection(&selected, schedule, tokens, &select);
+    return (uintptr_t)(end > selected ? end : selected);
 }
 
+static struct tdm_lists lists_of(const struct tdm_launch *launch, uint32_t operand)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    return (struct tdm_lists){.rule = tdm_schedule_page_rule(schedule, launch->op->layer),
+                              .pages = launch->operand[operand].data,
+                              .lists = tdm_page_lists(schedule),
+                              .capacity = tdm_page_list_capacity(schedule)};
+}
+
+/* ---- selection ---- */
+
+enum tdm_status tdm_cuda_run_page_means(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    struct tdm_means means = {.tokens = launch->op->tokens,
+                              .page_tokens = schedule->page_tokens,
+                              .kv_heads = schedule->model->kv_heads,
+                              .head_dim = schedule->model->head_dim,
+                              .pages = tdm_array_at(&launch->operand[0], 0),
+                              .means = tdm_array_at(&launch->operand[1], 0)};
+    return tdm_cuda_page_means(&means, tdm_cuda_compute(executor), err);
+}
+
+enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err)
+{
+    const struct tdm_program *program = launch->program;
+    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_op *op = launch->op;
+    const struct tdm_operand *means = &launch->operand[1];
+    unsigned char *scratch = executor->scratch;
+    struct tdm_select select = {.tokens = op->tokens,
+                                .first_token = program->chunks[op->chunk].first_token,
+                                .documents = tdm_cuda_documents(executor, launch),
+                                .query_heads = model->query_heads,
+                                .kv_heads = model->kv_heads,
+                                .head_dim = model->head_dim,
+                                .q = tdm_array_at(&launch->operand[0], 0),
+                                .means = tdm_array_at(means, 0),
+                                .lists = lists_of(launch, 2)};
+    uint64_t first = select.first_token; /* of the tokens that there are means of */
+    if (means->data != NULL) {
+        first = program->chunks[op->access[1].before.chunk].first_token;
+        select.slot_elements = means->slot_bytes / tdm_dtype_bytes(means->dtype);
+    }
+    select.first_page = tdm_page_of(&select.lists.rule, first);
+    take_selection(&scratch, program->schedule, op->tokens, &select);
+    return tdm_cuda_select(&select, tdm_cuda_compute(executor), err);
+}
+
+/* ---- attention ---- */
+
 static struct tdm_attend attend_of(const struct tdm_executor *executor,
-                                   const struct tdm_launch *launch)
+                                   const struct tdm_launch *launch, uint32_t lists)
 {
     const struct tdm_program *program = launch->program;
     const struct tdm_schedule *schedule = program->schedule;
@@ -41,7 +133,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
         .key_token = program->chunks[op->access[1].before.chunk].first_token,
         .chunk_tokens = schedule->chunk_tokens,
         .page_tokens = schedule->page_tokens,
-        .window = model->layer_kinds[op->layer].window,
+        .lists = lists_of(launch, lists),
         .documents = tdm_cuda_documents(executor, launch),
         .query_heads = model->query_heads,
         .kv_heads = model->kv_heads,
@@ -54,15 +146,16 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
     void *lse = (unsigned char *)out->data + tdm_lse_offset(schedule, op->tokens);
     unsigned char *scratch = executor->scratch;
     attend.lse = lse;
-    take_scratch(&scratch, model, op->tokens, &attend);
+    take_attention(&scratch, schedule, op->tokens, &attend);
     return attend;
 }
 
 enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
-    struct tdm_attend attend = attend_of(executor, launch);
+    struct tdm_attend attend = attend_of(executor, launch, 3);
     cudaStream_t stream = tdm_cuda_compute(executor);
+    attend.readers = NULL;
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
     if (status != TDM_OK)
         return status;
@@ -72,7 +165,7 @@ enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
                                             const struct tdm_launch *launch, struct tdm_error *err)
 {
-    struct tdm_attend attend = attend_of(executor, launch);
+    struct tdm_attend attend = attend_of(executor, launch, 7);
     const struct tdm_operand *written = &launch->operand[5], *added = &launch->operand[6];
     const struct tdm_operand *gradients = written->data != NULL ? written : added;
     cudaStream_t stream = tdm_cuda_compute(executor);

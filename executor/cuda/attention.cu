@@ -86,7 +86,7 @@ add_values(float (&out)[ROW_BLOCKS][D / 8][4], float (&scores)[ROW_BLOCKS][KEY_B
 }
 
 /* `WHOLE`: keys from a multiple of KEYS on lie in one page. */
-template <int D, bool WHOLE>
+template <int D, bool WHOLE, bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     attend_tiles(const tdm_attend a, float scale)
 {
@@ -100,28 +100,42 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
-    const uint32_t begin = a.from[t0] / KEYS * KEYS;
     const uint32_t first_row = threadIdx.x / 32 * WARP_ROWS;
+
+    const uint32_t begin = LISTS ? 0 : a.from[t0] / KEYS * KEYS;
 
     /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
-    const uint32_t some_from = is_there ? a.from[t] : UINT32_MAX;
+    const tdm_sight<LISTS> sight(a, t, warp_last, is_there);
     const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
-    const uint32_t all_from = is_there ? a.from[warp_last] : UINT32_MAX;
     const uint32_t all_end = before + (uint32_t)t + 1;
     const uint32_t of_q = q + first_row * tdm_row_bytes<D> + tdm_lane_rows<D>();
     const uint32_t of_k = stages + tdm_lane_columns<D>();
     const uint32_t of_v = stages + tile_bytes + tdm_lane_rows<D>();
 
     tdm_key_walk walk;
-    uint32_t next = begin, next_stage = 0; /* to be copied */
-    if constexpr (WHOLE)
+    tdm_list_walk<KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;         /* to be copied */
+    if constexpr (LISTS) {
+        step.begin(a, t0, kv_head);
+        next_step = step;
+        if (step.left == 0)
+            return;
+    } else if constexpr (WHOLE) {
         walk = tdm_walk_from(a, begin, kv_head);
+    }
     const auto fetch_next = [&]() {
-        if (next < end) {
-            const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        if constexpr (LISTS) {
+            if (next_step.left > 0) {
+                walk = tdm_walk_from(a, next_step.key, kv_head);
+                tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a,
+                                                 next_step.key < end ? end - next_step.key : 0);
+                next_step.next(a);
+            }
+        } else if (next < end) {
             if constexpr (WHOLE) {
                 tdm_fetch_walk<D, KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
                 tdm_walk_on<KEYS>(walk, a);
@@ -141,15 +155,21 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     tdm_softmax<ROW_BLOCKS> rows = tdm_no_sums<ROW_BLOCKS>();
     float out[ROW_BLOCKS][D / 8][4] = {};
     uint32_t stage = 0;
-    for (uint32_t key = begin; key < end; key += KEYS) {
+    for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += KEYS) {
         tdm_copy_wait<STAGES - 2>();
         __syncthreads(); /* these are there; nobody reads those before them any more */
         fetch_next();
-        if (key < some_end && key + KEYS > some_from) {
+        bool sees_whole = false;
+        if constexpr (LISTS) {
+            key = step.key;
+            sees_whole = step.whole;
+            step.next(a);
+        }
+        if (key < some_end && key + KEYS > sight.some_from(sees_whole)) {
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
-            if (key + KEYS > all_end || key < all_from)
-                tdm_mask(scores, a, t, key);
+            if (key + KEYS > all_end || key < sight.all_from(sees_whole))
+                tdm_mask(scores, a, tdm_seen_from(a, sees_whole), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);
@@ -170,7 +190,9 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
     const uint64_t blocks = (a->tokens + ROWS - 1) / ROWS * a->query_heads;
     const float scale = (float)(1.0 / sqrt((double)D));
     const bool whole = a->page_tokens % KEYS == 0 && a->chunk_tokens % KEYS == 0;
-    auto *kernel = whole ? attend_tiles<D, true> : attend_tiles<D, false>;
+    auto *kernel = a->lists.pages != NULL ? attend_tiles<D, true, true>
+                   : whole                ? attend_tiles<D, true, false>
+                                          : attend_tiles<D, false, false>;
     enum tdm_status status =
         TDM_CUDA(cudaFuncSetAttribute((const void *)kernel,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
@@ -196,7 +218,7 @@ static int most_shared_bytes(void)
 extern "C" bool tdm_cuda_attention_suits(const struct tdm_attend *a)
 {
     const int of_64 = tdm_shared_bytes<64>, of_128 = tdm_shared_bytes<128>;
-    return a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
+    return tdm_tiles_fit(a) && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 96 || a->head_dim == 128) &&
            most_shared_bytes() >= (a->head_dim == 64 ? of_64 : of_128) &&
            a->first_token + a->tokens - a->key_token <= INT32_MAX;

@@ -55,7 +55,7 @@ template <int D, bool MASKED>
 static __device__ __forceinline__ void
 add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t k_columns,
          uint32_t v_columns, uint32_t k_rows, const tdm_row_fact (&facts)[ROW_BLOCKS][2],
-         float scale, const tdm_attend &a, uint64_t t, uint32_t first_key)
+         float scale, const tdm_attend &a, const uint32_t *seen, uint64_t t, uint32_t first_key)
 {
     float p[ROW_BLOCKS][STEP_KEYS / 8][4], ds[ROW_BLOCKS][STEP_KEYS / 8][4];
     const uint32_t lane = threadIdx.x % 32;
@@ -105,7 +105,7 @@ add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t
             uint32_t from = 0, position = 0;
             if (MASKED) {
                 const uint64_t token = t + 16 * r + 8 * h + lane / 4;
-                from = a.from[token < a.tokens ? token : a.tokens - 1];
+                from = seen[token < a.tokens ? token : a.tokens - 1];
                 position = (uint32_t)(a.first_token - a.key_token + token);
             }
 #pragma unroll
@@ -142,7 +142,7 @@ add_keys(float (&dq)[ROW_BLOCKS][D / 8][4], uint32_t q, uint32_t d_out, uint32_t
 
 /* dQ of a tile of rows, the longest tiles first. `WHOLE`: keys from a multiple of STEP_KEYS on lie in one
  * page. */
-template <int D, bool WHOLE>
+template <int D, bool WHOLE, bool LISTS>
 static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale,
                                                     uint32_t block, unsigned char *tiles)
 {
@@ -156,27 +156,40 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint64_t last = (t0 + ROWS < a.tokens ? t0 + ROWS : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)last + 1; /* of the keys */
-    const uint32_t begin = a.from[t0] / STEP_KEYS * STEP_KEYS;
+    const uint32_t begin = LISTS ? 0 : a.from[t0] / STEP_KEYS * STEP_KEYS;
     const uint32_t lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * WARP_ROWS;
 
     /* of the warp: its tokens, the keys that some of them see, and those that all of them see */
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
-    const uint32_t some_from = is_there ? a.from[t] : UINT32_MAX;
+    const tdm_sight<LISTS> sight(a, t, warp_last, is_there);
     const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
-    const uint32_t all_from = is_there ? a.from[warp_last] : UINT32_MAX;
     const uint32_t all_end = before + (uint32_t)t + 1;
     const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
     const uint32_t of_d_out = d_out + first_row * row_bytes + tdm_lane_rows<D>();
 
     tdm_key_walk walk;
-    uint32_t next = begin, next_stage = 0; /* to be copied */
-    if constexpr (WHOLE)
+    tdm_list_walk<STEP_KEYS> step = {}, next_step = {}; /* over a list */
+    uint32_t next = begin, next_stage = 0;              /* to be copied */
+    if constexpr (LISTS) {
+        step.begin(a, t0, kv_head);
+        next_step = step;
+        if (step.left == 0)
+            return;
+    } else if constexpr (WHOLE) {
         walk = tdm_walk_from(a, begin, kv_head);
+    }
     const auto fetch_next = [&]() {
-        if (next < end) {
-            const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        const uint32_t to = stages + next_stage * 2 * tile_bytes;
+        if constexpr (LISTS) {
+            if (next_step.left > 0) {
+                walk = tdm_walk_from(a, next_step.key, kv_head);
+                tdm_fetch_walk<D, STEP_KEYS, THREADS>(
+                    to, to + tile_bytes, walk, a, next_step.key < end ? end - next_step.key : 0);
+                next_step.next(a);
+            }
+        } else if (next < end) {
             if constexpr (WHOLE) {
                 tdm_fetch_walk<D, STEP_KEYS, THREADS>(to, to + tile_bytes, walk, a, end - next);
                 tdm_walk_on<STEP_KEYS>(walk, a);
@@ -209,19 +222,25 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     }
 
     uint32_t stage = 0;
-    for (uint32_t key = begin; key < end; key += STEP_KEYS) {
+    for (uint32_t key = begin; LISTS ? step.left > 0 : key < end; key += STEP_KEYS) {
         const uint32_t k = stages + stage * 2 * tile_bytes, v = k + tile_bytes;
         tdm_copy_wait<ROW_STAGES - 2>();
         __syncthreads(); /* these are there; nobody reads those before them any more */
         fetch_next();
+        bool sees_whole = false;
+        if constexpr (LISTS) {
+            key = step.key;
+            sees_whole = step.whole;
+            step.next(a);
+        }
         const uint32_t k_columns = k + tdm_lane_columns<D>(), v_columns = v + tdm_lane_columns<D>();
         const uint32_t k_rows = k + tdm_lane_rows<D>();
-        if (key + STEP_KEYS <= all_end && key >= all_from)
+        if (key + STEP_KEYS <= all_end && key >= sight.all_from(sees_whole))
             add_keys<D, false>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
-                               scale * TDM_LOG2_E, a, t, key);
-        else if (key < some_end && key + STEP_KEYS > some_from)
+                               scale * TDM_LOG2_E, a, NULL, t, key);
+        else if (key < some_end && key + STEP_KEYS > sight.some_from(sees_whole))
             add_keys<D, true>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
-                              scale * TDM_LOG2_E, a, t, key);
+                              scale * TDM_LOG2_E, a, tdm_seen_from(a, sees_whole), t, key);
         stage = stage + 1 == ROW_STAGES ? 0 : stage + 1;
     }
 
@@ -240,9 +259,9 @@ template <int D> struct of_keys {
 
 /* dK += dS^T Q, dV += P^T dO for a step's rows, of tokens from `t` on. */
 template <int D, bool MASKED>
-static __device__ __forceinline__ void add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out,
-                                                const tdm_row_fact *facts, float scale,
-                                                const tdm_attend &a, uint64_t t, uint32_t first_key)
+static __device__ __forceinline__ void
+add_rows(of_keys<D> &of, uint32_t q, uint32_t d_out, const tdm_row_fact *facts, float scale,
+         const tdm_attend &a, const uint32_t *seen, uint64_t t, uint32_t first_key)
 {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t q_columns = q + tdm_lane_columns<D>(), q_rows = q + tdm_lane_rows<D>();
@@ -275,7 +294,7 @@ static __device__ __forceinline__ void add_rows(of_keys<D> &of, uint32_t q, uint
                 if (MASKED) {
                     const uint64_t token = t + row + i % 2;
                     const uint32_t key = first_key + lane / 4 + i / 2 * 8;
-                    if (key < a.from[token < a.tokens ? token : a.tokens - 1] ||
+                    if (key < seen[token < a.tokens ? token : a.tokens - 1] ||
                         key > (uint32_t)(a.first_token - a.key_token + token))
                         each = 0.0f;
                 }
@@ -302,8 +321,79 @@ static __device__ __forceinline__ void add_rows(of_keys<D> &of, uint32_t q, uint
     }
 }
 
+/* The tokens that may see a tile of keys, STEP_ROWS at a time, for each query head of the KV head: a range of
+ * them, or those of the query pages that list the keys' page. */
+template <bool LISTS> struct row_walk {
+    uint32_t t, head, begin, end, first_head, end_head;
+    uint32_t all_begin, all_end; /* of these tokens all see all keys */
+    bool whole;                  /* with lists: is the page seen whole */
+    uint32_t word, bits, whole_bits;
+    const uint2 *readers;
+
+    __device__ __forceinline__ row_walk(const tdm_attend &a, uint32_t key0, uint32_t last_key,
+                                        uint32_t kv_head, const uint2 *of_page)
+    {
+        first_head = head = kv_head * (a.query_heads / a.kv_heads);
+        end_head = head + a.query_heads / a.kv_heads;
+        whole = false;
+        if constexpr (LISTS) {
+            readers = of_page;
+            word = 0;
+            bits = readers[0].x;
+            whole_bits = readers[0].y;
+            const uint32_t before = (uint32_t)(a.first_token - a.key_token);
+            all_begin = last_key > before ? last_key - before : 0;
+            turn_page(a, key0);
+        } else {
+            const tdm_seeing seeing = tdm_who_sees(a, key0, last_key);
+            t = begin = seeing.begin / STEP_ROWS * STEP_ROWS;
+            end = seeing.end;
+            all_begin = seeing.all_begin;
+            all_end = seeing.all_end;
+            if (begin >= end)
+                head = end_head;
+        }
+    }
+
+    /* To the first tokens of the next query page; without one it ends. */
+    __device__ __forceinline__ void turn_page(const tdm_attend &a, uint32_t key0)
+    {
+        while (bits == 0) {
+            if (++word >= tdm_attend_words(&a)) {
+                head = end_head;
+                return;
+            }
+            bits = readers[word].x;
+            whole_bits = readers[word].y;
+        }
+        const uint32_t bit = (uint32_t)__ffs((int)bits) - 1;
+        bits &= bits - 1;
+        whole = whole_bits >> bit & 1;
+        t = begin = (word * 32 + bit) * (uint32_t)a.page_tokens;
+        end = begin + (uint32_t)a.page_tokens;
+        end = end < (uint32_t)a.tokens ? end : (uint32_t)a.tokens;
+        all_end = tdm_seen_from(a, whole)[end - 1] <= key0 ? end : 0;
+        head = first_head;
+    }
+
+    __device__ __forceinline__ bool there() const
+    {
+        return head < end_head;
+    }
+
+    __device__ __forceinline__ void next(const tdm_attend &a, uint32_t key0)
+    {
+        t += STEP_ROWS;
+        if (t < end)
+            return;
+        t = begin;
+        if (++head == end_head && LISTS)
+            turn_page(a, key0);
+    }
+};
+
 /* dK and dV of a tile of keys, elements of type T. */
-template <int D, typename T>
+template <int D, typename T, bool LISTS>
 static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float scale,
                                                     uint32_t block, unsigned char *tiles)
 {
@@ -311,15 +401,22 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
     const uint32_t stages = tdm_shared(tiles);
     tdm_row_fact *const facts =
         (tdm_row_fact *)(tiles + KEY_TILE_ROWS * row_bytes); /* of the stages */
-    const uint32_t kv_head = block % a.kv_heads, ratio = a.query_heads / a.kv_heads;
-    const uint32_t key0 = block / a.kv_heads * KEYS;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     const uint32_t end = before + (uint32_t)a.tokens; /* of the keys */
     const uint32_t first_key = threadIdx.x / 32 * 16;
+    uint32_t kv_head = block % a.kv_heads, key0 = block / a.kv_heads * KEYS;
+    const uint2 *readers = NULL;
+    if constexpr (LISTS) {
+        const uint32_t page_tiles = (uint32_t)a.page_tokens / KEYS;
+        const tdm_reading reading = tdm_reading_of(a, block / page_tiles);
+        kv_head = reading.kv_head;
+        key0 = reading.keys.first + block % page_tiles * KEYS;
+        readers = reading.readers;
+        if (!reading.is_read || key0 >= end)
+            return;
+    }
     const uint32_t last_key = (key0 + KEYS < end ? key0 + KEYS : end) - 1;
-
-    const tdm_seeing seeing = tdm_who_sees(a, key0, last_key);
-    const uint32_t begin = seeing.begin / STEP_ROWS * STEP_ROWS;
+    row_walk<LISTS> step(a, key0, last_key, kv_head, readers), next = step; /* to be copied */
 
     of_keys<D> of;
     clear(of.dk);
@@ -338,26 +435,21 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
         __syncthreads();
     }
 
-    uint32_t next = begin, next_stage = 0, next_head = kv_head * ratio; /* to be copied */
-    const uint32_t end_head = begin < seeing.end ? next_head + ratio : next_head;
+    uint32_t next_stage = 0;
     const auto fetch_next = [&]() {
-        if (next_head < end_head) {
+        if (next.there()) {
             const uint32_t to = stages + next_stage * 2 * tile_bytes;
-            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to, a, a.q.data, next, next_head);
-            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to + tile_bytes, a, a.d_out.data, next,
-                                                  next_head);
+            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to, a, a.q.data, next.t, next.head);
+            tdm_fetch_rows<D, STEP_ROWS, THREADS>(to + tile_bytes, a, a.d_out.data, next.t,
+                                                  next.head);
             if (threadIdx.x < STEP_ROWS) {
-                const uint32_t token = next + threadIdx.x;
+                const uint32_t token = next.t + threadIdx.x;
                 tdm_copy_async_8(tdm_shared(facts + next_stage * STEP_ROWS + threadIdx.x),
-                                 tdm_row_facts(a, next_head) + token, token < a.tokens);
+                                 tdm_row_facts(a, next.head) + token, token < a.tokens);
             }
+            next.next(a, key0);
         }
         tdm_copy_commit();
-        next += STEP_ROWS;
-        if (next >= seeing.end) {
-            next = begin;
-            next_head++;
-        }
         next_stage = next_stage + 1 == KEY_STAGES ? 0 : next_stage + 1;
     };
 #pragma unroll
@@ -365,35 +457,35 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
         fetch_next();
 
     uint32_t stage = 0;
-    for (uint32_t head = kv_head * ratio; head < end_head; head++) {
-        for (uint32_t t = begin; t < seeing.end; t += STEP_ROWS) {
-            const uint32_t q = stages + stage * 2 * tile_bytes;
-            tdm_copy_wait<KEY_STAGES - 2>();
-            __syncthreads(); /* these are there; nobody reads those before them any more */
-            fetch_next();
-            if (t >= seeing.all_begin && t + STEP_ROWS <= seeing.all_end)
-                add_rows<D, false>(of, q, q + tile_bytes, facts + stage * STEP_ROWS,
-                                   scale * TDM_LOG2_E, a, t, key0 + first_key);
-            else
-                add_rows<D, true>(of, q, q + tile_bytes, facts + stage * STEP_ROWS,
-                                  scale * TDM_LOG2_E, a, t, key0 + first_key);
-            stage = stage + 1 == KEY_STAGES ? 0 : stage + 1;
-        }
+    for (; step.there(); step.next(a, key0)) {
+        const uint32_t q = stages + stage * 2 * tile_bytes;
+        tdm_copy_wait<KEY_STAGES - 2>();
+        __syncthreads(); /* these are there; nobody reads those before them any more */
+        fetch_next();
+        if (step.t >= step.all_begin && step.t + STEP_ROWS <= step.all_end)
+            add_rows<D, false>(of, q, q + tile_bytes, facts + stage * STEP_ROWS, scale * TDM_LOG2_E,
+                               a, NULL, step.t, key0 + first_key);
+        else
+            add_rows<D, true>(of, q, q + tile_bytes, facts + stage * STEP_ROWS, scale * TDM_LOG2_E,
+                              a, tdm_seen_from(a, LISTS && step.whole), step.t, key0 + first_key);
+        stage = stage + 1 == KEY_STAGES ? 0 : stage + 1;
     }
 
     tdm_put_keys<T>(a, key0 + first_key, end, kv_head, of.dk, of.dv, scale);
 }
 
-/* Both kinds of tiles, so that what one leaves idle at its end the other fills. */
-template <int D, typename T, bool WHOLE>
+/* Both kinds of tiles, so that what one leaves idle at its end the other fills: keys, then rows; over lists rows,
+ * then keys by falling number of readers. */
+template <int D, typename T, bool WHOLE, bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
-    grad_tiles(const tdm_attend a, float scale, uint32_t key_blocks)
+    grad_tiles(const tdm_attend a, float scale, uint32_t key_blocks, uint32_t row_blocks)
 {
     extern __shared__ __align__(1024) unsigned char tiles[];
-    if (blockIdx.x < key_blocks)
-        grad_of_keys<D, T>(a, scale, blockIdx.x, tiles);
+    const uint32_t block = blockIdx.x - (LISTS ? row_blocks : 0);
+    if (block < key_blocks)
+        grad_of_keys<D, T, LISTS>(a, scale, block, tiles);
     else
-        grad_of_rows<D, WHOLE>(a, scale, blockIdx.x - key_blocks, tiles);
+        grad_of_rows<D, WHOLE, LISTS>(a, scale, LISTS ? blockIdx.x : block - key_blocks, tiles);
 }
 
 template <int D>
@@ -407,7 +499,9 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
     static_assert(of_rows <= tdm_shared_bytes<D> && of_keys <= tdm_shared_bytes<D>, "as said");
     const uint64_t keys = a->first_token + a->tokens - a->key_token;
     const unsigned row_blocks = (unsigned)((a->tokens + ROWS - 1) / ROWS * a->query_heads);
-    const unsigned key_blocks = (unsigned)((keys + KEYS - 1) / KEYS * a->kv_heads);
+    const bool lists = a->lists.pages != NULL;
+    const unsigned key_blocks = lists ? tdm_read_blocks(a) * (unsigned)(a->page_tokens / KEYS)
+                                      : (unsigned)((keys + KEYS - 1) / KEYS * a->kv_heads);
     const float scale = (float)(1.0 / sqrt((double)D));
     const bool whole = a->page_tokens % STEP_KEYS == 0 && a->chunk_tokens % STEP_KEYS == 0;
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
@@ -415,12 +509,16 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
     tdm_launch_row_facts(a, stream);
     enum tdm_status status = tdm_with_type(gradients, err, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        auto *kernel = whole ? grad_tiles<D, T, true> : grad_tiles<D, T, false>;
+        auto *kernel = lists   ? grad_tiles<D, T, true, true>
+                       : whole ? grad_tiles<D, T, true, false>
+                               : grad_tiles<D, T, false, false>;
         code = cudaFuncSetAttribute((const void *)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        if (code == cudaSuccess && lists)
+            tdm_launch_unread<T>(a, stream);
         if (code == cudaSuccess)
-            kernel<<<row_blocks + key_blocks, THREADS, shared_bytes, stream>>>(*a, scale,
-                                                                               key_blocks);
+            kernel<<<row_blocks + key_blocks, THREADS, shared_bytes, stream>>>(
+                *a, scale, key_blocks, row_blocks);
     });
     if (status == TDM_OK)
         status = tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);

@@ -25,37 +25,46 @@ struct key_barriers {
 };
 
 /* Keys of a block, and where its tokens are among them. */
-struct span {
+template <bool LISTS> struct span {
     uint64_t t0;
-    uint32_t head, kv_head, before, begin, end;
+    uint32_t head, kv_head, before, end;
+    tdm_key_steps<LISTS, KEYS> steps;
 };
 
-static __device__ __forceinline__ span span_of(const tdm_attend &a)
+template <bool LISTS> static __device__ __forceinline__ span<LISTS> span_of(const tdm_attend &a)
 {
     const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
-    span s;
+    span<LISTS> s;
     s.head = blockIdx.x % a.query_heads;
     s.kv_head = s.head / (a.query_heads / a.kv_heads);
     s.t0 = (uint64_t)(row_tiles - 1 - blockIdx.x / a.query_heads) * ROWS; /* long ones first */
     const uint64_t last = (s.t0 + ROWS < a.tokens ? s.t0 + ROWS : a.tokens) - 1;
     s.before = (uint32_t)(a.first_token - a.key_token);
-    s.begin = a.from[s.t0] / KEYS * KEYS;
     s.end = s.before + (uint32_t)last + 1;
+    s.steps.find(a, s.t0, s.kv_head);
     return s;
 }
 
-static __device__ void produce(const tdm_attend &a, const span &s, uint32_t tiles, key_barriers &b,
-                               bool whole)
+template <bool LISTS>
+static __device__ void produce(const tdm_attend &a, const span<LISTS> &s, uint32_t tiles,
+                               key_barriers &b, uint32_t *steps, bool whole)
 {
     const uint32_t k = tiles + TILE_BYTES, v = k + STAGES * TILE_BYTES;
     const uint64_t plane = tdm_plane_of(a);
     tdm_producer producer;
-    uint32_t number = 0;
+    uint32_t number = 0, entry = s.steps.entry(0);
     tdm_hopper_rows<ROWS>(tiles, a, a.q.data, s.t0, s.head);
-    for (uint32_t key = s.begin; key < s.end; key += KEYS, number++) {
+    for (uint32_t key = s.steps.begin; s.steps.has(number, key, s.end); key += KEYS, number++) {
         const uint32_t stage = number % STAGES, turn = number / STAGES;
         if (turn > 0)
             producer.wait(&b.empty_k[stage], turn - 1);
+        if constexpr (LISTS) {
+            const uint32_t step = s.steps.step(number, entry);
+            entry = s.steps.entry(number + 1);
+            key = step & TDM_STEP_FIRST;
+            if (threadIdx.x == 0)
+                steps[stage] = step;
+        }
         tdm_hopper_keys<KEYS>(k + stage * TILE_BYTES, a, 0, key, s.end, s.kv_head, whole);
         producer.commit(&b.full_k[stage]);
         if (turn > 0)
@@ -92,14 +101,16 @@ static __device__ __forceinline__ void release(uint64_t *barrier)
         tdm_barrier_arrive(barrier);
 }
 
-static __device__ __forceinline__ void consume(const tdm_attend &a, const span &s, uint32_t tiles,
-                                               key_barriers &b, float scale)
+template <bool LISTS>
+static __device__ __forceinline__ void consume(const tdm_attend &a, const span<LISTS> &s,
+                                               uint32_t tiles, key_barriers &b,
+                                               const uint32_t *steps, float scale)
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
     const uint32_t k = tiles + TILE_BYTES, v = k + STAGES * TILE_BYTES;
     const uint64_t first = s.t0 + group * 64, t = first + tdm_hopper_warp_row();
     const uint64_t last = (s.t0 + ROWS < a.tokens ? s.t0 + ROWS : a.tokens) - 1;
-    const uint32_t last_from = a.from[last];
+    const uint32_t last_from = LISTS ? 0 : a.from[last];
     tdm_softmax<1> rows = tdm_no_sums<1>();
     float scores[1][KEYS / 8][4], out[1][TDM_HOPPER_DIM / 8][4] = {};
     uint32_t p[KEYS / 16][4];
@@ -108,10 +119,12 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span &
     tdm_hopper_load_a(q, tiles + group * 64 * 128, ROWS);
 
     uint32_t number = 0;
-    for (uint32_t key = s.begin; key < s.end; key += KEYS, number++) {
+    for (uint32_t key = s.steps.begin; s.steps.has(number, key, s.end); key += KEYS, number++) {
         const uint32_t stage = number % STAGES, other = (number + STAGES - 1) % STAGES;
-        const bool masked = key + KEYS > s.before + (uint32_t)first + 1 || key < last_from;
         tdm_barrier_wait(&b.full_k[stage], number / STAGES);
+        const uint32_t step = LISTS ? steps[stage] : 0;
+        const bool masked = LISTS ? (step & TDM_STEP_MASKED) != 0
+                                  : key + KEYS > s.before + (uint32_t)first + 1 || key < last_from;
         tdm_products_hold(scores[0]);
         tdm_products_hold(out[0]);
         tdm_products_begin();
@@ -127,7 +140,8 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span &
         tdm_products_hold(scores[0]);
         release(&b.empty_k[stage]);
         if (masked)
-            tdm_mask(scores, a, t, key);
+            tdm_mask(scores, a, tdm_seen_from(a, step & TDM_STEP_WHOLE), t,
+                     LISTS ? step & TDM_STEP_FIRST : key);
         float rescale[1][2];
         const bool lags = tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale);
 #pragma unroll
@@ -153,13 +167,17 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span &
     tdm_put_rows<TDM_HOPPER_DIM>(out, rows, a, t, s.head);
 }
 
+template <bool LISTS>
 static __global__ void __launch_bounds__(THREADS, 1)
     attend_hopper(const tdm_attend a, float scale, bool whole)
 {
     extern __shared__ unsigned char memory[];
     __shared__ key_barriers b;
+    __shared__ uint32_t steps[STAGES];
     const uint32_t tiles = (tdm_shared(memory) + 1023) / 1024 * 1024;
-    const span s = span_of(a);
+    const span<LISTS> s = span_of<LISTS>(a);
+    if (LISTS && s.steps.count == 0)
+        return;
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
             tdm_barrier_init(&b.full_k[i], TDM_WARPGROUP);
@@ -171,26 +189,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (threadIdx.x < TDM_WARPGROUP) {
         tdm_give_registers<40>();
-        produce(a, s, tiles, b, whole);
+        produce(a, s, tiles, b, steps, whole);
     } else {
         tdm_take_registers<232>();
-        consume(a, s, tiles, b, scale);
+        consume(a, s, tiles, b, steps, scale);
     }
 }
 
 extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
 {
-    static int is_hopper = -1; /* asked for once: a process has one device */
-    int device, major = 0, minor = 0;
-    if (is_hopper < 0) {
-        if (cudaGetDevice(&device) == cudaSuccess) {
-            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-        }
-        is_hopper = major == 9 && minor == 0;
-    }
-    return is_hopper && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
-           a->head_dim == TDM_HOPPER_DIM && a->first_token + a->tokens - a->key_token <= INT32_MAX;
+    return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
+           a->head_dim == TDM_HOPPER_DIM &&
+           a->first_token + a->tokens - a->key_token <= INT32_MAX &&
+           (a->lists.pages == NULL ||
+            (a->page_tokens == TDM_HOPPER_PAGE && a->chunk_tokens % TDM_HOPPER_PAGE == 0));
 }
 
 extern "C" enum tdm_status tdm_cuda_attention_hopper(const struct tdm_attend *a,
@@ -199,12 +211,13 @@ extern "C" enum tdm_status tdm_cuda_attention_hopper(const struct tdm_attend *a,
     const uint64_t blocks = (a->tokens + ROWS - 1) / ROWS * a->query_heads;
     const float scale = (float)(1.0 / sqrt((double)TDM_HOPPER_DIM));
     const bool whole = a->page_tokens % KEYS == 0 && a->chunk_tokens % KEYS == 0;
+    auto *kernel = a->lists.pages != NULL ? attend_hopper<true> : attend_hopper<false>;
     enum tdm_status status = TDM_CUDA(
-        cudaFuncSetAttribute((const void *)attend_hopper,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)SHARED_BYTES),
         err);
     if (status != TDM_OK)
         return status;
-    attend_hopper<<<(unsigned)blocks, THREADS, SHARED_BYTES, stream>>>(*a, scale, whole);
+    kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, stream>>>(*a, scale, whole);
     return tdm_cuda_status(cudaGetLastError(), "attention launch", err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernels of attention there are: those that suit are taken in this order. */
+/* Which kernels of attention and of votes there are: those that suit are taken in this order. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -13,4 +13,12 @@ const struct tdm_attention_kind tdm_cuda_attention_kinds[] = {
 #endif
     {"tensor cores", tdm_cuda_attention_suits, tdm_cuda_attention, tdm_cuda_attention_grad},
     {"CUDA cores", NULL, tdm_cuda_attention_plain, tdm_cuda_attention_grad_plain},
+};
+
+const struct tdm_votes_kind tdm_cuda_votes_kinds[] = {
+#ifdef HAVE_HOPPER
+    {"Hopper", tdm_cuda_votes_hopper_suit, tdm_cuda_votes_hopper},
+#endif
+    {"tensor cores", tdm_cuda_votes_suit, tdm_cuda_votes},
+    {"CUDA cores", NULL, tdm_cuda_votes_plain},
 };

@@ -19,18 +19,39 @@
 #define THREADS (WARPS * TDM_WARP)
 #define OF_LANE (TDM_CUDA_MOST_HEAD_DIM / TDM_WARP) /* dimensions of a lane */
 
-static __global__ void __launch_bounds__(256) find_from(const tdm_attend a)
-{
-    const uint64_t t = (uint64_t)blockIdx.x * 256 + threadIdx.x;
-    if (t >= a.tokens)
-        return;
-    const uint64_t token = a.first_token + t;
-    const uint64_t start = tdm_start_of(a.documents, token);
-    const uint64_t first = a.window == 0 || token - start < a.window ? start : token - a.window + 1;
-    a.from[t] = (uint32_t)(first - a.key_token);
-}
+/* Keys that a token sees, in runs: one, or one of each page of its list. */
+template <bool LISTS> struct key_runs {
+    const uint32_t *list;
+    uint32_t count, from, start, end, first_page;
 
-template <typename Act, typename Kv>
+    __device__ key_runs(const tdm_attend &a, uint64_t token, uint32_t kv_head)
+    {
+        from = a.from[token];
+        end = (uint32_t)(a.first_token + token - a.key_token) + 1;
+        count = 1;
+        if constexpr (LISTS) {
+            list = tdm_list_of(a, token / a.page_tokens, kv_head);
+            count = list[0];
+            start = a.start[token];
+            first_page = tdm_first_page(a);
+        }
+    }
+
+    __device__ tdm_keys run(const tdm_attend &a, uint32_t number) const
+    {
+        tdm_keys keys = {from, end};
+        if constexpr (LISTS) {
+            const uint32_t entry = list[1 + number];
+            const uint32_t seen = (entry & TDM_PAGE_WHOLE) != 0 ? start : from;
+            keys = tdm_keys_of_page(a, (entry & TDM_PAGE_NUMBER) - first_page);
+            keys.first = keys.first > seen ? keys.first : seen;
+            keys.end = keys.end < end ? keys.end : end;
+        }
+        return keys;
+    }
+};
+
+template <typename Act, typename Kv, bool LISTS>
 static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a, float scale)
 {
     extern __shared__ float shared[]; /* [WARPS, head_dim]: the rows' queries */
@@ -49,34 +70,37 @@ static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a
 
     const Kv *pages = (const Kv *)a.pages.data;
     const uint64_t plane = tdm_plane_of(a);
-    const uint32_t end = (uint32_t)(a.first_token + token - a.key_token) + 1;
+    const key_runs<LISTS> runs(a, token, kv_head);
     float most = -INFINITY, sum = 0.0f, out[OF_LANE] = {};
-    for (uint32_t first = a.from[token]; first < end; first += TDM_WARP) {
-        const uint32_t key = first + lane;
-        float score = -INFINITY;
-        if (key < end) {
-            const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
-            score = 0.0f;
-            for (uint32_t i = 0; i < dim; i++)
-                score += q[i] * tdm_get(k, i);
-        }
-        float new_most = score;
-        for (unsigned offset = TDM_WARP / 2; offset > 0; offset /= 2)
-            new_most = fmaxf(new_most, __shfl_xor_sync(TDM_FULL_WARP, new_most, offset));
-        new_most = fmaxf(most, new_most);
-        const float rescale = expf(most - new_most), p = expf(score - new_most);
-        sum = sum * rescale + tdm_warp_sum(p);
-        most = new_most;
-        for (uint32_t j = 0; j < OF_LANE; j++)
-            out[j] *= rescale;
-        const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
-        for (uint32_t k = 0; k < count; k++) {
-            const Kv *v = pages + tdm_key_at(a, first + k, kv_head, a.slot_elements) + plane;
-            const float share = __shfl_sync(TDM_FULL_WARP, p, k);
-#pragma unroll
+    for (uint32_t number = 0; number < runs.count; number++) {
+        const uint32_t end = runs.run(a, number).end;
+        for (uint32_t first = runs.run(a, number).first; first < end; first += TDM_WARP) {
+            const uint32_t key = first + lane;
+            float score = -INFINITY;
+            if (key < end) {
+                const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements);
+                score = 0.0f;
+                for (uint32_t i = 0; i < dim; i++)
+                    score += q[i] * tdm_get(k, i);
+            }
+            float new_most = score;
+            for (unsigned offset = TDM_WARP / 2; offset > 0; offset /= 2)
+                new_most = fmaxf(new_most, __shfl_xor_sync(TDM_FULL_WARP, new_most, offset));
+            new_most = fmaxf(most, new_most);
+            const float rescale = expf(most - new_most), p = expf(score - new_most);
+            sum = sum * rescale + tdm_warp_sum(p);
+            most = new_most;
             for (uint32_t j = 0; j < OF_LANE; j++)
-                if (j * TDM_WARP + lane < dim)
-                    out[j] += share * tdm_get(v, j * TDM_WARP + lane);
+                out[j] *= rescale;
+            const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+            for (uint32_t k = 0; k < count; k++) {
+                const Kv *v = pages + tdm_key_at(a, first + k, kv_head, a.slot_elements) + plane;
+                const float share = __shfl_sync(TDM_FULL_WARP, p, k);
+#pragma unroll
+                for (uint32_t j = 0; j < OF_LANE; j++)
+                    if (j * TDM_WARP + lane < dim)
+                        out[j] += share * tdm_get(v, j * TDM_WARP + lane);
+            }
         }
     }
 #pragma unroll
@@ -104,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS) row_dots(const tdm_attend a)
         a.d[row] = sum;
 }
 
-template <typename Act, typename Kv>
+template <typename Act, typename Kv, bool LISTS>
 static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend a, float scale)
 {
     extern __shared__ float shared[]; /* [WARPS, 2, head_dim]: queries and gradients of the rows */
@@ -124,29 +148,32 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
 
     const Kv *pages = (const Kv *)a.pages.data;
     const uint64_t plane = tdm_plane_of(a);
-    const uint32_t end = (uint32_t)(a.first_token + token - a.key_token) + 1;
+    const key_runs<LISTS> runs(a, token, kv_head);
     const float lse = a.lse[row], d = a.d[row];
     float dq[OF_LANE] = {};
-    for (uint32_t first = a.from[token]; first < end; first += TDM_WARP) {
-        const uint32_t key = first + lane;
-        float ds = 0.0f;
-        if (key < end) {
-            const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements), *v = k + plane;
-            float score = 0.0f, dp = 0.0f;
-            for (uint32_t i = 0; i < dim; i++) {
-                score += q[i] * tdm_get(k, i);
-                dp += d_out[i] * tdm_get(v, i);
+    for (uint32_t number = 0; number < runs.count; number++) {
+        const uint32_t end = runs.run(a, number).end;
+        for (uint32_t first = runs.run(a, number).first; first < end; first += TDM_WARP) {
+            const uint32_t key = first + lane;
+            float ds = 0.0f;
+            if (key < end) {
+                const Kv *k = pages + tdm_key_at(a, key, kv_head, a.slot_elements), *v = k + plane;
+                float score = 0.0f, dp = 0.0f;
+                for (uint32_t i = 0; i < dim; i++) {
+                    score += q[i] * tdm_get(k, i);
+                    dp += d_out[i] * tdm_get(v, i);
+                }
+                ds = expf(score - lse) * (dp - d);
             }
-            ds = expf(score - lse) * (dp - d);
-        }
-        const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
-        for (uint32_t n = 0; n < count; n++) {
-            const Kv *k = pages + tdm_key_at(a, first + n, kv_head, a.slot_elements);
-            const float share = __shfl_sync(TDM_FULL_WARP, ds, n);
+            const uint32_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+            for (uint32_t n = 0; n < count; n++) {
+                const Kv *k = pages + tdm_key_at(a, first + n, kv_head, a.slot_elements);
+                const float share = __shfl_sync(TDM_FULL_WARP, ds, n);
 #pragma unroll
-            for (uint32_t j = 0; j < OF_LANE; j++)
-                if (j * TDM_WARP + lane < dim)
-                    dq[j] += share * tdm_get(k, j * TDM_WARP + lane);
+                for (uint32_t j = 0; j < OF_LANE; j++)
+                    if (j * TDM_WARP + lane < dim)
+                        dq[j] += share * tdm_get(k, j * TDM_WARP + lane);
+            }
         }
     }
 #pragma unroll
@@ -155,7 +182,44 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
             tdm_put((Act *)a.dq.data, row * dim + j * TDM_WARP + lane, dq[j] * scale);
 }
 
-template <typename Act, typename Kv, typename DKv>
+/* Tokens that may see a key, in runs: one, or one of each query page that lists its page; and the keys from
+ * which on each of them sees. */
+template <bool LISTS> struct token_runs {
+    const uint2 *readers;
+    uint32_t count;
+
+    __device__ token_runs(const tdm_attend &a, uint32_t key, uint32_t kv_head)
+    {
+        count = 1;
+        if constexpr (LISTS) {
+            const uint64_t page = tdm_page_of(&a.lists.rule, a.key_token + key);
+            readers = tdm_readers_of(a, (uint32_t)page - tdm_first_page(a),
+                                     kv_head / (a.kv_heads / a.lists.lists));
+            count = (uint32_t)((a.tokens + a.page_tokens - 1) / a.page_tokens);
+        }
+    }
+
+    /* of the tokens [begin, a.tokens); `seen` */
+    __device__ tdm_keys run(const tdm_attend &a, uint32_t number, uint32_t begin,
+                            const uint32_t **seen) const
+    {
+        tdm_keys tokens = {begin, (uint32_t)a.tokens};
+        *seen = a.from;
+        if constexpr (LISTS) {
+            const uint2 word = readers[number / 32];
+            const uint32_t first = number * (uint32_t)a.page_tokens;
+            const uint32_t end = first + (uint32_t)a.page_tokens;
+            *seen = tdm_seen_from(a, word.y >> number % 32 & 1);
+            tokens.first = begin > first ? begin : first;
+            tokens.end = tokens.end < end ? tokens.end : end;
+            if ((word.x >> number % 32 & 1) == 0)
+                tokens.end = 0;
+        }
+        return tokens;
+    }
+};
+
+template <typename Act, typename Kv, typename DKv, bool LISTS>
 static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend a, float scale)
 {
     extern __shared__ float shared[]; /* [WARPS, 2, head_dim]: keys and values */
@@ -178,36 +242,43 @@ static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend 
     const uint64_t before = a.first_token - a.key_token; /* keys before the first query */
     float dk[OF_LANE] = {}, dv[OF_LANE] = {};
     /* rows of the KV head: tokens slowest, from the first that is not before the key */
-    const uint64_t begin = key > before ? (key - before) * ratio : 0, end = a.tokens * ratio;
-    for (uint64_t first = begin; first < end; first += TDM_WARP) {
-        const uint64_t mine = first + lane;
-        if (a.from[first / ratio] > key)
-            break; /* what a token sees first never falls */
-        float p = 0.0f, ds = 0.0f;
-        if (mine < end && a.from[mine / ratio] <= key) {
-            const uint64_t row = mine / ratio * a.query_heads + kv_head * ratio + mine % ratio;
-            const Act *q = (const Act *)a.q.data + row * dim;
-            const Act *d_out = (const Act *)a.d_out.data + row * dim;
-            float score = 0.0f, dp = 0.0f;
-            for (uint32_t i = 0; i < dim; i++) {
-                score += tdm_get(q, i) * k[i];
-                dp += tdm_get(d_out, i) * v[i];
+    const uint32_t begin = key > before ? (uint32_t)(key - before) : 0;
+    const token_runs<LISTS> runs(a, key, kv_head);
+    for (uint32_t number = 0; number < runs.count; number++) {
+        const uint32_t *seen;
+        const tdm_keys tokens = runs.run(a, number, begin, &seen);
+        const uint64_t end = (uint64_t)tokens.end * ratio;
+        for (uint64_t first = (uint64_t)tokens.first * ratio; first < end; first += TDM_WARP) {
+            const uint64_t mine = first + lane;
+            if (seen[first / ratio] > key)
+                break; /* what a token sees first never falls */
+            float p = 0.0f, ds = 0.0f;
+            if (mine < end && seen[mine / ratio] <= key) {
+                const uint64_t row = mine / ratio * a.query_heads + kv_head * ratio + mine % ratio;
+                const Act *q = (const Act *)a.q.data + row * dim;
+                const Act *d_out = (const Act *)a.d_out.data + row * dim;
+                float score = 0.0f, dp = 0.0f;
+                for (uint32_t i = 0; i < dim; i++) {
+                    score += tdm_get(q, i) * k[i];
+                    dp += tdm_get(d_out, i) * v[i];
+                }
+                p = expf(score * scale - a.lse[row]);
+                ds = p * (dp - a.d[row]);
             }
-            p = expf(score * scale - a.lse[row]);
-            ds = p * (dp - a.d[row]);
-        }
-        const uint64_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
-        for (uint32_t n = 0; n < count; n++) {
-            const uint64_t other = first + n;
-            const uint64_t row = other / ratio * a.query_heads + kv_head * ratio + other % ratio;
-            const float of_v = __shfl_sync(TDM_FULL_WARP, p, n);
-            const float of_k = __shfl_sync(TDM_FULL_WARP, ds, n);
+            const uint64_t count = end - first < TDM_WARP ? end - first : TDM_WARP;
+            for (uint32_t n = 0; n < count; n++) {
+                const uint64_t other = first + n;
+                const uint64_t row =
+                    other / ratio * a.query_heads + kv_head * ratio + other % ratio;
+                const float of_v = __shfl_sync(TDM_FULL_WARP, p, n);
+                const float of_k = __shfl_sync(TDM_FULL_WARP, ds, n);
 #pragma unroll
-            for (uint32_t j = 0; j < OF_LANE; j++) {
-                const uint32_t i = j * TDM_WARP + lane;
-                if (i < dim) {
-                    dv[j] += of_v * tdm_get((const Act *)a.d_out.data, row * dim + i);
-                    dk[j] += of_k * tdm_get((const Act *)a.q.data, row * dim + i);
+                for (uint32_t j = 0; j < OF_LANE; j++) {
+                    const uint32_t i = j * TDM_WARP + lane;
+                    if (i < dim) {
+                        dv[j] += of_v * tdm_get((const Act *)a.d_out.data, row * dim + i);
+                        dk[j] += of_k * tdm_get((const Act *)a.q.data, row * dim + i);
+                    }
                 }
             }
         }
@@ -222,13 +293,6 @@ static __global__ void __launch_bounds__(THREADS) grad_of_keys(const tdm_attend 
             tdm_put(pages, plane + i, (to.add ? tdm_get(pages, plane + i) : 0.0f) + dv[j]);
         }
     }
-}
-
-extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cudaStream_t stream,
-                                                struct tdm_error *err)
-{
-    find_from<<<tdm_blocks(a->tokens, 256, INT32_MAX), 256, 0, stream>>>(*a);
-    return tdm_cuda_status(cudaGetLastError(), "attention range launch", err);
 }
 
 static enum tdm_status check(const struct tdm_attend *a, struct tdm_error *err)
@@ -247,6 +311,7 @@ extern "C" enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *a, 
     const unsigned blocks = tdm_blocks(a->tokens * a->query_heads, WARPS, INT32_MAX);
     const float scale = (float)(1.0 / sqrt((double)a->head_dim));
     const size_t shared_bytes = WARPS * a->head_dim * sizeof(float);
+    const bool lists = a->lists.pages != NULL;
     enum tdm_status status = check(a, err), inner = TDM_OK;
     if (status != TDM_OK)
         return status;
@@ -254,7 +319,8 @@ extern "C" enum tdm_status tdm_cuda_attention_plain(const struct tdm_attend *a, 
         using Act = std::remove_pointer_t<decltype(type)>;
         inner = tdm_with_type(a->pages.dtype, err, [&](auto *other) {
             using Kv = std::remove_pointer_t<decltype(other)>;
-            attend_rows<Act, Kv><<<blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+            auto *of_rows = lists ? attend_rows<Act, Kv, true> : attend_rows<Act, Kv, false>;
+            of_rows<<<blocks, THREADS, shared_bytes, stream>>>(*a, scale);
         });
     });
     if (status != TDM_OK || inner != TDM_OK)
@@ -271,6 +337,7 @@ extern "C" enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend
     const float scale = (float)(1.0 / sqrt((double)a->head_dim));
     const size_t shared_bytes = 2 * WARPS * a->head_dim * sizeof(float);
     const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
+    const bool lists = a->lists.pages != NULL;
     enum tdm_status status = check(a, err), inner = TDM_OK, innermost = TDM_OK;
     if (status != TDM_OK)
         return status;
@@ -279,11 +346,13 @@ extern "C" enum tdm_status tdm_cuda_attention_grad_plain(const struct tdm_attend
         row_dots<Act><<<row_blocks, THREADS, 0, stream>>>(*a);
         inner = tdm_with_type(a->pages.dtype, err, [&](auto *other) {
             using Kv = std::remove_pointer_t<decltype(other)>;
-            grad_of_rows<Act, Kv><<<row_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+            auto *of_rows = lists ? grad_of_rows<Act, Kv, true> : grad_of_rows<Act, Kv, false>;
+            of_rows<<<row_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
             innermost = tdm_with_type(gradients, err, [&](auto *third) {
                 using DKv = std::remove_pointer_t<decltype(third)>;
-                grad_of_keys<Act, Kv, DKv>
-                    <<<key_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
+                auto *of_keys =
+                    lists ? grad_of_keys<Act, Kv, DKv, true> : grad_of_keys<Act, Kv, DKv, false>;
+                of_keys<<<key_blocks, THREADS, shared_bytes, stream>>>(*a, scale);
             });
         });
     });

@@ -22,6 +22,8 @@ static const tdm_cuda_op ops[TDM_OP_KINDS] = {
     [TDM_OP_ROPE_GRAD] = tdm_cuda_run_rope_grad,
     [TDM_OP_KV_WRITE] = tdm_cuda_run_kv_write,
     [TDM_OP_KV_GRAD_READ] = tdm_cuda_run_kv_grad_read,
+    [TDM_OP_PAGE_MEANS] = tdm_cuda_run_page_means,
+    [TDM_OP_SELECT] = tdm_cuda_run_select,
     [TDM_OP_ATTENTION] = tdm_cuda_run_attention,
     [TDM_OP_ATTENTION_GRAD] = tdm_cuda_run_attention_grad,
     [TDM_OP_SWIGLU] = tdm_cuda_run_swiglu,
@@ -34,16 +36,17 @@ static const tdm_cuda_op ops[TDM_OP_KINDS] = {
 };
 
 static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
-    tdm_cuda_norm_scratch,      tdm_cuda_rope_scratch, tdm_cuda_products_scratch,
-    tdm_cuda_attention_scratch, tdm_cuda_head_scratch, tdm_cuda_gradient_norm_scratch,
+    tdm_cuda_norm_scratch, tdm_cuda_rope_scratch,          tdm_cuda_products_scratch,
+    tdm_cuda_head_scratch, tdm_cuda_gradient_norm_scratch,
 };
 
 uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program)
 {
-    uint64_t tokens = 0, most = 0;
+    uint64_t tokens = 0;
     for (uint32_t c = 0; c < program->chunk_count; c++)
         if (program->chunks[c].tokens > tokens)
             tokens = program->chunks[c].tokens;
+    uint64_t most = tdm_cuda_attention_scratch(program->schedule, tokens);
     for (size_t i = 0; i < sizeof(scratch_of) / sizeof(scratch_of[0]); i++) {
         uint64_t bytes = scratch_of[i](program->schedule->model, tokens);
         most = bytes > most ? bytes : most;

@@ -128,11 +128,11 @@ static inline void *tdm_cuda_take(unsigned char **scratch, uint64_t bytes)
 /* The most that an op of a program needs of scratch. */
 uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program);
 
-/* Scratch of the ops for a model and chunks of `tokens` tokens. */
+/* Scratch of the ops for a schedule, or for a model, and chunks of `tokens` tokens. */
+uint64_t tdm_cuda_attention_scratch(const struct tdm_schedule *schedule, uint64_t tokens);
 uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_attention_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
 uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens);
 
@@ -185,6 +185,10 @@ enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
                                           const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_page_means(struct tdm_executor *executor,
+                                        const struct tdm_launch *launch, struct tdm_error *err);
+enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err);
 enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,

@@ -79,6 +79,70 @@ static __device__ __forceinline__ tdm_seeing tdm_who_sees(const tdm_attend &a, u
     return seeing;
 }
 
+/* ---- over lists of pages ---- */
+
+/* The (page, KV head) that somebody may read: no more than there are entries of lists. */
+static inline unsigned tdm_read_blocks(const struct tdm_attend *a)
+{
+    const uint64_t query_pages = (a->tokens + a->page_tokens - 1) / a->page_tokens;
+    const uint64_t entries = query_pages * a->lists.capacity, all = tdm_attend_key_pages(a);
+    return (unsigned)((entries < all ? entries : all) * a->kv_heads);
+}
+
+/* Of these one, by falling number of readers. */
+struct tdm_reading {
+    uint32_t kv_head;
+    tdm_keys keys;
+    const uint2 *readers;
+    bool is_read;
+};
+
+static __device__ __forceinline__ tdm_reading tdm_reading_of(const tdm_attend &a, uint32_t number)
+{
+    const uint32_t heads = a.kv_heads / a.lists.lists; /* of a list */
+    const uint32_t item = a.order[number / heads];
+    const uint32_t page = item / a.lists.lists, list = item - page * a.lists.lists;
+    tdm_reading reading;
+    reading.kv_head = list * heads + number % heads;
+    reading.keys = tdm_keys_of_page(a, page);
+    reading.readers = tdm_readers_of(a, page, list);
+    reading.is_read = false;
+    for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
+        reading.is_read = reading.is_read || reading.readers[i].x != 0;
+    return reading;
+}
+
+/* Zeros for pages that nobody reads, where dK and dV are written. A block a (page, KV head). */
+template <typename T>
+static __global__ void __launch_bounds__(256) tdm_write_unread(const tdm_attend a)
+{
+    const uint32_t page = blockIdx.x / a.kv_heads, kv_head = blockIdx.x % a.kv_heads;
+    const uint2 *readers = tdm_readers_of(a, page, kv_head / (a.kv_heads / a.lists.lists));
+    const uint32_t end = (uint32_t)(a.first_token + a.tokens - a.key_token);
+    tdm_keys keys = tdm_keys_of_page(a, page);
+    for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
+        if (readers[i].x != 0)
+            return;
+    keys.end = keys.end < end ? keys.end : end;
+    for (uint32_t i = threadIdx.x; i < (keys.end - keys.first) * a.head_dim; i += 256) {
+        const tdm_gradient_key to = tdm_gradient_at(a, keys.first + i / a.head_dim, kv_head);
+        tdm_put((T *)to.data, to.element + i % a.head_dim, 0.0f);
+        tdm_put((T *)to.data, to.element + tdm_plane_of(a) + i % a.head_dim, 0.0f);
+    }
+}
+
+template <typename T>
+static inline void tdm_launch_unread(const struct tdm_attend *a, cudaStream_t stream)
+{
+    const uint64_t all = tdm_attend_key_pages(a);
+    uint64_t pages = a->written_slots * tdm_pages_of_chunk(&a->lists.rule);
+    pages = pages < all ? pages : all;
+    if (pages > 0)
+        tdm_write_unread<T><<<(unsigned)(pages * a->kv_heads), 256, 0, stream>>>(*a);
+}
+
+/* ---- sums to memory ---- */
+
 static __device__ __forceinline__ float2 tdm_get_two(const float *data)
 {
     return *(const float2 *)data;

@@ -246,6 +246,26 @@ struct tdm_select {
 enum tdm_status tdm_cuda_select(const struct tdm_select *select, cudaStream_t stream,
                                 struct tdm_error *err);
 
+/* Votes of all query pages on the pages before the chunk, as far as there is something to vote on: on
+ * Hopper's tensor cores, bf16, head dim 128, pages of 128 tokens; on others, bf16, head dim 64 or 128; on CUDA cores. */
+bool tdm_cuda_votes_hopper_suit(const struct tdm_select *select);
+enum tdm_status tdm_cuda_votes_hopper(const struct tdm_select *select, cudaStream_t stream,
+                                      struct tdm_error *err);
+bool tdm_cuda_votes_suit(const struct tdm_select *select);
+enum tdm_status tdm_cuda_votes(const struct tdm_select *select, cudaStream_t stream,
+                               struct tdm_error *err);
+enum tdm_status tdm_cuda_votes_plain(const struct tdm_select *select, cudaStream_t stream,
+                                     struct tdm_error *err);
+
+/* The kernels that there are, the fastest first. Ends with the one that suits always. */
+struct tdm_votes_kind {
+    const char *name;
+    bool (*suits)(const struct tdm_select *select); /* NULL: always */
+    enum tdm_status (*count)(const struct tdm_select *select, cudaStream_t stream,
+                             struct tdm_error *err);
+};
+extern const struct tdm_votes_kind tdm_cuda_votes_kinds[];
+
 /* A chunk's queries and the keys that they may see: slots of pages that hold the tokens of the sequence
  * from `key_token` on, a slot `chunk_tokens` of them, up to the last query. */
 struct tdm_attend {
@@ -267,13 +287,27 @@ struct tdm_attend {
     uint64_t written_slots, gradient_slot_elements;
     /* scratch: */
     uint32_t *from; /* [tokens] first near token of each, counted from key_token; at least 0 */
-    uint32_t *start;   /* [tokens] first token of its document, counted from key_token, at least 0; with lists */
-    uint32_t *readers; /* which query pages list a key page: [key pages, lists, words, 2], bits of query
-                          pages: listed, seen whole; with lists, backward */
     float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
+    /* with lists: */
+    uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
+    /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
+       seen whole; and the (key page, list) by falling number of readers, [key pages * lists] */
+    uint32_t *readers, *order;
 };
 
-/* Fills `from`. */
+/* Key pages of a chunk's attention, and words of bits for its query pages. */
+TDM_ANYWHERE uint64_t tdm_attend_key_pages(const struct tdm_attend *a)
+{
+    const struct tdm_page_rule *rule = &a->lists.rule;
+    return tdm_page_of(rule, a->first_token + a->tokens - 1) - tdm_page_of(rule, a->key_token) + 1;
+}
+
+TDM_ANYWHERE uint64_t tdm_attend_words(const struct tdm_attend *a)
+{
+    return (a->tokens + 32 * a->page_tokens - 1) / (32 * a->page_tokens);
+}
+
+/* Fills `from`; with lists also `start`, and what the backward needs if there is room for it. */
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
 

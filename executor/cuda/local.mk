@@ -17,6 +17,7 @@ cuda_sources = \
 	executor/cuda/head.c \
 	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
+	executor/cuda/lists.cu \
 	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \
 	executor/cuda/mma.cuh \
@@ -30,6 +31,8 @@ cuda_sources = \
 	executor/cuda/rope.cu \
 	executor/cuda/rows.c \
 	executor/cuda/scores.cuh \
+	executor/cuda/select.cu executor/cuda/select.cuh \
+	executor/cuda/select_votes.cu \
 	executor/cuda/softmax.cu \
 	executor/cuda/sums.cu \
 	executor/cuda/swiglu.cu \
@@ -38,7 +41,8 @@ cuda_sources = \
 # With instructions that sm_90a alone has.
 hopper_sources = \
 	executor/cuda/attention_grad_hopper.cu \
-	executor/cuda/attention_hopper.cu
+	executor/cuda/attention_hopper.cu \
+	executor/cuda/select_hopper.cu
 
 if HAVE_CUDA
 libexecutor_a_SOURCES += $(cuda_sources)

@@ -94,6 +94,17 @@ static __device__ __forceinline__ void tdm_copy_async_8(uint32_t to, const void 
                  : "memory");
 }
 
+/* The same of 4 bytes. */
+static __device__ __forceinline__ void tdm_copy_async_4(uint32_t to, const void *from,
+                                                        bool is_there)
+{
+    const uint32_t bytes = is_there ? 4u : 0u;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
 /* Ends a group of copies. */
 static __device__ __forceinline__ void tdm_copy_commit(void)
 {

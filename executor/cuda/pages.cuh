@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where K, V and their gradients lie in slots of pages: see schedule/layout.h. */
+/* Where K, V and their gradients lie in slots of pages (schedule/layout.h), and what lists of pages say. Keys
+ * are counted in tokens from the first of slot 0, key pages from its first page. */
 #ifndef TDM_EXECUTOR_CUDA_PAGES_CUH
 #define TDM_EXECUTOR_CUDA_PAGES_CUH
 
@@ -11,7 +12,7 @@ static __device__ __forceinline__ uint64_t tdm_plane_of(const tdm_attend &a)
     return a.page_tokens * a.kv_heads * a.head_dim;
 }
 
-/* First element of a key's K: `key` counts tokens from the first of slot 0. */
+/* First element of a key's K. */
 static __device__ __forceinline__ uint64_t tdm_key_at(const tdm_attend &a, uint32_t key,
                                                       uint32_t kv_head, uint64_t slot_elements)
 {
@@ -41,6 +42,53 @@ static __device__ __forceinline__ tdm_gradient_key tdm_gradient_at(const tdm_att
     if (at.add)
         at.element -= a.written_slots * a.gradient_slot_elements;
     return at;
+}
+
+/* ---- lists ---- */
+
+/* The list of a query page of the chunk: how many pages, then the pages. */
+static __device__ __forceinline__ const uint32_t *tdm_list_of(const tdm_attend &a, uint64_t page,
+                                                              uint32_t kv_head)
+{
+    const uint32_t list = kv_head / (a.kv_heads / a.lists.lists);
+    return a.lists.pages + (page * a.lists.lists + list) * (1 + (uint64_t)a.lists.capacity);
+}
+
+/* Number in the sequence of key page 0. */
+static __device__ __forceinline__ uint32_t tdm_first_page(const tdm_attend &a)
+{
+    return (uint32_t)tdm_page_of(&a.lists.rule, a.key_token);
+}
+
+/* Keys [first, end) of a key page. */
+struct tdm_keys {
+    uint32_t first, end;
+};
+
+static __device__ __forceinline__ tdm_keys tdm_keys_of_page(const tdm_attend &a, uint32_t page)
+{
+    const uint32_t chunk_tokens = (uint32_t)a.chunk_tokens, page_tokens = (uint32_t)a.page_tokens;
+    const uint32_t pages = (chunk_tokens + page_tokens - 1) / page_tokens, slot = page / pages;
+    tdm_keys keys;
+    keys.first = slot * chunk_tokens + (page - slot * pages) * page_tokens;
+    keys.end = keys.first + page_tokens;
+    if (keys.end > (slot + 1) * chunk_tokens)
+        keys.end = (slot + 1) * chunk_tokens;
+    return keys;
+}
+
+/* First key of those that are there for tokens which see a page whole, or near. */
+static __device__ __forceinline__ const uint32_t *tdm_seen_from(const tdm_attend &a, bool whole)
+{
+    return whole ? a.start : a.from;
+}
+
+/* Bits of the query pages that list a key page: words of two, listed and seen whole. */
+static __device__ __forceinline__ const uint2 *tdm_readers_of(const tdm_attend &a, uint32_t page,
+                                                              uint32_t list)
+{
+    return (const uint2 *)a.readers +
+           ((uint64_t)page * a.lists.lists + list) * tdm_attend_words(&a);
 }
 
 #endif

@@ -34,10 +34,12 @@ template <int R> static __device__ __forceinline__ tdm_softmax<R> tdm_no_sums(vo
     return rows;
 }
 
-/* Masks what the rows of tokens from `t` on do not see of the keys from `first_key` on. */
+/* Masks what the rows of tokens from `t` on do not see of the keys from `first_key` on; `seen`: the first key that
+ * each token sees. */
 template <int R, int N>
 static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const tdm_attend &a,
-                                                uint64_t t, uint32_t first_key)
+                                                const uint32_t *seen, uint64_t t,
+                                                uint32_t first_key)
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -45,7 +47,7 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint64_t token = t + 16 * r + 8 * h + lane / 4;
-            const uint32_t from = a.from[token < a.tokens ? token : a.tokens - 1];
+            const uint32_t from = seen[token < a.tokens ? token : a.tokens - 1];
             const uint32_t position = (uint32_t)(a.first_token - a.key_token + token);
 #pragma unroll
             for (int n = 0; n < N; n++) {

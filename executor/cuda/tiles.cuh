@@ -159,4 +159,73 @@ static __device__ __forceinline__ void tdm_fetch_walk(uint32_t k, uint32_t v,
     tdm_fetch<D, KEYS, THREADS>(v, walk.at + tdm_plane_of(a), stride, count);
 }
 
+/* The pages that a tile of rows of one query page sees, KEYS keys at a time; pages are multiples of KEYS. */
+template <int KEYS> struct tdm_list_walk {
+    uint32_t key, left,
+        in_page; /* first key of this step; steps to come; keys of the page before it */
+    bool whole;  /* is the page seen whole */
+    const uint32_t *entry;
+    uint32_t first_page;
+
+    __device__ __forceinline__ void begin(const tdm_attend &a, uint64_t t0, uint32_t kv_head)
+    {
+        const uint32_t *list = tdm_list_of(a, (uint32_t)t0 / (uint32_t)a.page_tokens, kv_head);
+        left = list[0] * ((uint32_t)a.page_tokens / KEYS);
+        in_page = 0;
+        entry = list + 1;
+        first_page = tdm_first_page(a);
+        if (left > 0)
+            turn_page(a);
+    }
+
+    __device__ __forceinline__ void turn_page(const tdm_attend &a)
+    {
+        key = tdm_keys_of_page(a, (*entry & TDM_PAGE_NUMBER) - first_page).first;
+        whole = (*entry & TDM_PAGE_WHOLE) != 0;
+    }
+
+    __device__ __forceinline__ void next(const tdm_attend &a)
+    {
+        key += KEYS;
+        in_page += KEYS;
+        if (--left > 0 && in_page == (uint32_t)a.page_tokens) {
+            entry++;
+            in_page = 0;
+            turn_page(a);
+        }
+    }
+};
+
+/* What some and what all of a warp's rows see: keys from `some` on, from `all` on; of a page that is seen whole too. */
+template <bool LISTS> struct tdm_sight {
+    uint32_t some, all, some_whole, all_whole;
+
+    __device__ __forceinline__ tdm_sight(const tdm_attend &a, uint64_t first, uint64_t last,
+                                         bool is_there)
+    {
+        some = is_there ? a.from[first] : UINT32_MAX;
+        all = is_there ? a.from[last] : UINT32_MAX;
+        if constexpr (LISTS) {
+            some_whole = is_there ? a.start[first] : UINT32_MAX;
+            all_whole = is_there ? a.start[last] : UINT32_MAX;
+        }
+    }
+
+    __device__ __forceinline__ uint32_t some_from(bool whole) const
+    {
+        return LISTS && whole ? some_whole : some;
+    }
+
+    __device__ __forceinline__ uint32_t all_from(bool whole) const
+    {
+        return LISTS && whole ? all_whole : all;
+    }
+};
+
+/* Do tiles of attention fit the pages of lists? */
+static inline bool tdm_tiles_fit(const struct tdm_attend *a)
+{
+    return a->lists.pages == NULL || (a->page_tokens % 128 == 0 && a->chunk_tokens % 128 == 0);
+}
+
 #endif
