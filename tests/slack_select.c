@@ -28,20 +28,28 @@ double slack_of_means(const struct tdm_slack *slack, uint64_t element)
     return slack_sum_error((double)count) * sum / (double)count;
 }
 
+static int falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
 bool slack_begin_select(struct tdm_slack *slack)
 {
     const struct tdm_launch *launch = slack->launch;
     const struct tdm_schedule *schedule = launch->program->schedule;
     uint64_t pages = (launch->op->tokens + schedule->page_tokens - 1) / schedule->page_tokens;
     uint64_t lists = pages * tdm_page_lists(schedule);
-    uint64_t words = 1 + (uint64_t)tdm_page_list_capacity(schedule);
     double *close = slack_take(slack, LIST_IS_CLOSE, lists);
     for (uint64_t i = 0; i < lists && close != NULL; i++) {
         struct tdm_election election;
         if (!tdm_elect(launch, i, &election))
             return false;
-        const uint32_t *list = (const uint32_t *)launch->operand[2].data + i * words;
-        close[i] = election.count > 0 && tdm_election_margin(&election, list) < VOTE_ERROR;
+        if (election.count > 0) { /* the list is not made yet */
+            qsort(election.votes, election.count, sizeof(double), falling);
+            double least = election.votes[election.seats - 1];
+            close[i] = least - election.votes[election.seats] < VOTE_ERROR * least;
+        }
         free(election.votes);
     }
     return close != NULL;
