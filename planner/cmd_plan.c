@@ -63,7 +63,7 @@ static enum tdm_status read_budget(const char *text, struct tdm_request *r, stru
     r->budget = strcmp(text, "dense") == 0  ? TDM_BUDGET_DENSE
                 : strcmp(text, "auto") == 0 ? TDM_BUDGET_AUTO
                                             : TDM_BUDGET_TOKENS;
-    return r->budget == TDM_BUDGET_TOKENS
+    return r->budget == TDM_BUDGET_TOKENS && strcmp(text, "0") != 0
                ? tdm_parse_tokens(text, "--budget", &r->budget_tokens, err)
                : TDM_OK;
 }

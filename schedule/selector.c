@@ -81,6 +81,12 @@ enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t
                                 field->name, kind);
             continue;
         }
+        if (value == 0 && field->low > 0) {
+            tdm_fail(err, TDM_INPUT, "%s.%s is missing or 0, which selector %s needs", what,
+                     field->name, kind);
+            return tdm_hint(err, "give it %llu to %llu", (unsigned long long)field->low,
+                            (unsigned long long)field->high);
+        }
         if (value < field->low || value > field->high)
             return tdm_fail(err, TDM_INPUT, "%s.%s of selector %s is %llu; %llu to %llu is due",
                             what, field->name, kind, (unsigned long long)value,
