@@ -134,6 +134,8 @@ static const struct kind kinds[TDM_RATES] = {
     RATE(TDM_RATE_NORM_GRAD, "norm_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes a token"),
     RATE(TDM_RATE_ROPE, "rope_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_ROPE_GRAD, "rope_grad_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
+    RATE(TDM_RATE_PAGE_MEANS, "page_means_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
+    RATE(TDM_RATE_SELECT, "select_flops_per_second", TDM_RATE_ATTENTION_FORWARD, "FLOPs"),
     RATE(TDM_RATE_KV_WRITE, "kv_write_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_KV_GRAD_READ, "kv_grad_read_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_SWIGLU, "swiglu_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),

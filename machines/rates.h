@@ -97,6 +97,8 @@ enum tdm_rate {
     TDM_RATE_NORM_GRAD, /* by bytes a token */
     TDM_RATE_ROPE,
     TDM_RATE_ROPE_GRAD,
+    TDM_RATE_PAGE_MEANS,
+    TDM_RATE_SELECT, /* FLOP/s of the votes' products, by FLOPs */
     TDM_RATE_KV_WRITE,
     TDM_RATE_KV_GRAD_READ,
     TDM_RATE_SWIGLU,
