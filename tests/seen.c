@@ -4,6 +4,7 @@
 
 #include "executor/backends.h"
 #include "schedule/layout.h"
+#include "tests/votes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,30 @@ static void note(const struct tdm_launch *launch, const struct tdm_operand *list
     *at = copy;
 }
 
+/* Votes in fp32 are sums of some hundred probabilities. */
+#define VOTE_ERROR 1e-4
+
+static enum tdm_status select_pages(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = tdm_cpu_backend.run[TDM_OP_SELECT](executor, launch, err);
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    uint64_t pages = (launch->op->tokens + schedule->page_tokens - 1) / schedule->page_tokens;
+    uint64_t words = 1 + (uint64_t)tdm_page_list_capacity(schedule);
+    for (uint64_t i = 0; i < pages * tdm_page_lists(schedule) && status == TDM_OK; i++) {
+        struct tdm_election election;
+        if (!tdm_elect(launch, i, &election))
+            abort();
+        if (election.count > 0) {
+            const uint32_t *list = (const uint32_t *)launch->operand[2].data + i * words;
+            noted->elections++;
+            noted->wrong += !(tdm_election_margin(&election, list) >= -VOTE_ERROR);
+        }
+        free(election.votes);
+    }
+    return status;
+}
+
 static enum tdm_status attention(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err)
 {
@@ -62,6 +87,7 @@ const struct tdm_backend *tdm_seen_begin(struct tdm_seen *seen, const struct tdm
         abort();
     noted = seen;
     noting = tdm_cpu_backend;
+    noting.run[TDM_OP_SELECT] = select_pages;
     noting.run[TDM_OP_ATTENTION] = attention;
     noting.run[TDM_OP_ATTENTION_GRAD] = attention_grad;
     return &noting;

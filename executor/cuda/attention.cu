@@ -6,13 +6,15 @@
  * FlashAttention-2 (arXiv 2307.08691, algorithm 1) with mma.sync: a block has ROWS tokens of one query
  * head, a warp 32 of them; it walks over the keys KEYS at a time, with rising position, while the next are
  * copied. Scores and probabilities stay in registers. Exponentials of 16 keys are made while the tensor
- * cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query head, key); K and V come from the L2 for all but the first of the blocks that share them: heads
- * of a KV head and neighbouring tiles run together. Long tiles start first.
+ * cores are busy with the 16 before (scores.cuh). 4 * head_dim FLOPs a (query head, key); K and V come from
+ * the L2 for all but the first of the blocks that share them: heads of a KV head and neighbouring tiles run together. Long tiles start first.
  *
  * Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys: 376 TFLOP/s; with blocks of eight warps, and
  * so one instead of two on a multiprocessor, 330; with 32 keys at a time 340.
  *
- * A row sees keys [from, position]: what a tile has beyond it is masked where that can be.
+ * A row sees keys [from, position]: what a tile has beyond it is masked where that can be. Over lists of pages
+ * (LISTS) it sees that of the pages of its query page's list, of those that it sees whole from its document's start
+ * on; tiles of rows and of keys then lie in pages.
  */
 #include "executor/cuda/scores.cuh"
 #include "executor/cuda/tiles.cuh"

@@ -12,7 +12,8 @@
  * in registers. The others have KEYS keys of a KV head, a warp 16 of them, and walk over the tokens that
  * see them, for one after the other of the query heads that read the KV head: four products with keys as
  * rows; K, V, dK and dV in registers; dK and dV go to the pages once. Seven products in place of the five
- * of one kernel that adds up dQ with atomics: sums have one order, so results repeat.
+ * of one kernel that adds up dQ with atomics: sums have one order, so results repeat. Over lists of pages (LISTS)
+ * rows walk over their list, and keys over the query pages of their page's inverse list (lists.cu).
  *
  * What feeds the tensor cores from shared memory is the limit, hence as many rows a warp as registers
  * hold. Measured on an H200, 28/4 heads x 128, 4K tokens over 32K keys, counted as five products: 104 to

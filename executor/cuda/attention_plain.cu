@@ -3,6 +3,8 @@
  * Attention of a chunk's queries over pages of keys on CUDA cores, in fp32: for head dims and dtypes that
  * the tensor cores do not serve, and as what those are compared with.
  *
+ * Over a range of keys, or over lists of pages (LISTS), page by page.
+ *
  * Forward as FlashAttention-2 (arXiv 2307.08691, algorithm 1): a warp has a row, a token's query
  * head; it takes 32 keys at a time, a lane computes one score, and the lanes share the output's
  * dimensions. Backward as its algorithm 2, in two kernels with no atomics: one in which a warp has a row

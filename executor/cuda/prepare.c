@@ -10,6 +10,15 @@
 
 #include <string.h>
 
+/* Does a selection come to a vote? Only then its kernels run. */
+static bool votes(const struct tdm_launch *launch)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
+    uint64_t pages = launch->operand[1].slots * tdm_pages_of_chunk(&rule);
+    return launch->operand[1].data != NULL && pages > rule.selector.budget / rule.page_tokens;
+}
+
 static struct tdm_cuda_like like_of(const struct tdm_launch *launch)
 {
     const struct tdm_op *op = launch->op;
@@ -18,7 +27,7 @@ static struct tdm_cuda_like like_of(const struct tdm_launch *launch)
     like.kind = (uint32_t)op->kind;
     like.part = (uint32_t)op->part;
     like.tokens = op->tokens;
-    like.entries = op->entries;
+    like.entries = op->kind == TDM_OP_SELECT ? votes(launch) : op->entries;
     for (uint32_t i = 0; i < op->access_count; i++)
         if (launch->operand[i].data != NULL)
             like.operands |= (uint64_t)(1 + launch->operand[i].mode) << (8 * i);

@@ -2,28 +2,32 @@
 /*
  * Votes of query pages on the pages before their chunk on Hopper: bf16, head dim 128, pages of 128 tokens.
  *
- * The two passes of select_votes.cu with products of warpgroups. In either a block holds 128 rows of one factor, 64
- * of a consumer in registers, and the producer copies 128 rows of the other at a time:
+ * The two passes of select_votes.cu with products of warpgroups. In either a consumer holds 128 rows of one factor in
+ * registers, and the producer copies 128 rows of the other at a time, which both consumers take:
  *
- *     find_lse:  holds the queries of a (query page, query head), takes its candidates' means
- *     sum_rows:  holds the means of 128 pages, takes the queries of one query page after the other
+ *     find_lse:  holds the queries of a query page and query head, takes the means of their candidates
+ *     sum_rows:  holds the means of 128 pages, takes the queries of one query page and head after the other
  *
  * A product has half as many FLOPs for each exponential as attention has, so that these take as long as the products:
- * consumers ask for the next scores before they raise the last. Exponentials are relative to the largest score with
- * the first means: to look for the largest of all would cost a third more. A row in which another is so much larger
- * that its sum passes what fp32 can hold is done again on CUDA cores.
+ * consumers take turns at asking for products, and raise scores while the other's are made. Exponentials are
+ * relative to the largest score with the first means: to look for the largest of all would cost a third more. A
+ * row in which another is so much larger that its sum passes what fp32 can hold is done again on CUDA cores.
  * Blocks stay, one on a multiprocessor, and have an equal share of the work.
+ *
+ * Measured on an H200, 28/4 heads x 128, 4K tokens over 256K and 1M keys, whole selection: 0.60 and 2.05 ms by
+ * mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper_tiles.cuh"
 #include "executor/cuda/select.cuh"
 
-#define TILE 128u /* rows held, and rows taken at a time */
+#define TILE 128u /* rows of a consumer, and rows taken at a time */
 #define STAGES 4u
 #define CONSUMERS 2u
+#define HELD (CONSUMERS * TILE) /* rows of a block */
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
 #define TILE_BYTES TDM_HOPPER_TILE_BYTES(TILE)
-#define SHARED_BYTES ((1 + STAGES) * TILE_BYTES + 1024u)
+#define SHARED_BYTES ((CONSUMERS + STAGES) * TILE_BYTES + 1024u)
 #define DIM TDM_HOPPER_DIM
 #define MOST_PAGES 512u /* query pages of a chunk */
 
@@ -41,15 +45,17 @@ struct state {
 /* What all threads of a block know. */
 struct block {
     uint32_t held, stages; /* shared memory, as addresses */
-    uint32_t pages, before, tiles;
+    uint32_t pages, before;
+    uint32_t tiles, held_tiles; /* of TILE and of HELD candidates */
 
     __device__ __forceinline__ block(const tdm_select &s, const unsigned char *memory)
     {
         held = (tdm_shared(memory) + 1023) / 1024 * 1024;
-        stages = held + TILE_BYTES;
+        stages = held + CONSUMERS * TILE_BYTES;
         pages = (uint32_t)((s.tokens + TILE - 1) / TILE);
         before = tdm_pages_before(&s);
         tiles = (before + TILE - 1) / TILE;
+        held_tiles = (before + HELD - 1) / HELD;
     }
 
     __device__ __forceinline__ uint32_t stage(uint32_t number) const
@@ -75,91 +81,92 @@ static __device__ __forceinline__ void init(const tdm_select &s, const block &b,
     __syncthreads();
 }
 
-/* What is held at a time, and over which query pages: of find_lse one, of sum_rows a range. */
+/* What is held at a time: in find_lse rows of the query pages [page, end_page), one a consumer, of a query head, which
+ * take the tiles of candidates from `tile` on; in sum_rows tile `tile` of HELD candidates for a KV head, which
+ * takes the rows of the query pages. */
 struct run {
-    uint32_t head; /* query head; KV head */
-    uint32_t tile; /* of the candidates */
-    uint32_t page, end_page;
+    uint32_t head, tile, page, end_page;
+    uint32_t steps; /* tiles that are taken */
 };
 
-/* The runs of a block: every gridDim.x-th of the (query page, head); or an equal share of the (KV head, tile, query
- * page), as one range. */
+/* Tokens of a query page that vote on a tile of HELD pages. */
+static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_t page,
+                                                     uint32_t tile)
+{
+    const voters v = state.page[page];
+    return (tile + 1) * HELD > v.candidate ? v.tokens : 0;
+}
+
+/* The runs of a block that have something to do: of find_lse every gridDim.x-th, of sum_rows an equal share of the
+ * (KV head, tile, query page), as one range. */
 template <bool VOTES> struct run_walk {
     uint32_t at, end;
 
     __device__ __forceinline__ run_walk(const tdm_select &s, const block &b)
     {
         if constexpr (VOTES) {
-            const uint64_t units = (uint64_t)s.kv_heads * b.tiles * b.pages;
+            const uint64_t units = (uint64_t)s.kv_heads * b.held_tiles * b.pages;
             at = (uint32_t)(units * blockIdx.x / gridDim.x);
             end = (uint32_t)(units * (blockIdx.x + 1) / gridDim.x);
         } else {
             at = blockIdx.x;
-            end = b.pages * s.query_heads;
+            end = (b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads;
         }
     }
 
-    __device__ __forceinline__ bool next(const tdm_select &s, const block &b, run &r)
+    __device__ __forceinline__ bool next(const tdm_select &s, const block &b, const state &state,
+                                         run &r)
     {
-        if (at >= end)
-            return false;
-        if constexpr (VOTES) {
-            const uint32_t held = at / b.pages;
-            r.page = at - held * b.pages;
-            r.end_page = end - at < b.pages - r.page ? r.page + end - at : b.pages;
-            r.head = held / b.tiles;
-            r.tile = held - r.head * b.tiles;
-            at += r.end_page - r.page;
-        } else {
-            r.page = at / s.query_heads;
-            r.end_page = r.page + 1;
-            r.head = at - r.page * s.query_heads;
-            r.tile = 0;
-            at += gridDim.x;
+        for (r.steps = 0; r.steps == 0 && at < end;) {
+            if constexpr (VOTES) {
+                const uint32_t held = at / b.pages;
+                r.page = at - held * b.pages;
+                r.end_page = end - at < b.pages - r.page ? r.page + end - at : b.pages;
+                r.head = held / b.held_tiles;
+                r.tile = held - r.head * b.held_tiles;
+                at += r.end_page - r.page;
+                for (uint32_t page = r.page; page < r.end_page; page++)
+                    r.steps += voters_on(state, page, r.tile) > 0 ? s.query_heads / s.kv_heads : 0;
+            } else {
+                const uint32_t pair = at / s.query_heads;
+                r.head = at - pair * s.query_heads;
+                r.page = pair * CONSUMERS;
+                r.end_page = r.page + CONSUMERS < b.pages ? r.page + CONSUMERS : b.pages;
+                r.tile = b.tiles;
+                at += gridDim.x;
+                for (uint32_t page = r.page; page < r.end_page; page++) {
+                    const uint32_t first = state.page[page].candidate / TILE;
+                    if (state.page[page].tokens > 0)
+                        r.tile = first < r.tile ? first : r.tile;
+                }
+                r.steps = b.tiles - r.tile;
+            }
         }
-        return true;
+        return r.steps > 0;
     }
 };
 
-/* Tokens of a query page that vote on a tile of pages. */
-static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_t page,
-                                                     uint32_t tile)
-{
-    const voters v = state.page[page];
-    return (tile + 1) * TILE > v.candidate ? v.tokens : 0;
-}
-
-/* Tiles that are taken in a run. */
-template <bool VOTES>
-static __device__ __forceinline__ uint32_t steps_of(const tdm_select &s, const block &b,
-                                                    const state &state, const run &r)
-{
-    uint32_t steps = 0;
-    if constexpr (VOTES) {
-        for (uint32_t page = r.page; page < r.end_page; page++)
-            steps += voters_on(state, page, r.tile) > 0 ? s.query_heads / s.kv_heads : 0;
-    } else if (state.page[r.page].tokens > 0) {
-        steps = (b.before - state.page[r.page].candidate + TILE - 1) / TILE;
-    }
-    return steps;
-}
-
 /* ---- copies ---- */
 
-static __device__ __forceinline__ void
-fetch_queries(uint32_t tile, const tdm_select &s, const state &state, uint32_t page, uint32_t head)
+/* Rows of a query page and query head; zeros where there is none. */
+static __device__ __forceinline__ void fetch_queries(uint32_t tile, const tdm_select &s,
+                                                     const block &b, const state &state,
+                                                     uint32_t page, uint32_t head)
 {
     const __nv_bfloat16 *q = (const __nv_bfloat16 *)s.q.data;
-    tdm_hopper_copy<TILE>(tile, q + ((uint64_t)page * TILE * s.query_heads + head) * DIM,
-                          (uint64_t)s.query_heads * DIM, state.page[page].tokens);
+    const uint32_t tokens = page < b.pages ? state.page[page].tokens : 0;
+    const uint64_t row = (uint64_t)(tokens > 0 ? page * TILE : 0) * s.query_heads + head;
+    tdm_hopper_copy<TILE>(tile, q + row * DIM, (uint64_t)s.query_heads * DIM, tokens);
 }
 
+/* Means from page `first` before the chunk on; zeros where there is none. */
 static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_select &s,
                                                    const block &b, uint32_t first, uint32_t kv_head)
 {
     const __nv_bfloat16 *means = (const __nv_bfloat16 *)s.means.data;
-    tdm_hopper_copy<TILE>(tile, means + ((uint64_t)first * s.kv_heads + kv_head) * DIM,
-                          (uint64_t)s.kv_heads * DIM, b.before - first);
+    const uint32_t count = first < b.before ? b.before - first : 0;
+    const uint64_t row = (uint64_t)(count > 0 ? first : 0) * s.kv_heads + kv_head;
+    tdm_hopper_copy<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
 }
 
 static __device__ __forceinline__ float *lse_of(const tdm_select &s, uint32_t page, uint32_t head)
@@ -181,22 +188,24 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
     run_walk<VOTES> walk(s, b);
     tdm_producer producer;
     uint32_t number = 0, runs = 0;
-    for (run r; walk.next(s, b, r);) {
-        const uint32_t steps = steps_of<VOTES>(s, b, state, r);
-        if (steps == 0)
-            continue;
+    for (run r; walk.next(s, b, state, r); runs++) {
         if (runs > 0)
             producer.wait(&state.empty_held, runs - 1);
-        runs++;
+        for (uint32_t i = 0; i < CONSUMERS; i++) {
+            const uint32_t to = b.held + i * TILE_BYTES;
+            if constexpr (VOTES)
+                fetch_means(to, s, b, r.tile * HELD + i * TILE, r.head);
+            else
+                fetch_queries(to, s, b, state, r.page + i, r.head);
+        }
+        producer.commit(&state.full_held);
         if constexpr (VOTES) {
-            fetch_means(b.held, s, b, r.tile * TILE, r.head);
-            producer.commit(&state.full_held);
             for (; r.page < r.end_page; r.page++) {
                 const uint32_t tokens = voters_on(state, r.page, r.tile);
                 for (uint32_t h = 0; tokens > 0 && h < ratio; h++, number++) {
                     const uint32_t head = r.head * ratio + h;
                     wait_empty(state, producer, number);
-                    fetch_queries(b.stage(number), s, state, r.page, head);
+                    fetch_queries(b.stage(number), s, b, state, r.page, head);
                     float *to = &state.lse[number % STAGES][threadIdx.x];
                     if (threadIdx.x < tokens)
                         tdm_copy_async_4(tdm_shared(to), lse_of(s, r.page, head) + threadIdx.x,
@@ -207,12 +216,9 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
                 }
             }
         } else {
-            fetch_queries(b.held, s, state, r.page, r.head);
-            producer.commit(&state.full_held);
-            for (uint32_t i = 0; i < steps; i++, number++) {
+            for (; r.tile < b.tiles; r.tile++, number++) {
                 wait_empty(state, producer, number);
-                fetch_means(b.stage(number), s, b, state.page[r.page].candidate + i * TILE,
-                            r.head / ratio);
+                fetch_means(b.stage(number), s, b, r.tile * TILE, r.head / ratio);
                 producer.commit(&state.full[number % STAGES]);
             }
         }
@@ -222,6 +228,7 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
 
 /* ---- sums ---- */
 
+/* Scores of 64 rows, as the tensor cores leave them, and these rows as a factor. */
 typedef float scores[TILE / 8][4];
 typedef uint32_t factor[DIM / 16][4];
 
@@ -232,12 +239,9 @@ static __device__ __forceinline__ void release(uint64_t *barrier)
         tdm_barrier_arrive(barrier);
 }
 
-/* Asks for the scores of the held rows with tile `number`. */
-static __device__ __forceinline__ void ask(scores &s, const factor &held, const block &b,
-                                           state &state, uint32_t number)
+/* Asks for the scores of 64 held rows with a tile. */
+static __device__ __forceinline__ void ask(scores &s, const factor &held, uint32_t tile)
 {
-    const uint32_t tile = b.stage(number);
-    tdm_barrier_wait(&state.full[number % STAGES], number / STAGES);
     tdm_products_hold(s);
     tdm_products_begin();
 #pragma unroll
@@ -246,13 +250,33 @@ static __device__ __forceinline__ void ask(scores &s, const factor &held, const 
     tdm_products_commit();
 }
 
-/* Of a lane's two rows: the shift of their exponentials, in powers of two, and the sums of these. */
+/* Takes tile `number`: `use` gets the scores of either half of the consumer's rows. */
+template <typename F>
+static __device__ __forceinline__ void take(const block &b, state &state, const factor (&held)[2],
+                                            uint32_t number, F use)
+{
+    const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, tile = b.stage(number);
+    scores low, high;
+    tdm_barrier_wait(&state.full[number % STAGES], number / STAGES);
+    tdm_turn_wait(1 + group);
+    ask(low, held[0], tile);
+    ask(high, held[1], tile);
+    tdm_turn_give(1 + (group ^ 1));
+    tdm_products_wait<1>();
+    tdm_products_hold(low);
+    use(low, 0);
+    tdm_products_wait<0>();
+    tdm_products_hold(high);
+    use(high, 1);
+}
+
+/* Of a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums of these. */
 struct row_sums {
     float shift[2], sum[2];
 };
 
-/* The shift becomes the largest score so far. */
-static __device__ __forceinline__ void move_shift(const scores &s, row_sums &rows, float scale)
+/* The shift becomes the largest score. */
+static __device__ __forceinline__ void find_shift(const scores &s, row_sums &rows, float scale)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -262,9 +286,7 @@ static __device__ __forceinline__ void move_shift(const scores &s, row_sums &row
             most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         most = fmaxf(most, __shfl_xor_sync(TDM_FULL_WARP, most, 1));
         most = fmaxf(most, __shfl_xor_sync(TDM_FULL_WARP, most, 2));
-        most = fmaxf(most * scale, rows.shift[h]);
-        rows.sum[h] *= tdm_exp2(rows.shift[h] - most);
-        rows.shift[h] = most;
+        rows.shift[h] = most * scale;
     }
 }
 
@@ -281,15 +303,18 @@ static __device__ __forceinline__ void add_row_sums(const scores &s, row_sums &r
     rows.sum[1] += parts[1][0] + parts[1][1];
 }
 
-/* Nothing from column `count` on. */
-static __device__ __forceinline__ void mask(scores &s, uint32_t count)
+/* Nothing but in the columns [begin, end). */
+static __device__ __forceinline__ void mask(scores &s, uint32_t begin, uint32_t end)
 {
 #pragma unroll
-    for (uint32_t n = 0; n < TILE / 8; n++)
+    for (uint32_t n = 0; n < TILE / 8; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (8 * n + threadIdx.x % 4 * 2 + i % 2 >= count)
+        for (int i = 0; i < 4; i++) {
+            const uint32_t column = 8 * n + threadIdx.x % 4 * 2 + i % 2;
+            if (column < begin || column >= end)
                 s[n][i] = -INFINITY;
+        }
+    }
 }
 
 /* Adds the probabilities of a tile's rows to the sums of candidates. */
@@ -315,104 +340,92 @@ static __device__ __forceinline__ float sum_of_row(float sum)
     return sum + __shfl_xor_sync(TDM_FULL_WARP, sum, 2);
 }
 
-/* First of the lane's rows, of those held; the other is 8 behind it. */
-static __device__ __forceinline__ uint32_t lane_row(void)
+/* First of the lane's rows in a half of the consumer's; the other is 8 behind it. */
+static __device__ __forceinline__ uint32_t lane_row(uint32_t half)
 {
-    return (threadIdx.x / TDM_WARPGROUP - 1) * 64 + tdm_hopper_warp_row() + threadIdx.x % 32 / 4;
+    return half * 64 + tdm_hopper_warp_row() + threadIdx.x % 32 / 4;
 }
 
-/* Takes `steps` tiles from tile `number` on: `use` gets the scores of each, of every other one while the next are
- * made. What else there is to wait for the other consumer fills. */
-template <typename F>
-static __device__ __forceinline__ void take_tiles(const block &b, state &state, const factor &held,
-                                                  uint32_t number, uint32_t steps, F use)
+/* Writes the LSE of the rows of half a query page. */
+static __device__ __forceinline__ void put_lse(const tdm_select &s, const block &b, voters v,
+                                               uint32_t page, uint32_t head, uint32_t half,
+                                               const row_sums &rows, float scale)
 {
-    scores even, odd;
-    uint32_t i = 0;
-    for (; i + 1 < steps; i += 2) {
-        ask(even, held, b, state, number + i);
-        ask(odd, held, b, state, number + i + 1);
-        tdm_products_wait<1>();
-        tdm_products_hold(even);
-        use(even, i);
-        tdm_products_wait<0>();
-        tdm_products_hold(odd);
-        use(odd, i + 1);
-    }
-    if (i < steps) {
-        ask(even, held, b, state, number + i);
-        tdm_products_wait<0>();
-        tdm_products_hold(even);
-        use(even, i);
-    }
-}
-
-/* A run of find_lse, of `steps` tiles from tile `number` on. */
-static __device__ __forceinline__ void sum_run(const tdm_select &s, const block &b, state &state,
-                                               const run &r, const factor &held, uint32_t steps,
-                                               uint32_t number, float scale)
-{
-    const uint32_t candidates = b.before - state.page[r.page].candidate;
-    row_sums rows = {{-1e30f, -1e30f}, {0.0f, 0.0f}};
-    take_tiles(b, state, held, number, steps, [&](scores &of, uint32_t i) {
-        release(&state.empty[(number + i) % STAGES]);
-        if (candidates - i * TILE < TILE)
-            mask(of, candidates - i * TILE);
-        if (i == 0)
-            move_shift(of, rows, scale);
-        add_row_sums(of, rows, scale);
-    });
-    const voters v = state.page[r.page];
-    float *lse = lse_of(s, r.page, r.head);
+    float *lse = lse_of(s, page, head);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float sum = sum_of_row(rows.sum[h]);
-        const uint32_t row = lane_row() + 8 * h;
+        const uint32_t row = lane_row(half) + 8 * h;
         if (row < v.tokens && threadIdx.x % 4 == 0)
             lse[row] = rows.shift[h] + log2f(sum);
         for (uint32_t lane = 0; lane < TDM_WARP; lane += 4) {
             const uint32_t other = row - threadIdx.x % TDM_WARP / 4 + lane / 4;
             if (__shfl_sync(TDM_FULL_WARP, sum, lane) < INFINITY || other >= v.tokens)
                 continue;
-            const uint64_t q = (((uint64_t)r.page * TILE + other) * s.query_heads + r.head) * DIM;
-            const float again = tdm_lse_of_row(s, q, r.head / (s.query_heads / s.kv_heads),
-                                               v.candidate, candidates, scale);
+            const uint64_t q = (((uint64_t)page * TILE + other) * s.query_heads + head) * DIM;
+            const float again = tdm_lse_of_row(s, q, head / (s.query_heads / s.kv_heads),
+                                               v.candidate, b.before - v.candidate, scale);
             if (threadIdx.x % TDM_WARP == lane)
                 lse[other] = again;
         }
     }
 }
 
+/* A run of find_lse, from tile `number` on. */
+static __device__ __forceinline__ void sum_run(const tdm_select &s, const block &b, state &state,
+                                               const run &r, const factor (&held)[2],
+                                               uint32_t number, float scale)
+{
+    const uint32_t page = r.page + threadIdx.x / TDM_WARPGROUP - 1;
+    voters v = {0, b.tiles * TILE}; /* without candidates */
+    row_sums low = {}, high = {};
+    if (page < r.end_page && state.page[page].tokens > 0)
+        v = state.page[page];
+    for (uint32_t tile = r.tile; tile < b.tiles; tile++, number++) {
+        const uint32_t first = tile * TILE;
+        take(b, state, held, number, [&](scores &of, int half) {
+            row_sums &rows = half == 0 ? low : high;
+            if (half == 1)
+                release(&state.empty[number % STAGES]);
+            if (first + TILE <= v.candidate)
+                return;
+            if (first < v.candidate || first + TILE > b.before)
+                mask(of, first < v.candidate ? v.candidate - first : 0, b.before - first);
+            if (first <= v.candidate)
+                find_shift(of, rows, scale);
+            add_row_sums(of, rows, scale);
+        });
+    }
+    put_lse(s, b, v, page, r.head, 0, low, scale);
+    put_lse(s, b, v, page, r.head, 1, high, scale);
+}
+
 /* A run of sum_rows. */
 static __device__ __forceinline__ void vote_run(const tdm_select &s, const block &b, state &state,
-                                                const run &r, const factor &held, uint32_t steps,
+                                                const run &r, const factor (&held)[2],
                                                 uint32_t number, float scale)
 {
-    const uint32_t ratio = s.query_heads / s.kv_heads;
-    uint32_t page = r.page, heads = 0; /* of the page, that have voted */
-    float sum[2] = {};
-    while (voters_on(state, page, r.tile) == 0)
-        page++;
-    take_tiles(b, state, held, number, steps, [&](scores &of, uint32_t i) {
-        add_votes(of, sum, scale, state.lse[(number + i) % STAGES]);
-        release(&state.empty[(number + i) % STAGES]);
-        if (++heads < ratio)
-            return;
+    const uint32_t ratio = s.query_heads / s.kv_heads, group = threadIdx.x / TDM_WARPGROUP - 1;
+    const uint32_t candidate = r.tile * HELD + group * TILE;
+    for (uint32_t page = r.page; page < r.end_page; page++) {
+        if (voters_on(state, page, r.tile) == 0)
+            continue;
+        float low[2] = {}, high[2] = {};
+        for (uint32_t h = 0; h < ratio; h++, number++) {
+            const float *lse = state.lse[number % STAGES];
+            take(b, state, held, number,
+                 [&](scores &of, int half) { add_votes(of, half == 0 ? low : high, scale, lse); });
+            release(&state.empty[number % STAGES]);
+        }
         float *votes = s.votes + ((uint64_t)page * s.kv_heads + r.head) * b.before;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t candidate = r.tile * TILE + lane_row() + 8 * h;
-            sum[h] = sum_of_row(sum[h]);
-            if (candidate >= state.page[page].candidate && candidate < b.before &&
-                threadIdx.x % 4 == 0)
-                votes[candidate] = sum[h];
-            sum[h] = 0.0f;
+        for (int i = 0; i < 4; i++) {
+            const uint32_t at = candidate + lane_row(i / 2) + i % 2 * 8;
+            const float all = sum_of_row(i / 2 == 0 ? low[i % 2] : high[i % 2]);
+            if (at >= state.page[page].candidate && at < b.before && threadIdx.x % 4 == 0)
+                votes[at] = all;
         }
-        heads = 0;
-        do
-            page++;
-        while (page < r.end_page && voters_on(state, page, r.tile) == 0);
-    });
+    }
 }
 
 template <bool VOTES>
@@ -422,19 +435,19 @@ static __device__ __forceinline__ void consume(const tdm_select &s, const block 
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
     run_walk<VOTES> walk(s, b);
     uint32_t number = 0, runs = 0;
-    for (run r; walk.next(s, b, r);) {
-        const uint32_t steps = steps_of<VOTES>(s, b, state, r);
-        if (steps == 0)
-            continue;
-        factor held;
-        tdm_barrier_wait(&state.full_held, runs++);
-        tdm_hopper_load_a(held, b.held + group * 64 * 128, TILE);
+    if (group == 1) /* consumers take turns at asking: group i waits for turn i + 1 */
+        tdm_turn_give(1);
+    for (run r; walk.next(s, b, state, r); runs++) {
+        factor held[2];
+        tdm_barrier_wait(&state.full_held, runs);
+        tdm_hopper_load_a(held[0], b.held + group * TILE_BYTES, TILE);
+        tdm_hopper_load_a(held[1], b.held + group * TILE_BYTES + 64 * 128, TILE);
         release(&state.empty_held);
         if constexpr (VOTES)
-            vote_run(s, b, state, r, held, steps, number, scale);
+            vote_run(s, b, state, r, held, number, scale);
         else
-            sum_run(s, b, state, r, held, steps, number, scale);
-        number += steps;
+            sum_run(s, b, state, r, held, number, scale);
+        number += r.steps;
     }
 }
 
@@ -495,7 +508,8 @@ extern "C" enum tdm_status tdm_cuda_votes_hopper(const struct tdm_select *s, cud
                                                  struct tdm_error *err)
 {
     const uint64_t pages = (s->tokens + TILE - 1) / TILE;
-    const uint64_t tiles = (tdm_pages_before(s) + TILE - 1) / TILE;
-    enum tdm_status status = launch<false>(s, pages * s->query_heads, stream, err);
+    const uint64_t tiles = (tdm_pages_before(s) + HELD - 1) / HELD;
+    enum tdm_status status =
+        launch<false>(s, (pages + CONSUMERS - 1) / CONSUMERS * s->query_heads, stream, err);
     return status == TDM_OK ? launch<true>(s, pages * tiles * s->kv_heads, stream, err) : status;
 }

@@ -225,7 +225,8 @@ template <bool LISTS> struct tdm_sight {
 /* Do tiles of attention fit the pages of lists? */
 static inline bool tdm_tiles_fit(const struct tdm_attend *a)
 {
-    return a->lists.pages == NULL || (a->page_tokens % 128 == 0 && a->chunk_tokens % 128 == 0);
+    return a->lists.pages == NULL ||
+           (a->page_tokens % 128 == 0 && a->chunk_tokens % a->page_tokens == 0);
 }
 
 #endif

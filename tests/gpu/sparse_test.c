@@ -711,8 +711,8 @@ static struct shape random_shape(struct gpu_test *test, enum tdm_selector_kind k
         s.documents = 1;
     if (fast) {
         s.head_dim = head_dims[pick];
-        s.page_tokens = 128;
-        s.chunk_tokens = 128 * gpu_test_between(test, 1, 5);
+        s.page_tokens = gpu_test_between(test, 0, 3) == 0 ? 256 : 128;
+        s.chunk_tokens = s.page_tokens * gpu_test_between(test, 1, 5);
         if (gpu_test_between(test, 0, 3) == 0)
             s.gradient_dtype = TDM_DTYPE_BF16;
     } else {
