@@ -144,7 +144,7 @@ sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0
     const uint64_t first = t0 + group * 64, t = first + tdm_hopper_warp_row();
     const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token),
-                   last_from = LISTS ? 0 : a.from[last];
+                   last_from = a.from[last];
     tdm_row_fact facts[2];
     uint32_t ds[STEP / 16][4];
     float p[STEP / 8][4], dp[STEP / 8][4], dq[DIM / 8][4] = {};
@@ -159,10 +159,11 @@ sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0
 
     uint32_t number = 0;
     for (uint32_t key = steps.begin; steps.has(number, key, end); key += STEP, number++) {
+        bool masked = key + STEP > before + (uint32_t)first + 1 || key < last_from;
         wait_full(b, number);
         const uint32_t step = LISTS ? b.step[number % STAGES] : 0;
-        const bool masked = LISTS ? (step & TDM_STEP_MASKED) != 0
-                                  : key + STEP > before + (uint32_t)first + 1 || key < last_from;
+        if constexpr (LISTS)
+            masked = (step & TDM_STEP_MASKED) != 0;
         tdm_turn_wait(1 + group);
         tdm_products_hold(p);
         tdm_products_hold(dp);
@@ -386,10 +387,11 @@ static __device__ __forceinline__ void sum_keys(const tdm_attend &a, const tiles
     for (uint32_t number = 0; number < numbers; number++) {
         const tdm_row_fact *const fact = facts[number % STAGES] + column;
         const uint64_t t0 = LISTS ? 0 : w.token(number);
+        bool masked = t0 < w.all_begin || t0 + STEP > w.all_end;
         wait_full(b, number);
         const uint32_t step = LISTS ? b.step[number % STAGES] : 0;
-        const bool masked =
-            LISTS ? (step & TDM_STEP_MASKED) != 0 : t0 < w.all_begin || t0 + STEP > w.all_end;
+        if constexpr (LISTS)
+            masked = (step & TDM_STEP_MASKED) != 0;
         tdm_products_hold(p);
         tdm_products_hold(ds);
         tdm_products_begin();

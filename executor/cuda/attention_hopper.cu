@@ -115,7 +115,7 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span<L
     const uint32_t k = tiles + TILE_BYTES, v = k + STAGES * TILE_BYTES;
     const uint64_t first = s.t0 + group * 64, t = first + tdm_hopper_warp_row();
     const uint64_t last = (s.t0 + ROWS < a.tokens ? s.t0 + ROWS : a.tokens) - 1;
-    const uint32_t last_from = LISTS ? 0 : a.from[last];
+    const uint32_t last_from = a.from[last];
     tdm_softmax<1> rows = tdm_no_sums<1>();
     float scores[1][KEYS / 8][4], out[1][TDM_HOPPER_DIM / 8][4] = {};
     uint32_t p[KEYS / 16][4];
@@ -126,10 +126,11 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span<L
     uint32_t number = 0;
     for (uint32_t key = s.steps.begin; s.steps.has(number, key, s.end); key += KEYS, number++) {
         const uint32_t stage = number % STAGES, other = (number + STAGES - 1) % STAGES;
+        bool masked = key + KEYS > s.before + (uint32_t)first + 1 || key < last_from;
         tdm_barrier_wait(&b.full_k[stage], number / STAGES);
         const uint32_t step = LISTS ? steps[stage] : 0;
-        const bool masked = LISTS ? (step & TDM_STEP_MASKED) != 0
-                                  : key + KEYS > s.before + (uint32_t)first + 1 || key < last_from;
+        if constexpr (LISTS)
+            masked = (step & TDM_STEP_MASKED) != 0;
         tdm_products_hold(scores[0]);
         tdm_products_hold(out[0]);
         tdm_products_begin();

@@ -30,6 +30,9 @@
 #define SHARED_BYTES ((CONSUMERS + STAGES) * TILE_BYTES + 1024u)
 #define DIM TDM_HOPPER_DIM
 #define MOST_PAGES 512u /* query pages of a chunk */
+#ifndef POLYNOMIALS
+#define POLYNOMIALS 2u /* of eight exponentials, made without the special units */
+#endif
 
 /* Of a query page: tokens that vote, 0 where nothing is voted on, and the first candidate. */
 struct voters {
@@ -270,6 +273,32 @@ static __device__ __forceinline__ void take(const block &b, state &state, const 
     use(high, 1);
 }
 
+/* 2^x where the special units are busy: the nearest whole number goes to the exponent, what is left of x into a
+ * polynomial (Remez; relative error 7.5e-5). No number where x is too large. */
+static __device__ __forceinline__ float exp2_by_polynomial(float x)
+{
+    const float to_whole =
+        12582912.0f; /* 1.5 * 2^23: the sum has the whole number in its last bits */
+    x = fminf(fmaxf(x, -126.0f), 129.0f);
+    const float t = x + to_whole, f = x - (t - to_whole);
+    const float p = 0.99992807f + f * (0.69326099f + f * (0.24261112f + f * 0.055171669f));
+    return __int_as_float((__float_as_int(t) << 23) + __float_as_int(p));
+}
+
+/* 2^x of a score in block `n` of eight columns. */
+static __device__ __forceinline__ float raise(float x, uint32_t n)
+{
+    return n % 8 < POLYNOMIALS ? exp2_by_polynomial(x) : tdm_exp2(x);
+}
+
+/* Keeps what is summed here from moving behind the wait for the next products: the assembler moves sums over waits,
+ * but not over a branch that depends on them. None is taken. */
+static __device__ __forceinline__ void hold(const float (&sum)[2])
+{
+    if (sum[0] + sum[1] < 0.0f)
+        asm volatile("nanosleep.u32 0;");
+}
+
 /* Of a lane's two rows of a half: the shift of their exponentials, in powers of two, and the sums of these. */
 struct row_sums {
     float shift[2], sum[2];
@@ -298,7 +327,7 @@ static __device__ __forceinline__ void add_row_sums(const scores &s, row_sums &r
     for (uint32_t n = 0; n < TILE / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            parts[i / 2][i % 2] += tdm_exp2(s[n][i] * scale - rows.shift[i / 2]);
+            parts[i / 2][i % 2] += raise(s[n][i] * scale - rows.shift[i / 2], n);
     rows.sum[0] += parts[0][0] + parts[0][1];
     rows.sum[1] += parts[1][0] + parts[1][1];
 }
@@ -328,10 +357,11 @@ static __device__ __forceinline__ void add_votes(const scores &s, float (&sum)[2
         const float2 two = *(const float2 *)(lse + 8 * n);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            parts[i / 2][i % 2] += tdm_exp2(s[n][i] * scale - (i % 2 ? two.y : two.x));
+            parts[i / 2][i % 2] += raise(s[n][i] * scale - (i % 2 ? two.y : two.x), n);
     }
     sum[0] += parts[0][0] + parts[0][1];
     sum[1] += parts[1][0] + parts[1][1];
+    hold(sum);
 }
 
 static __device__ __forceinline__ float sum_of_row(float sum)
