@@ -40,7 +40,7 @@
 
 #define FILLERS 63u
 #define MOST_KEYS 4096u
-#define INITIAL 0.04 /* deviation of the first weights */
+#define INITIAL 0.04   /* deviation of the first weights */
 #define MEAN_STEPS 10u /* of which a mean tells when something is learned */
 
 struct options {
@@ -56,7 +56,8 @@ static const char *const names[KINDS] = {"dense", "window", "top-k"};
 enum place { NEAR, FAR, PLACES };
 
 struct curve {
-    double *losses[PLACES]; /* [steps], nats an answer; the tokens between answers lose next to none */
+    double
+        *losses[PLACES]; /* [steps], nats an answer; the tokens between answers lose next to none */
     double step_seconds;
 };
 
@@ -153,8 +154,8 @@ static bool write_model(const struct options *o, const char *path)
             " \"num_hidden_layers\": %lu, \"initializer_range\": %g,\n"
             " \"max_position_embeddings\": %lu, \"rms_norm_eps\": 1e-05,\n"
             " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"vocab_size\": %d}\n",
-            o->head_dim, o->hidden, 2 * o->hidden, o->hidden / o->head_dim,
-            o->hidden / o->head_dim, o->layers, INITIAL, o->context, nothing(o) + 1);
+            o->head_dim, o->hidden, 2 * o->hidden, o->hidden / o->head_dim, o->hidden / o->head_dim,
+            o->layers, INITIAL, o->context, nothing(o) + 1);
     return fclose(file) == 0;
 }
 
@@ -224,8 +225,8 @@ static enum tdm_status train_steps(const struct options *o, const struct tdm_pro
         int64_t start_ns = backend->now(arenas->executor);
         if (status == TDM_OK)
             status = tdm_walk_step(walk, &step, NULL, NULL, err);
-        curve->step_seconds += 1e-9 * (double)(backend->now(arenas->executor) - start_ns) /
-                               (double)o->steps;
+        curve->step_seconds +=
+            1e-9 * (double)(backend->now(arenas->executor) - start_ns) / (double)o->steps;
         if (status == TDM_OK)
             status = read_losses(o, arenas, program, losses, err);
         for (int place = 0; place < PLACES && status == TDM_OK; place++)
@@ -245,8 +246,9 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
     struct tdm_arenas arenas = {0};
     struct tdm_walk *walk = NULL;
     int32_t *tokens = malloc(2 * o->sequences * o->context * sizeof(*tokens));
-    enum tdm_status status = tokens == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens")
-                                            : tdm_backend_find(o->backend, &backend, err);
+    enum tdm_status status = tokens == NULL
+                                 ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens")
+                                 : tdm_backend_find(o->backend, &backend, err);
     if (status == TDM_OK)
         status = tdm_schedule_load(path, &schedule, err);
     if (status == TDM_OK)
@@ -328,16 +330,26 @@ static bool read_options(int argc, char **argv, struct options *o)
         unsigned long *number;
         const char **text;
     } known[] = {
-        {"--machine", NULL, &o->machine},     {"--backend", NULL, &o->backend},
-        {"--dir", NULL, &o->folder},          {"--only", NULL, &o->only},
-        {"--seed", &o->seed, NULL},           {"--steps", &o->steps, NULL},
-        {"--sequences", &o->sequences, NULL}, {"--context", &o->context, NULL},
-        {"--chunk", &o->chunk, NULL},         {"--page", &o->page, NULL},
-        {"--budget", &o->budget, NULL},       {"--window", &o->window, NULL},
-        {"--pairs", &o->pairs, NULL},         {"--near", &o->near, NULL},
-        {"--far", &o->far, NULL},             {"--layers", &o->layers, NULL},
-        {"--hidden", &o->hidden, NULL},       {"--head-dim", &o->head_dim, NULL},
-        {"--keys", &o->keys, NULL},           {"--values", &o->values, NULL},
+        {"--machine", NULL, &o->machine},
+        {"--backend", NULL, &o->backend},
+        {"--dir", NULL, &o->folder},
+        {"--only", NULL, &o->only},
+        {"--seed", &o->seed, NULL},
+        {"--steps", &o->steps, NULL},
+        {"--sequences", &o->sequences, NULL},
+        {"--context", &o->context, NULL},
+        {"--chunk", &o->chunk, NULL},
+        {"--page", &o->page, NULL},
+        {"--budget", &o->budget, NULL},
+        {"--window", &o->window, NULL},
+        {"--pairs", &o->pairs, NULL},
+        {"--near", &o->near, NULL},
+        {"--far", &o->far, NULL},
+        {"--layers", &o->layers, NULL},
+        {"--hidden", &o->hidden, NULL},
+        {"--head-dim", &o->head_dim, NULL},
+        {"--keys", &o->keys, NULL},
+        {"--values", &o->values, NULL},
         {"--pair-tokens", &o->pair_tokens, NULL},
     };
     if (argc % 2 == 0)
@@ -369,9 +381,8 @@ static bool check_options(const struct options *o)
               o->pairs <= o->keys && o->keys <= MOST_KEYS && o->values > 1 && o->values <= 256 &&
               (o->pair_tokens == 1 || o->pair_tokens == 2) &&
               o->pair_tokens * o->pairs <= o->chunk && o->near > 0 && o->near <= o->chunk &&
-              o->far > 0 && o->far <= o->chunk &&
-              o->head_dim > 0 && o->hidden % o->head_dim == 0 && o->hidden >= o->head_dim &&
-              o->layers > 0;
+              o->far > 0 && o->far <= o->chunk && o->head_dim > 0 && o->hidden % o->head_dim == 0 &&
+              o->hidden >= o->head_dim && o->layers > 0;
     if (!ok) {
         fprintf(stderr, "bench/retrieval: pairs and questions are to fit in a chunk each, three "
                         "chunks in the context, heads in the hidden size\n");
@@ -380,8 +391,9 @@ static bool check_options(const struct options *o)
     /* What a layer passes on reaches another window back. */
     if (o->window < o->pair_tokens * o->pairs + o->near ||
         o->context - 2 * o->chunk < o->layers * (o->window - 1)) {
-        fprintf(stderr, "bench/retrieval: near questions are to see the pairs in a window, and far ones "
-                        "not through %lu layers of it\n",
+        fprintf(stderr,
+                "bench/retrieval: near questions are to see the pairs in a window, and far ones "
+                "not through %lu layers of it\n",
                 o->layers);
         return false;
     }
@@ -426,13 +438,14 @@ int main(int argc, char **argv)
     if (!check_options(&o))
         return 2;
     snprintf(model, sizeof(model), "%s/retrieval-model.json", o.folder);
-    printf("%lu pairs up to token %lu of %lu, %lu asked from there, %lu from token %lu on; window %lu, "
-           "budget %lu, pages of %lu\n",
-           o.pairs, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window, o.budget,
-           o.page);
+    printf(
+        "%lu pairs up to token %lu of %lu, %lu asked from there, %lu from token %lu on; window %lu, "
+        "budget %lu, pages of %lu\n",
+        o.pairs, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window, o.budget,
+        o.page);
     printf("%-8s%10s%9s%10s%9s%10s%13s\n", "", "near", "", "far", "", "learned", "step");
-    printf("%-8s%10.4f%8.1f%%%10.4f%8.1f%%\n", "chance", log((double)o.values), 100.0 / (double)o.values,
-           log((double)o.values), 100.0 / (double)o.values);
+    printf("%-8s%10.4f%8.1f%%%10.4f%8.1f%%\n", "chance", log((double)o.values),
+           100.0 / (double)o.values, log((double)o.values), 100.0 / (double)o.values);
     ok = write_model(&o, model);
     for (int kind = 0; kind < KINDS && ok; kind++) {
         struct curve *curve = &curves[kind];

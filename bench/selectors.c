@@ -126,8 +126,8 @@ static bool write_curves(const struct options *o, const struct tdm_bench_curve *
     for (unsigned long point = 0; point < points; point++) {
         size_t begin = o->steps * point / points, end = o->steps * (point + 1) / points;
         for (size_t i = 0; i < KINDS; i++)
-            fprintf(file, "%s%.4f\t%.5f", i > 0 ? "\t" : "\n",
-                    (double)end * curves[i].step_seconds, tdm_bench_mean(&curves[i], begin, end));
+            fprintf(file, "%s%.4f\t%.5f", i > 0 ? "\t" : "\n", (double)end * curves[i].step_seconds,
+                    tdm_bench_mean(&curves[i], begin, end));
     }
     fprintf(file, "\n");
     return fclose(file) == 0;

@@ -14,9 +14,10 @@
 
 struct tdm_bench_training {
     const char *text, *model, *machine, *backend;
-    const char *name;       /* of its files: folder and all but the suffix */
-    const char *plan;       /* more options of plan; schedule and rates are set here */
-    const char *evaluation; /* the same of the schedule that evaluates after the last step; NULL: none */
+    const char *name; /* of its files: folder and all but the suffix */
+    const char *plan; /* more options of plan; schedule and rates are set here */
+    const char
+        *evaluation; /* the same of the schedule that evaluates after the last step; NULL: none */
     unsigned long context, steps, evaluation_windows;
 };
 

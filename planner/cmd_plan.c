@@ -206,7 +206,8 @@ static enum tdm_status check_objective(const struct arguments *a, struct tdm_err
         return tdm_hint(err, "for example --step-time 60");
     }
     if (finds_budget && (a->objective != TDM_OBJECTIVE_TIME || a->sweeps))
-        return tdm_fail(err, TDM_USAGE, "plan: --budget auto goes with neither --objective nor --sweep");
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --budget auto goes with neither --objective nor --sweep");
     return TDM_OK;
 }
 

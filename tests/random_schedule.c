@@ -405,8 +405,9 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
         uint64_t pages = tdm_dice_roll(dice, 1, 4);
         bool of_pages = field->in_pages >> s->kind & 1;
         bool few = strcmp(field->name, "random") == 0 || strcmp(field->name, "dilation") == 0;
-        *tdm_selector_value(s, field) =
-            of_pages ? pages * page : few ? pages : tdm_dice_roll(dice, 1, tokens);
+        *tdm_selector_value(s, field) = of_pages ? pages * page
+                                        : few    ? pages
+                                                 : tdm_dice_roll(dice, 1, tokens);
     }
 }
 

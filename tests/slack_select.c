@@ -20,7 +20,8 @@ double slack_of_means(const struct tdm_slack *slack, uint64_t element)
     uint64_t width = (uint64_t)schedule->model->kv_heads * schedule->model->head_dim;
     uint64_t first = element / width * schedule->page_tokens, count = 0;
     double sum = 0;
-    for (uint64_t t = first; t < first + schedule->page_tokens && t < slack->launch->op->tokens; t++) {
+    for (uint64_t t = first; t < first + schedule->page_tokens && t < slack->launch->op->tokens;
+         t++) {
         sum += fabs(slack_value(&slack->launch->operand[0],
                                 slack_page_element(slack, t) + element % width));
         count++;

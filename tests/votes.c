@@ -52,8 +52,8 @@ bool tdm_elect(const struct tdm_launch *launch, uint64_t list, struct tdm_electi
     uint64_t ratio = model->query_heads / model->kv_heads;
     struct tdm_query_page page = tdm_attend_query_page(program, op->layer, op->chunk, list / lists);
     uint64_t first = tdm_page_of(&rule, page.start), end = tdm_page_of(&rule, chunk->first_token);
-    *election = (struct tdm_election){.first = first,
-                                      .seats = rule.selector.budget / rule.page_tokens};
+    *election =
+        (struct tdm_election){.first = first, .seats = rule.selector.budget / rule.page_tokens};
     if (rule.selector.kind != TDM_SELECT_TOP_K || end <= first + election->seats)
         return true;
     election->count = end - first;
