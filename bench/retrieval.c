@@ -38,14 +38,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-<<<<<<< HEAD
-#define FILLERS 63u
-#define MOST_KEYS 4096u
-#define INITIAL 0.04   /* deviation of the first weights */
-=======
 #define MOST_KEYS 256u
 #define INITIAL 0.08   /* deviation of the first weights */
->>>>>>> useful
 #define MEAN_STEPS 10u /* of which a mean tells when something is learned */
 
 struct options {
@@ -62,12 +56,7 @@ enum place { NEAR, FAR, PLACES };
 
 /* Nats an answer, [steps] each; the tokens between answers soon lose next to none. */
 struct curve {
-<<<<<<< HEAD
-    double
-        *losses[PLACES]; /* [steps], nats an answer; the tokens between answers lose next to none */
-=======
     double *losses[PLACES];
->>>>>>> useful
     double step_seconds;
 };
 
@@ -152,11 +141,7 @@ static bool write_model(const struct options *o, const char *path)
             " \"num_attention_heads\": %lu, \"num_key_value_heads\": %lu,\n"
             " \"num_hidden_layers\": %lu, \"initializer_range\": %g,\n"
             " \"max_position_embeddings\": %lu, \"rms_norm_eps\": 1e-05,\n"
-<<<<<<< HEAD
-            " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"vocab_size\": %d}\n",
-=======
             " \"rope_theta\": 500000.0, \"tie_word_embeddings\": false, \"vocab_size\": %d}\n",
->>>>>>> useful
             o->head_dim, o->hidden, 2 * o->hidden, o->hidden / o->head_dim, o->hidden / o->head_dim,
             o->layers, INITIAL, o->context, nothing(o) + 1);
     return fclose(file) == 0;
@@ -253,11 +238,8 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
     enum tdm_status status = tokens == NULL
                                  ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens")
                                  : tdm_backend_find(o->backend, &backend, err);
-<<<<<<< HEAD
-=======
     if (status == TDM_OK && !backend->executes)
         status = tdm_fail(err, TDM_USAGE, "--backend %s: computes nothing", o->backend);
->>>>>>> useful
     if (status == TDM_OK)
         status = tdm_schedule_load(path, &schedule, err);
     if (status == TDM_OK)
@@ -360,11 +342,7 @@ static bool read_options(int argc, char **argv, struct options *o)
         {"--head-dim", &o->head_dim, NULL},
         {"--keys", &o->keys, NULL},
         {"--values", &o->values, NULL},
-<<<<<<< HEAD
-        {"--pair-tokens", &o->pair_tokens, NULL},
-=======
         {"--times", &o->times, NULL},
->>>>>>> useful
     };
     if (argc % 2 == 0)
         return false;
@@ -392,19 +370,11 @@ static bool check_options(const struct options *o)
     bool ok = o->steps >= MEAN_STEPS && o->steps < 1000000 && o->sequences > 0 &&
               o->sequences <= 1024 && o->context <= 1u << 20 && o->chunk > 0 &&
               o->context % o->chunk == 0 && o->context >= 3 * o->chunk && o->pairs > 0 &&
-<<<<<<< HEAD
-              o->pairs <= o->keys && o->keys <= MOST_KEYS && o->values > 1 && o->values <= 256 &&
-              (o->pair_tokens == 1 || o->pair_tokens == 2) &&
-              o->pair_tokens * o->pairs <= o->chunk && o->near > 0 && o->near <= o->chunk &&
-              o->far > 0 && o->far <= o->chunk && o->head_dim > 0 && o->hidden % o->head_dim == 0 &&
-              o->hidden >= o->head_dim && o->layers > 0;
-=======
               o->pairs < o->keys && o->keys <= MOST_KEYS && o->values > 1 && o->values <= 256 &&
               o->times > 0 && o->times <= o->chunk && o->times * o->pairs <= o->chunk &&
               o->near > 0 && o->near <= o->chunk && o->far > 0 && o->far <= o->chunk &&
               o->head_dim > 0 && o->hidden % o->head_dim == 0 && o->hidden >= o->head_dim &&
               o->layers > 0;
->>>>>>> useful
     if (!ok) {
         fprintf(stderr, "bench/retrieval: pairs and questions are to fit in a chunk each, three "
                         "chunks in the context, heads in the hidden size\n");
@@ -461,17 +431,10 @@ int main(int argc, char **argv)
         return 2;
     snprintf(model, sizeof(model), "%s/retrieval-model.json", o.folder);
     printf(
-<<<<<<< HEAD
-        "%lu pairs up to token %lu of %lu, %lu asked from there, %lu from token %lu on; window %lu, "
-        "budget %lu, pages of %lu\n",
-        o.pairs, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window, o.budget,
-        o.page);
-=======
         "%lu pairs, %lu times each, up to token %lu of %lu; %lu questions from there, %lu from token "
         "%lu on; window %lu, budget %lu, pages of %lu\n",
         o.pairs, o.times, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window,
         o.budget, o.page);
->>>>>>> useful
     printf("%-8s%10s%9s%10s%9s%10s%13s\n", "", "near", "", "far", "", "learned", "step");
     printf("%-8s%10.4f%8.1f%%%10.4f%8.1f%%\n", "chance", log((double)o.values),
            100.0 / (double)o.values, log((double)o.values), 100.0 / (double)o.values);
