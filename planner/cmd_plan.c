@@ -408,7 +408,7 @@ static void say_budget(void *self, uint64_t size, bool good)
 {
     char tokens[TDM_FORMAT_SIZE];
     tdm_ticker_say(self, "budget of %s tokens: %s", tdm_format_tokens(size, tokens),
-                   good ? "yes" : "too slow");
+                   good ? "yes" : "too slow or too large");
 }
 
 static enum tdm_status find(const struct arguments *a, struct tdm_objective_found *found,
@@ -480,6 +480,29 @@ static enum tdm_status print_plan(const struct arguments *a, struct tdm_objectiv
     return TDM_OK;
 }
 
+/* Says so where a budget leaves nothing out. */
+static void note_budget(const struct tdm_schedule *schedule)
+{
+    const struct tdm_model *model = schedule->model;
+    uint64_t longest = 0, windows = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        for (uint32_t d = 0; d < schedule->sequences[s].document_count; d++) {
+            uint64_t end = tdm_document_end(&schedule->sequences[s], d);
+            uint64_t start = tdm_document_start(&schedule->sequences[s], d);
+            uint64_t chunk = (end - 1) / schedule->chunk_tokens * schedule->chunk_tokens;
+            if (chunk > start && chunk - start > longest)
+                longest = chunk - start; /* before the last chunk that sees it */
+        }
+    for (uint32_t layer = 0; layer < model->layers; layer++)
+        windows += model->layer_kinds[layer].window > 0;
+    if (windows == model->layers)
+        fprintf(stderr, "note: all layers of %s have a window: the budget changes nothing\n",
+                model->name);
+    else if (schedule->selector.kind == TDM_SELECT_DENSE || longest <= schedule->selector.budget)
+        fprintf(stderr,
+                "note: the budget covers all that lies before a chunk: attention is dense\n");
+}
+
 static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
 {
     struct tdm_objective_found found = {0};
@@ -487,9 +510,8 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     enum tdm_status status = find(a, &found, err);
     if (found.schedule != NULL)
         tdm_warn_machine(a->request.machine, found.schedule->machine);
-    if (status == TDM_OK && a->request.budget == TDM_BUDGET_TOKENS &&
-        found.schedule->selector.kind == TDM_SELECT_DENSE)
-        fprintf(stderr, "note: the budget covers the context: attention is dense\n");
+    if (status == TDM_OK && a->request.budget == TDM_BUDGET_TOKENS)
+        note_budget(found.schedule);
     if (status == TDM_INFEASIBLE && found.schedule != NULL)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
@@ -543,7 +565,8 @@ const struct tdm_command tdm_cmd_plan = {
         "  --budget WHAT       sparse attention: tokens that the queries of a page retrieve by page-level\n"
         "                      top-k beside their own chunk (of 4K tokens, if --set says nothing else), a\n"
         "                      multiple of a page; as many as the context or more are dense. auto: the\n"
-        "                      largest of which a step takes at most --step-time; dense (default): all\n"
+        "                      largest, to within one part in 64, of which a step takes at most\n"
+        "                      --step-time; dense (default): all\n"
         "  --objective WHAT    time (default): the fastest step; context: the longest context that fits,\n"
         "                      without --context; memory: the least device memory that is enough\n"
         "  --step-time S       the longest context, the least memory, or with --budget auto the largest\n"

@@ -334,7 +334,8 @@ struct budgets {
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* with the largest budget that was good */
     uint64_t page;
-    double seconds; /* of the last one that was not; 0: it does not fit */
+    double seconds; /* of the last one; 0: it does not fit */
+    bool is_found;  /* one was good */
 };
 
 /* A search with a budget of so many pages; 0: dense. */
@@ -349,8 +350,10 @@ static enum tdm_status try_budget(struct budgets *b, uint64_t pages, bool *good,
         return status;
     tell(b->options, pages == 0 ? b->request.context : b->request.budget_tokens, *good);
     b->seconds = next.search.simulation.step_seconds;
-    if (*good || b->seconds == 0)
+    /* one that does not fit stays for the reasons, unless a good one was found */
+    if (*good || (b->seconds == 0 && !b->is_found))
         keep(b->found, &next);
+    b->is_found = b->is_found || *good;
     drop(&next);
     return TDM_OK;
 }

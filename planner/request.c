@@ -46,7 +46,13 @@ static enum tdm_status apply_keys(const struct tdm_request *request, struct tdm_
 static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_pins *pins, struct tdm_error *err)
 {
-    if (request->budget != TDM_BUDGET_NONE && schedule->selector.kind != TDM_SELECT_DENSE)
+    const struct tdm_selector_field *field;
+    bool sparse = request->budget == TDM_BUDGET_TOKENS || request->budget == TDM_BUDGET_AUTO;
+    for (size_t i = 0; sparse && (field = tdm_selector_field(i)) != NULL; i++)
+        if (tdm_selector_get(&schedule->selector, field) != 0)
+            return tdm_fail(err, TDM_USAGE, "--budget does not go with --set selector.%s",
+                            field->name);
+    if (sparse && schedule->selector.kind != TDM_SELECT_DENSE)
         return tdm_fail(err, TDM_USAGE,
                         "--budget and --set selector=%s are both about what is seen",
                         tdm_selector_name(schedule->selector.kind));
@@ -72,6 +78,12 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
         (struct tdm_selector){.kind = TDM_SELECT_TOP_K, .budget = request->budget_tokens};
     if (pins->chunk_tokens == 0)
         pins->chunk_tokens = TDM_BUDGET_CHUNK;
+    if (pins->chunk_tokens % schedule->page_tokens != 0) {
+        tdm_fail(err, TDM_USAGE, "--budget: chunks of %llu tokens are no whole pages of %llu",
+                 (unsigned long long)pins->chunk_tokens, (unsigned long long)schedule->page_tokens);
+        return tdm_hint(err,
+                        "use --set chunk=N and --set page=N such that the page divides the chunk");
+    }
     return TDM_OK;
 }
 

@@ -83,14 +83,15 @@ static void print_selector(FILE *out, const struct tdm_schedule *schedule)
 {
     const struct tdm_selector *selector = &schedule->selector;
     const struct tdm_selector_field *field;
-    char text[TDM_FORMAT_SIZE];
+    char text[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
     if (selector->kind == TDM_SELECT_DENSE)
         return;
     fprintf(out, ROW "%s", "selector", tdm_selector_name(selector->kind));
     for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++)
         if (tdm_selector_has(selector->kind, field))
             fprintf(out, ", %s %s", field->name,
-                    tdm_format_tokens(tdm_selector_get(selector, field), text));
+                    field->counts ? tdm_format_digits(tdm_selector_get(selector, field), digits)
+                                  : tdm_format_tokens(tdm_selector_get(selector, field), text));
     fputc('\n', out);
 }
 

@@ -19,14 +19,15 @@ static const struct tdm_selector_field fields[] = {
     {"window", FIELD(window), 1, UINT64_C(1) << 40,
      WITH(TDM_SELECT_WINDOW) | WITH(TDM_SELECT_LONGFORMER) | WITH(TDM_SELECT_BIGBIRD) |
          WITH(TDM_SELECT_DILATED),
-     WITH(TDM_SELECT_DILATED)},
-    {"block", FIELD(block), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_BLOCK), 0},
+     WITH(TDM_SELECT_DILATED), false},
+    {"block", FIELD(block), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_BLOCK), 0, false},
     {"global", FIELD(global), 1, UINT64_C(1) << 40,
-     WITH(TDM_SELECT_LONGFORMER) | WITH(TDM_SELECT_BIGBIRD), 0},
-    {"random", FIELD(random), 1, 4096, WITH(TDM_SELECT_BIGBIRD), 0},
-    {"seed", FIELD(seed), 0, UINT64_C(1) << 53, WITH(TDM_SELECT_BIGBIRD), 0},
-    {"dilation", FIELD(dilation), 1, UINT64_C(1) << 31, WITH(TDM_SELECT_DILATED), 0},
-    {"budget", FIELD(budget), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_TOP_K), WITH(TDM_SELECT_TOP_K)},
+     WITH(TDM_SELECT_LONGFORMER) | WITH(TDM_SELECT_BIGBIRD), 0, false},
+    {"random", FIELD(random), 1, 4096, WITH(TDM_SELECT_BIGBIRD), 0, true},
+    {"seed", FIELD(seed), 0, UINT64_C(1) << 48, WITH(TDM_SELECT_BIGBIRD), 0, true},
+    {"dilation", FIELD(dilation), 1, UINT64_C(1) << 22, WITH(TDM_SELECT_DILATED), 0, true},
+    {"budget", FIELD(budget), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_TOP_K), WITH(TDM_SELECT_TOP_K),
+     false},
 };
 
 const char *tdm_selector_name(enum tdm_selector_kind kind)

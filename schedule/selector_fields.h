@@ -14,6 +14,7 @@ struct tdm_selector_field {
     uint64_t low, high;
     unsigned kinds;    /* bits of the kinds that have it */
     unsigned in_pages; /* ... to which it is a number of whole pages, in tokens */
+    bool counts;       /* a plain number, not tokens */
 };
 
 #define TDM_SELECTOR_NAMES "dense, window, block, longformer, bigbird, dilated or top-k"

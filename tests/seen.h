@@ -2,7 +2,7 @@
 /*
  * What queries saw in steps of the cpu backend, for the reference to see the same.
  *
- * The rules of the selectors are written here a second time, token by token. Only which pages won a vote is taken
+ * The rules of the selectors are written here a second time, token by token, but for the drawing of bigbird's random pages. Only which pages won a vote is taken
  * from the lists that the backend made; that they won rightly is checked when it makes them.
  */
 #ifndef TDM_TESTS_SEEN_H

@@ -24,7 +24,7 @@ static __device__ __forceinline__ tdm_query_page tdm_query_page_of(const tdm_sel
     return q;
 }
 
-/* Pages of the sequence from means.first_page on, before the chunk. */
+/* Pages of the sequence from first_page on, before the chunk. */
 TDM_ANYWHERE uint32_t tdm_pages_before(const struct tdm_select *s)
 {
     return (uint32_t)(tdm_page_of(&s->lists.rule, s->first_token) - s->first_page);
