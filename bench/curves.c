@@ -10,12 +10,9 @@
  * from the first schedule's, and the seconds of a step; and writes DIR/curves.tsv, a column of losses for
  * each, for a picture. tidemark is looked for on PATH.
  */
-#include "traces/reader.h"
+#include "bench/training.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define TENTHS 10u
@@ -42,73 +39,34 @@ struct options {
     unsigned long context, steps;
 };
 
-struct curve {
-    double *losses; /* [steps] */
-    double step_seconds;
-};
-
-static bool run_line(const char *line)
+/* Trains by a variant. */
+static bool train(const struct options *options, size_t i, struct tdm_bench_curve *curve)
 {
-    fflush(stdout);
-    int ended = system(line);
-    if (ended != 0)
-        printf("failed: %s\n", line);
-    return ended == 0;
-}
-
-/* Trains by a variant; the curve's losses come from the trace. */
-static bool train(const struct options *options, size_t i, struct curve *curve)
-{
-    struct tdm_error err = {0};
-    struct tdm_trace_reader *reader = NULL;
-    struct tdm_trace_step_row *rows = NULL;
-    size_t count = 0;
-    char line[2048], trace[512];
+    char name[512], plan[512];
     unsigned long chunk = i == PARALLEL ? options->context : (options->context + 7) / 8;
-    snprintf(trace, sizeof(trace), "%s/curve-%zu.db", options->folder, i);
-    snprintf(line, sizeof(line),
-             "tidemark plan %s --context %lu --machine %s --optimizer %s %s%s%s --set chunk=%lu "
-             "--set optimizer.learning_rate=6e-4 --set optimizer.warmup_steps=%lu "
-             "--set optimizer.schedule=cosine --set optimizer.decay_steps=%lu "
-             "-o '%s/curve-%zu.json' --force > /dev/null",
-             options->model, options->context, options->machine, variants[i].optimizer,
+    snprintf(name, sizeof(name), "%s/curve-%zu", options->folder, i);
+    snprintf(plan, sizeof(plan), "--optimizer %s %s%s%s --set chunk=%lu", variants[i].optimizer,
              variants[i].plan, i == UNEVEN ? " --set groups=" : "",
-             i == UNEVEN ? options->groups : "", chunk, options->steps / 20 + 1, options->steps,
-             options->folder, i);
-    if (!run_line(line))
-        return false;
-    snprintf(line, sizeof(line),
-             "tidemark run '%s/curve-%zu.json' --backend %s --tokens '%s' --weights random:1 "
-             "--steps %lu --trace '%s' --trace-ops first --force > /dev/null",
-             options->folder, i, options->backend, options->text, options->steps, trace);
-    if (!run_line(line))
-        return false;
-    if (tdm_trace_reader_open(trace, &reader, &err) != TDM_OK ||
-        tdm_trace_read_steps(reader, &rows, &count, &err) != TDM_OK || count != options->steps) {
-        printf("%s: %s\n", trace, err.message);
-        return false;
-    }
-    curve->step_seconds = 0.0;
-    for (size_t s = 0; s < count; s++) {
-        curve->losses[s] = rows[s].loss;
-        if (s > 0)
-            curve->step_seconds += rows[s].seconds / (double)(count - 1);
-    }
-    free(rows);
-    tdm_trace_reader_close(reader);
-    return true;
+             i == UNEVEN ? options->groups : "", chunk);
+    struct tdm_bench_training training = {.text = options->text,
+                                          .model = options->model,
+                                          .machine = options->machine,
+                                          .backend = options->backend,
+                                          .name = name,
+                                          .plan = plan,
+                                          .context = options->context,
+                                          .steps = options->steps};
+    return tdm_bench_train(&training, curve);
 }
 
-static double mean(const struct options *options, const struct curve *curve, unsigned tenth)
+static double mean(const struct options *options, const struct tdm_bench_curve *curve,
+                   unsigned tenth)
 {
-    size_t begin = options->steps * tenth / TENTHS, end = options->steps * (tenth + 1) / TENTHS;
-    double sum = 0.0;
-    for (size_t s = begin; s < end; s++)
-        sum += curve->losses[s];
-    return sum / (double)(end - begin);
+    return tdm_bench_mean(curve, options->steps * tenth / TENTHS,
+                          options->steps * (tenth + 1) / TENTHS);
 }
 
-static void print_table(const struct options *options, const struct curve *curves)
+static void print_table(const struct options *options, const struct tdm_bench_curve *curves)
 {
     puts("mean loss of each tenth of the steps; the largest difference from the first's");
     for (size_t i = 0; i < VARIANTS; i++) {
@@ -124,7 +82,7 @@ static void print_table(const struct options *options, const struct curve *curve
     }
 }
 
-static bool write_losses(const struct options *options, const struct curve *curves)
+static bool write_losses(const struct options *options, const struct tdm_bench_curve *curves)
 {
     char path[512];
     snprintf(path, sizeof(path), "%s/curves.tsv", options->folder);
@@ -175,7 +133,7 @@ static bool read_options(int argc, char **argv, struct options *options)
 int main(int argc, char **argv)
 {
     struct options options = {NULL, "byte-100m", "h200", "cuda", ".", "4,3,2", 32768, 200};
-    struct curve curves[VARIANTS] = {{0}};
+    struct tdm_bench_curve curves[VARIANTS] = {0};
     bool ok = true;
     if (!read_options(argc, argv, &options)) {
         fprintf(stderr, "usage: bench/curves TEXT [--model M] [--machine M] [--backend B] "

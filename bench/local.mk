@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Benchmarks: built by `make bench`, never by make or make check. Add programs to bench_programs, or
 # to gpu_bench_programs where nvcc is needed.
-bench_programs = bench/bounds bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/scale bench/step
+bench_programs = bench/bounds bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/retrieval bench/scale bench/selectors bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
-EXTRA_DIST += bench/curves.gp
+EXTRA_DIST += bench/curves.gp bench/retrieval.gp bench/selectors.gp
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
 bench_attention_bench_SOURCES = bench/attention_bench.c
@@ -23,10 +23,12 @@ endif
 
 bench_bounds_SOURCES = bench/bounds.c
 bench_bounds_LDADD = $(TIDEMARK_LIBS)
-bench_curves_SOURCES = bench/curves.c
+bench_curves_SOURCES = bench/curves.c bench/training.h
 bench_curves_LDADD = $(TIDEMARK_LIBS)
 bench_nests_SOURCES = bench/nests.c
 bench_nests_LDADD = $(TIDEMARK_LIBS)
+bench_retrieval_SOURCES = bench/retrieval.c
+bench_retrieval_LDADD = $(EXECUTOR_LIBS)
 bench_scale_SOURCES = bench/scale.c
 bench_scale_LDADD = $(TIDEMARK_LIBS)
 bench_packing_SOURCES = bench/packing.c
@@ -35,6 +37,8 @@ bench_packing_programs_SOURCES = bench/packing_programs.c
 bench_packing_programs_LDADD = $(TIDEMARK_LIBS)
 bench_presets_SOURCES = bench/presets.c
 bench_presets_LDADD = $(TIDEMARK_LIBS)
+bench_selectors_SOURCES = bench/selectors.c bench/training.h
+bench_selectors_LDADD = $(TIDEMARK_LIBS)
 bench_step_SOURCES = bench/step.c bench/commands.h
 bench_step_LDADD = $(TIDEMARK_LIBS)
 bench_predictions_SOURCES = bench/predictions.c bench/commands.h

@@ -4,9 +4,11 @@
  * calibrated: step time, bytes of the arena planned and touched, bytes that the driver reports, and
  * time by op kind over all of them.
  *
- *     bench/predictions --machine FILE [--backend B] [--dir DIR] [--quick | ROW...]
+ *     bench/predictions --machine FILE [--backend B] [--dir DIR] [--within SECONDS]
+ *                       [--quick | ROW...]
  *
- * ROW: numbers of the table; all by default. --quick: a small model on the cpu backend. Every row is a
+ * ROW: numbers of the table, in the order to run them; all by default. --within: no row begins later than
+ * that. --quick: a small model on the cpu backend. Every row is a
  * run of its own: two steps, the second of which counts for the time of a step, and the first, whose
  * ops are timed, for the op kinds. A row that cannot be planned or run is said and left out; then the
  * exit status is 1. tidemark is looked for on PATH.
@@ -17,6 +19,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MIB 1048576.0
 #define ONE " --set order=layer-major --set groups=1"
@@ -74,6 +77,7 @@ struct kind {
 
 struct bench {
     const char *machine, *backend, *folder;
+    double within_seconds;
     const struct row *rows;
     size_t row_count, measured;
     double step_errors[MOST_ROWS]; /* 0.1: predicted a tenth too long */
@@ -228,6 +232,8 @@ static bool read_options(int argc, char **argv, struct bench *bench, int *first)
             bench->backend = value;
         else if (strcmp(argv[i - 1], "--dir") == 0)
             bench->folder = value;
+        else if (strcmp(argv[i - 1], "--within") == 0)
+            bench->within_seconds = atof(value);
         else
             return false;
     }
@@ -245,24 +251,27 @@ int main(int argc, char **argv)
 {
     static struct bench bench = {.backend = "cuda",
                                  .folder = ".",
+                                 .within_seconds = INFINITY,
                                  .rows = rows,
                                  .row_count = sizeof(rows) / sizeof(rows[0])};
     int first = 1;
+    time_t start = time(NULL);
     bool complete = true;
     if (!read_options(argc, argv, &bench, &first)) {
         fprintf(stderr, "usage: bench/predictions --machine FILE [--backend B] [--dir DIR] "
-                        "[--quick | ROW...]\n"
+                        "[--within SECONDS] [--quick | ROW...]\n"
                         "FILE is what tidemark calibrate wrote; tidemark is looked for on PATH\n");
         return 2;
     }
     printf("%-13s%-6s%-36s%9s%9s%8s%11s%11s%10s%10s%8s\n", "model", "tokens", "schedule", "s plan",
            "s taken", "error", "MiB arena", "touched", "MiB used", "by driver", "error");
-    for (size_t i = 0; i < bench.row_count; i++) {
-        bool chosen = first == argc;
-        for (int k = first; k < argc; k++)
-            chosen = chosen || (size_t)atol(argv[k]) == i;
-        if (chosen)
-            complete = measure(&bench, i) && complete;
+    size_t count = first == argc ? bench.row_count : (size_t)(argc - first);
+    for (size_t k = 0; k < count && k < MOST_ROWS; k++) {
+        size_t row = first == argc ? k : (size_t)atol(argv[first + (int)k]);
+        if (difftime(time(NULL), start) > bench.within_seconds)
+            printf("row %zu is left out: it is late\n", row);
+        else
+            complete = measure(&bench, row) && complete;
     }
     print_summary(&bench);
     return complete ? 0 : 1;

@@ -6,12 +6,15 @@
 #include "executor/calibrate.h"
 #include "planner/rate_fit.h"
 
+#define TDM_MOST_SHAPES 12u /* of one model */
+
 /* A step to run: so many layers of a shipped model. */
 struct tdm_calibration_shape {
     const char *model;
     uint32_t layers, vocabulary;
     uint64_t context, chunk_tokens;
     double seconds; /* to run it for, at least two steps; the later half counts */
+    enum tdm_optimizer optimizer;
 };
 
 struct tdm_calibration {

@@ -7,12 +7,12 @@
 #include "executor/tokens.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
+#include "schedule/optimizer.h"
 #include "schedule/validate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_SHAPES 8u
 #define SEED 1
 #define LEARNING_RATE 1e-5
 /* Steps by which timed and untimed ones are compared. */
@@ -21,9 +21,9 @@
 struct session {
     struct tdm_calibration *calibration;
     uint32_t count;
-    struct tdm_calibration_shape shapes[MOST_SHAPES];
-    struct tdm_schedule *schedules[MOST_SHAPES];
-    struct tdm_program *programs[MOST_SHAPES];
+    struct tdm_calibration_shape shapes[TDM_MOST_SHAPES];
+    struct tdm_schedule *schedules[TDM_MOST_SHAPES];
+    struct tdm_program *programs[TDM_MOST_SHAPES];
     struct tdm_arenas arenas;
     /* of the program under way */
     struct tdm_walk *walk;
@@ -62,6 +62,7 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
         return status;
     }
     schedule->chunk_tokens = shape->chunk_tokens;
+    tdm_schedule_set_optimizer(schedule, shape->optimizer);
     schedule->optimizer.learning_rate = LEARNING_RATE;
     status = tdm_schedule_check(schedule, "calibrate", err);
     struct tdm_program *program = NULL;
@@ -249,7 +250,7 @@ enum tdm_status tdm_calibrate_steps(struct tdm_calibration *calibration, uint32_
 {
     struct session s = {.calibration = calibration};
     enum tdm_status status = TDM_OK;
-    for (; s.count < count && s.count < MOST_SHAPES && status == TDM_OK; s.count++) {
+    for (; s.count < count && s.count < TDM_MOST_SHAPES && status == TDM_OK; s.count++) {
         s.shapes[s.count] = shapes[s.count];
         status = tdm_calibration_program(calibration, &shapes[s.count], &s.schedules[s.count],
                                          &s.programs[s.count], err);

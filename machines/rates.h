@@ -40,6 +40,54 @@ enum tdm_rate {
     TDM_RATE_NARROW_ATTENTION_BACKWARD_SHARE,
     TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE,
     TDM_RATE_NORM_GRAD_SHARE,
+    /* Refined: where one of these is described it holds, with its share, instead of the rate that stands for
+     * it. Products part by part, by FLOPs a token: shapes of as many FLOPs differ, and so does what comes
+     * with them, as a bias does. */
+    TDM_RATE_PRODUCT_Q,
+    TDM_RATE_PRODUCT_KV,
+    TDM_RATE_PRODUCT_O,
+    TDM_RATE_PRODUCT_GATE_UP,
+    TDM_RATE_PRODUCT_DOWN,
+    TDM_RATE_PRODUCT_GRAD_INPUT_Q,
+    TDM_RATE_PRODUCT_GRAD_INPUT_KV,
+    TDM_RATE_PRODUCT_GRAD_INPUT_O,
+    TDM_RATE_PRODUCT_GRAD_INPUT_GATE_UP,
+    TDM_RATE_PRODUCT_GRAD_INPUT_DOWN,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_Q,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_KV,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_O,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN,
+    /* Attention of chunks that see nothing before themselves, a triangle; of those that do, nearly a
+     * rectangle, whose work is spread better. */
+    TDM_RATE_ATTENTION_FORWARD_FIRST,
+    TDM_RATE_ATTENTION_FORWARD_LATER,
+    TDM_RATE_ATTENTION_BACKWARD_FIRST,
+    TDM_RATE_ATTENTION_BACKWARD_LATER,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_FIRST,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_LATER,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER,
+    /* Shares of the refined ones: of products in their order, and of later chunks. */
+    TDM_RATE_PRODUCT_Q_SHARE,
+    TDM_RATE_PRODUCT_KV_SHARE,
+    TDM_RATE_PRODUCT_O_SHARE,
+    TDM_RATE_PRODUCT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_DOWN_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_Q_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_KV_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_O_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_GRAD_INPUT_DOWN_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_Q_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_KV_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_O_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_GATE_UP_SHARE,
+    TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN_SHARE,
+    TDM_RATE_ATTENTION_FORWARD_LATER_SHARE,
+    TDM_RATE_ATTENTION_BACKWARD_LATER_SHARE,
+    TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE,
+    TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE,
     /* Memory-bound ops, by bytes. */
     TDM_RATE_ZERO,
     TDM_RATE_EMBED,
@@ -49,17 +97,20 @@ enum tdm_rate {
     TDM_RATE_NORM_GRAD, /* by bytes a token */
     TDM_RATE_ROPE,
     TDM_RATE_ROPE_GRAD,
+    TDM_RATE_PAGE_MEANS,
+    TDM_RATE_SELECT, /* FLOP/s of the votes' products, by FLOPs */
     TDM_RATE_KV_WRITE,
     TDM_RATE_KV_GRAD_READ,
     TDM_RATE_SWIGLU,
     TDM_RATE_SWIGLU_GRAD,
     TDM_RATE_GRADIENT_NORM,
     TDM_RATE_OPTIMIZER,
+    TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded by dice: bound by arithmetic */
     TDM_RATES
 };
 
 #define TDM_NARROW_HEAD_DIM 64u
-#define TDM_RATE_POINTS 32u
+#define TDM_RATE_POINTS 64u
 
 struct tdm_rate_table {
     enum tdm_rate
@@ -86,6 +137,8 @@ const char *tdm_rate_key(enum tdm_rate rate);
 enum tdm_rate tdm_rate_substitute(enum tdm_rate rate);
 /* What its sizes are: "FLOPs", "keys", "tokens"; NULL: it has none, it is a number. */
 const char *tdm_rate_size_name(enum tdm_rate rate);
+/* Is it a refinement of another, by part or place? */
+bool tdm_rate_is_refined(enum tdm_rate rate);
 /* Is it a share of another rate, without a unit? */
 bool tdm_rate_is_share(enum tdm_rate rate);
 

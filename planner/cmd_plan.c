@@ -63,7 +63,7 @@ static enum tdm_status read_budget(const char *text, struct tdm_request *r, stru
     r->budget = strcmp(text, "dense") == 0  ? TDM_BUDGET_DENSE
                 : strcmp(text, "auto") == 0 ? TDM_BUDGET_AUTO
                                             : TDM_BUDGET_TOKENS;
-    return r->budget == TDM_BUDGET_TOKENS
+    return r->budget == TDM_BUDGET_TOKENS && strcmp(text, "0") != 0
                ? tdm_parse_tokens(text, "--budget", &r->budget_tokens, err)
                : TDM_OK;
 }
@@ -206,7 +206,8 @@ static enum tdm_status check_objective(const struct arguments *a, struct tdm_err
         return tdm_hint(err, "for example --step-time 60");
     }
     if (finds_budget && (a->objective != TDM_OBJECTIVE_TIME || a->sweeps))
-        return tdm_fail(err, TDM_USAGE, "plan: --budget auto goes with neither --objective nor --sweep");
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --budget auto goes with neither --objective nor --sweep");
     return TDM_OK;
 }
 

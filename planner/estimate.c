@@ -571,6 +571,26 @@ static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *spa
            (uint64_t)(e->chunks - products_from(e, span)) * e->gate_up;
 }
 
+static bool votes(const struct tdm_estimator *e, uint32_t layer)
+{
+    return tdm_schedule_page_rule(e->base, layer).selector.kind == TDM_SELECT_TOP_K;
+}
+
+/* Page lists that are kept of the layers [first, end). */
+static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint64_t end)
+{
+    uint64_t bytes = 0;
+    for (uint32_t layer = first; layer < end; layer++)
+        bytes += votes(e, layer) ? e->chunks * e->lists : 0;
+    return bytes;
+}
+
+/* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its lists are made. */
+static uint64_t means_bytes(const struct tdm_estimator *e)
+{
+    return votes(e, e->layers - 1) ? e->chunks * e->means : 0;
+}
+
 /* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
  * one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
@@ -591,6 +611,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     if (above > 0)
         raise_to(&estimate->body_bytes,
                  sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
+                     lists_bytes(e, span->first + 1, span->top + 1) -
                      (own_kv(span) ? above * n * e->kv : 0) + (far ? 0 : outputs));
 }
 
@@ -616,7 +637,7 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                      (one_group ? 1 : n) * e->x +
                      (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + kv + dkv +
                      layer_gradients(e, span->first, span->top) + held + stored->kept[TDM_DEVICE] +
-                     stored->inputs[TDM_DEVICE];
+                     stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
     if (span->first == 0)
         raise_to(&estimate->body_bytes,
@@ -638,7 +659,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
         e->resident_bytes[TDM_DEVICE] + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
     if (schedule->order == TDM_CHUNK_MAJOR) {
         /* the last layer makes its K and V only, which takes little workspace */
-        raise_to(&estimate->body_bytes, all + forward_rings + stored->kv[TDM_DEVICE]);
+        raise_to(&estimate->body_bytes,
+                 all + forward_rings + stored->kv[TDM_DEVICE] + means_bytes(e));
         return;
     }
     /* where the last layer keeps all, attention writes to where it is kept */
@@ -646,7 +668,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
     bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
-    raise_to(&estimate->body_bytes, all + forward_rings + n * (e->x + (own_kv ? 0 : e->kv)) + work);
+    raise_to(&estimate->body_bytes,
+             all + forward_rings + means_bytes(e) + n * (e->x + (own_kv ? 0 : e->kv)) + work);
     raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
                                         e->head_gradient + e->work_head + e->head_room);
 }
@@ -716,6 +739,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         uint64_t keeping = span.last && !by_layer ? group->layers - 1 : group->layers;
         stored.kept[group->kept_place] +=
             keeping * (e->chunks - span.kept) * set_bytes(e, group->kept);
+        stored.kept[TDM_DEVICE] += lists_bytes(e, first, first + keeping);
         if (group->kv == TDM_KV_KEEP)
             *(by_layer ? &stored.kept[group->kv_place] : &stored.kv[group->kv_place]) +=
                 group->layers * e->chunks * e->kv;
@@ -754,9 +778,8 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     estimate.bytes[TDM_HOST] += e->resident_bytes[TDM_HOST];
     for (int place = 0; place < TDM_PLACES; place++)
         estimate.bytes[place] += machine->runtime_bytes[place];
-    uint64_t beside = machine->runtime_bytes[TDM_DEVICE] + e->chunks * (e->lists + e->means);
-    estimate.body_bytes += beside;
-    estimate.head_bytes += beside;
+    estimate.body_bytes += machine->runtime_bytes[TDM_DEVICE];
+    estimate.head_bytes += machine->runtime_bytes[TDM_DEVICE];
     estimate.bytes[TDM_DEVICE] =
         larger(estimate.body_bytes,
                estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));

@@ -50,7 +50,7 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     uint32_t layer = op->layer < e->layers ? op->layer : 0;
     struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + op->chunk];
     bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD ||
-                        op->kind == TDM_OP_SELECT;
+                        op->kind == TDM_OP_SELECT || op->kind == TDM_OP_PAGE_MEANS;
     if (op->phase == TDM_BACKWARD) {
         uint64_t *most = layer == 0 ? &e->work_backward_first : &e->work_backward;
         if (profile->kept == TDM_SET_INPUT)
@@ -281,10 +281,8 @@ static void note_sizes(struct tdm_estimator *e)
     e->gate_up = tdm_content_bytes(base, TDM_GATE_UP, 0, tokens);
     e->kv = tdm_content_bytes(base, TDM_KVPAGES, 0, tokens);
     e->dkv = tdm_content_bytes(base, TDM_DKVPAGES, 0, tokens);
-    for (uint32_t layer = 0; layer < e->layers; layer++)
-        if (tdm_schedule_page_rule(base, layer).selector.kind == TDM_SELECT_TOP_K)
-            e->lists = tdm_size_add(e->lists, tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens));
-    e->means = e->lists > 0 ? tdm_content_bytes(base, TDM_PAGE_MEANS, 0, tokens) : 0;
+    e->lists = tdm_content_bytes(base, TDM_PAGE_LISTS, 0, tokens);
+    e->means = tdm_content_bytes(base, TDM_PAGE_MEANS, 0, tokens);
 }
 
 /* What follows from the homes. */
@@ -411,15 +409,22 @@ static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
     return tdm_op_seconds(chunks->schedule->machine, op, false);
 }
 
-/* Making the lists of a chunk. */
+/* Making the lists of a chunk, and before them its page means if pages win by a vote. */
 static double select_seconds(const struct tdm_program *chunks, uint32_t layer, uint32_t number)
 {
     struct tdm_page_rule rule = tdm_schedule_page_rule(chunks->schedule, layer);
-    struct tdm_op op = {.kind = TDM_OP_SELECT,
-                        .layer = layer,
-                        .chunk = number,
-                        .tokens = chunks->chunks[number].tokens};
-    return tdm_selector_lists(rule.selector.kind) ? op_seconds(chunks, &op) : 0;
+    struct tdm_op select = {.kind = TDM_OP_SELECT,
+                            .layer = layer,
+                            .chunk = number,
+                            .tokens = chunks->chunks[number].tokens};
+    struct tdm_op means = select;
+    means.kind = TDM_OP_PAGE_MEANS;
+    means.access_count = 1;
+    means.access[0].bytes = tdm_chunks_bytes(chunks, TDM_KVPAGES, number, number + 1);
+    if (!tdm_selector_lists(rule.selector.kind))
+        return 0;
+    double seconds = op_seconds(chunks, &select);
+    return rule.selector.kind == TDM_SELECT_TOP_K ? seconds + op_seconds(chunks, &means) : seconds;
 }
 
 /* Attention of one chunk alone on its lane; the ops are built as lowering builds them, but for lists. */

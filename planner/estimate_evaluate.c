@@ -21,7 +21,7 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
     struct tdm_estimate estimate = {
         .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
         .bytes[TDM_HOST] = runtime[TDM_HOST] + e->resident_bytes[TDM_HOST],
-        .body_bytes = all + most * n * (e->kv + e->means) + e->work_forward,
+        .body_bytes = all + most * n * e->kv + e->work_forward,
         .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
     };
     estimate.bytes[TDM_DEVICE] =

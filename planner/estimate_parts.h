@@ -68,9 +68,7 @@ struct tdm_estimator {
     uint64_t head_update,
         embedding_update; /* rooms for their masters and moments, in their update */
     uint64_t work_forward, work_backward, work_backward_first, work_head;
-    uint64_t x, attention, q, gate_up, kv, dkv; /* bytes of a chunk's slot */
-    uint64_t lists; /* of a chunk's page lists in all layers, which most of the step live on the device */
-    uint64_t means; /* of a chunk's page means */
+    uint64_t x, attention, q, gate_up, kv, dkv, lists, means; /* bytes of a chunk's slot */
 
     /* Gradients that are not resident, [layers + 1]: bytes of the layers below a layer. Those that pass
      * are on the device while their layer, or in chunk-major order their group, goes backward; those

@@ -122,9 +122,18 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
                 tdm_format_bytes(machine->runtime_bytes[place], runtime));
     fprintf(out, "%-22s %.1f TFLOP/s, dense bf16 (what MFU is counted by)\n", "peak",
             machine->peak_flops / 1e12);
-    for (unsigned i = 0; i < TDM_RATES; i++)
-        if (has_own(machine, (enum tdm_rate)i))
+    unsigned refined = 0;
+    for (unsigned i = 0; i < TDM_RATES; i++) {
+        bool own = has_own(machine, (enum tdm_rate)i);
+        if (own && tdm_rate_is_refined((enum tdm_rate)i))
+            refined += !tdm_rate_is_share((enum tdm_rate)i);
+        else if (own)
             print_rate(out, machine, (enum tdm_rate)i);
+    }
+    if (refined > 0)
+        fprintf(out,
+                "%-22s %u tables: products by part, attention of first and later chunks (--json)\n",
+                "refined", refined);
     fprintf(out, "%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
     fprintf(out, "%-22s %s and its bytes\n", "a copy",
             tdm_format_seconds(machine->copy_seconds, text));

@@ -10,9 +10,12 @@
 
 /* Rates and shares follow from each other; they settle after three or four turns. */
 #define TURNS 8
+/* Sizes of one point are within this factor; a refined rate tells shapes apart. */
+#define WIDTH 2.0
+#define REFINED_WIDTH 1.25
 
 struct sample {
-    enum tdm_rate rate;
+    enum tdm_rate rate, refined; /* an op with a refined rate is there twice */
     bool attention;
     double size, tokens, work, seconds;
     double bytes;  /* of its operands, where it has FLOPs */
@@ -49,12 +52,26 @@ void tdm_rate_fit_free(struct tdm_rate_fit *fit)
     free(fit);
 }
 
+static void add_sample(struct tdm_rate_fit *fit, const struct tdm_op *op, enum tdm_rate rate,
+                       double seconds)
+{
+    fit->samples[fit->count++] = (struct sample){.rate = rate,
+                                                 .refined = tdm_op_refined_rate(op),
+                                                 .size = tdm_op_size(op, rate),
+                                                 .tokens = (double)op->tokens,
+                                                 .work = tdm_op_work(op),
+                                                 .seconds = seconds,
+                                                 .attention = op->keys > 0,
+                                                 .bytes = op->flops > 0 ? (double)op->bytes : 0};
+}
+
 enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *op, double seconds,
                                  struct tdm_error *err)
 {
+    enum tdm_rate rate = tdm_op_rate(op), refined = tdm_op_refined_rate(op);
     if (op->lane != TDM_LANE_COMPUTE || !(tdm_op_work(op) > 0) || !(seconds > 0))
         return TDM_OK;
-    if (fit->count == fit->capacity) {
+    if (fit->count + 2 > fit->capacity) {
         size_t capacity = 2 * fit->capacity + 1024;
         struct sample *samples = realloc(fit->samples, capacity * sizeof(*samples));
         if (samples == NULL)
@@ -62,13 +79,9 @@ enum tdm_status tdm_rate_fit_add(struct tdm_rate_fit *fit, const struct tdm_op *
         fit->samples = samples;
         fit->capacity = capacity;
     }
-    fit->samples[fit->count++] = (struct sample){.rate = tdm_op_rate(op),
-                                                 .size = tdm_op_size(op, tdm_op_rate(op)),
-                                                 .tokens = (double)op->tokens,
-                                                 .work = tdm_op_work(op),
-                                                 .seconds = seconds,
-                                                 .attention = op->keys > 0,
-                                                 .bytes = op->flops > 0 ? (double)op->bytes : 0};
+    add_sample(fit, op, rate, seconds);
+    if (refined != rate)
+        add_sample(fit, op, refined, seconds);
     return TDM_OK;
 }
 
@@ -80,6 +93,11 @@ void tdm_rate_fit_set_overhead(struct tdm_rate_fit *fit, double seconds)
 static double own_seconds(const struct tdm_rate_fit *fit, const struct sample *sample)
 {
     return fmax(sample->seconds - fit->overhead_seconds, sample->seconds / 2);
+}
+
+static double width_of(enum tdm_rate rate)
+{
+    return tdm_rate_is_refined(rate) ? REFINED_WIDTH : WIDTH;
 }
 
 static int by_rate_and_sort(const void *a, const void *b)
@@ -123,16 +141,17 @@ static double time_of(const struct part *part) /* of work of its size, but for a
     return size_of(part) * part->seconds / part->work;
 }
 
-/* A table of samples that are sorted: one point a doubling of the size. Where a larger size would take less
+/* A table of samples that are sorted: one point a doubling of the size, or less. Where a larger size would take less
  * time, the two become one. */
 static void fit_points(const struct tdm_rate_fit *fit, struct sample *samples, size_t count,
                        struct tdm_rate_table *table)
 {
     struct part parts[TDM_RATE_POINTS];
     uint32_t part_count = 0;
+    double width = count > 0 ? width_of(samples[0].rate) : WIDTH;
     for (size_t first = 0, end; first < count && part_count < TDM_RATE_POINTS; first = end) {
         double size = samples[first].sort;
-        for (end = first; end < count && samples[end].sort < 2 * size; end++)
+        for (end = first; end < count && samples[end].sort < width * size; end++)
             continue;
         parts[part_count++] = sum_up(fit, samples + first, end - first);
         while (part_count > 1 &&
@@ -187,14 +206,15 @@ static void keep_old_points(const struct tdm_rate_table *old, struct tdm_rate_ta
 {
     struct tdm_rate_table merged = {.of = table->of};
     uint32_t i = 0, k = 0;
+    double width = width_of(table->of);
     if (old->count < 2 || old->of != table->of) /* one number for all sizes, or for another kind */
         return;
     while (i < old->count || k < table->count) {
         if (k == table->count || (i < old->count && old->size[i] < table->size[k])) {
             uint32_t nearest = k == 0 ? 0 : k - 1;
             double correction = table->rate[nearest] / tdm_rate_at(old, table->size[nearest]);
-            bool near = (k > 0 && old->size[i] < 2 * table->size[k - 1]) ||
-                        (k < table->count && 2 * old->size[i] > table->size[k]);
+            bool near = (k > 0 && old->size[i] < width * table->size[k - 1]) ||
+                        (k < table->count && width * old->size[i] > table->size[k]);
             if (!near)
                 tdm_rate_add(&merged, old->size[i], old->rate[i] * correction);
             i++;
@@ -226,6 +246,9 @@ static void fit_rate(const struct tdm_rate_fit *fit, struct sample *samples, siz
     enum tdm_rate rate = samples[0].rate, share = tdm_rate_share(rate);
     struct tdm_rate_table old = tables[rate], none = {0};
     bool by_share = corrected && share != TDM_RATES;
+    /* a run alone has too few sizes for it */
+    if (corrected && tdm_rate_is_refined(rate) && old.of != rate)
+        return;
     tables[rate].of = rate;
     sort_samples(samples, count, false, by_share ? &tables[share] : &none);
     fit_points(fit, samples, count, &tables[rate]);
@@ -286,7 +309,11 @@ void tdm_rate_fit_totals(const struct tdm_rate_fit *fit, const struct tdm_machin
 {
     memset(totals, 0, TDM_RATES * sizeof(*totals));
     for (size_t i = 0; i < fit->count; i++) {
-        struct tdm_rate_total *total = &totals[fit->samples[i].rate];
+        enum tdm_rate rate = fit->samples[i].rate, refined = fit->samples[i].refined;
+        bool described = tdm_rate_is_refined(refined) && machine->table[refined].of == refined;
+        if (tdm_rate_is_refined(rate) != described)
+            continue; /* an op counts once, at the rate that holds */
+        struct tdm_rate_total *total = &totals[rate];
         total->ops++;
         total->measured_seconds += own_seconds(fit, &fit->samples[i]);
         total->predicted_seconds += predict(&fit->samples[i], machine);

@@ -119,8 +119,8 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         [TDM_OP_ROPE_GRAD] = TDM_RATE_ROPE_GRAD,
         [TDM_OP_KV_WRITE] = TDM_RATE_KV_WRITE,
         [TDM_OP_KV_GRAD_READ] = TDM_RATE_KV_GRAD_READ,
-        [TDM_OP_PAGE_MEANS] = TDM_RATE_ELEMENTWISE,
-        [TDM_OP_SELECT] = TDM_RATE_ATTENTION_FORWARD,
+        [TDM_OP_PAGE_MEANS] = TDM_RATE_PAGE_MEANS,
+        [TDM_OP_SELECT] = TDM_RATE_SELECT,
         [TDM_OP_ATTENTION] = TDM_RATE_ATTENTION_FORWARD,
         [TDM_OP_ATTENTION_GRAD] = TDM_RATE_ATTENTION_BACKWARD,
         [TDM_OP_SWIGLU] = TDM_RATE_SWIGLU,
@@ -132,11 +132,57 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         [TDM_OP_OPTIMIZER] = TDM_RATE_OPTIMIZER,
     };
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
+    if (op->kind == TDM_OP_OPTIMIZER && op->access_count > 3 && op->access[2].buffer == TDM_NONE &&
+        op->access[3].buffer != TDM_NONE)
+        return TDM_RATE_OPTIMIZER_ROUNDED; /* moments, and no master */
     if (op->kind == TDM_OP_ATTENTION && narrow)
         return TDM_RATE_NARROW_ATTENTION_FORWARD;
     if (op->kind == TDM_OP_ATTENTION_GRAD && narrow)
         return TDM_RATE_NARROW_ATTENTION_BACKWARD;
     return rates[op->kind];
+}
+
+/* Of the refined rates of a kind of product, that of a part. */
+static enum tdm_rate part_rate(enum tdm_rate kind, enum tdm_rate of_q, enum tdm_part part)
+{
+    switch (part) {
+    case TDM_PART_Q:
+        return of_q;
+    case TDM_PART_KV:
+        return of_q + 1;
+    case TDM_PART_O:
+        return of_q + 2;
+    case TDM_PART_GATE_UP:
+        return of_q + 3;
+    case TDM_PART_DOWN:
+        return of_q + 4;
+    default:
+        return kind;
+    }
+}
+
+enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op)
+{
+    enum tdm_rate rate = tdm_op_rate(op);
+    int later = op->keys > op->tokens + 1; /* tdm_op_cost() adds one */
+    switch (rate) {
+    case TDM_RATE_PRODUCT:
+        return part_rate(rate, TDM_RATE_PRODUCT_Q, op->part);
+    case TDM_RATE_PRODUCT_GRAD_INPUT:
+        return part_rate(rate, TDM_RATE_PRODUCT_GRAD_INPUT_Q, op->part);
+    case TDM_RATE_PRODUCT_GRAD_WEIGHT:
+        return part_rate(rate, TDM_RATE_PRODUCT_GRAD_WEIGHT_Q, op->part);
+    case TDM_RATE_ATTENTION_FORWARD:
+        return TDM_RATE_ATTENTION_FORWARD_FIRST + later;
+    case TDM_RATE_ATTENTION_BACKWARD:
+        return TDM_RATE_ATTENTION_BACKWARD_FIRST + later;
+    case TDM_RATE_NARROW_ATTENTION_FORWARD:
+        return TDM_RATE_NARROW_ATTENTION_FORWARD_FIRST + later;
+    case TDM_RATE_NARROW_ATTENTION_BACKWARD:
+        return TDM_RATE_NARROW_ATTENTION_BACKWARD_FIRST + later;
+    default:
+        return rate;
+    }
 }
 
 enum tdm_rate tdm_rate_share(enum tdm_rate rate)
@@ -154,7 +200,17 @@ enum tdm_rate tdm_rate_share(enum tdm_rate rate)
         return TDM_RATE_PRODUCT_GRAD_WEIGHT_SHARE;
     case TDM_RATE_NORM_GRAD:
         return TDM_RATE_NORM_GRAD_SHARE;
+    case TDM_RATE_ATTENTION_FORWARD_LATER:
+        return TDM_RATE_ATTENTION_FORWARD_LATER_SHARE;
+    case TDM_RATE_ATTENTION_BACKWARD_LATER:
+        return TDM_RATE_ATTENTION_BACKWARD_LATER_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_FORWARD_LATER:
+        return TDM_RATE_NARROW_ATTENTION_FORWARD_LATER_SHARE;
+    case TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER:
+        return TDM_RATE_NARROW_ATTENTION_BACKWARD_LATER_SHARE;
     default:
+        if (rate >= TDM_RATE_PRODUCT_Q && rate <= TDM_RATE_PRODUCT_GRAD_WEIGHT_DOWN)
+            return TDM_RATE_PRODUCT_Q_SHARE + (rate - TDM_RATE_PRODUCT_Q);
         return TDM_RATES;
     }
 }
@@ -187,7 +243,10 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
 {
     if (op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE)
         return copy_seconds(machine, op, both_ways);
-    enum tdm_rate kind = tdm_op_rate(op), share = tdm_rate_share(kind);
+    enum tdm_rate kind = tdm_op_refined_rate(op);
+    if (machine->table[kind].of != kind) /* not described */
+        kind = tdm_op_rate(op);
+    enum tdm_rate share = tdm_rate_share(kind);
     const struct tdm_rate_table *table = &machine->table[kind];
     double rate = tdm_rate_at(table, tdm_op_size(op, table->of));
     if (share != TDM_RATES)

@@ -18,6 +18,8 @@ double tdm_model_flops(const struct tdm_schedule *schedule);
  * op->tokens, or TDM_RATES if it does not. */
 enum tdm_rate tdm_op_rate(const struct tdm_op *op);
 enum tdm_rate tdm_rate_share(enum tdm_rate rate);
+/* The refined rate that an op runs at where the machine describes it; that of tdm_op_rate() if none is. */
+enum tdm_rate tdm_op_refined_rate(const struct tdm_op *op);
 
 /* What a rate counts of an op: FLOPs, or bytes where it has none; and what it is looked up by: the keys of
  * attention, else FLOPs or bytes, a token where there is a share by tokens. */

@@ -34,7 +34,8 @@ static void alloc_kept(struct tdm_lowering *l, uint32_t group, uint32_t layer)
     if (l->schedule->groups[group].kv == TDM_KV_KEEP)
         tdm_low_alloc(l, l->layout->own_kv[layer]);
     tdm_low_alloc(l, l->layout->host_kv[layer]);
-    tdm_low_alloc(l, l->layout->lists[layer]);
+    if (tdm_low_first_selects(l, layer))
+        tdm_low_alloc(l, l->layout->lists[layer]);
     for (int store = 0; store < TDM_STORES; store++)
         tdm_low_alloc(l, l->layout->kept[store][layer]);
     if (tdm_low_top_of_group(l, layer) && group + 1 < l->schedule->group_count)
@@ -46,6 +47,8 @@ static void alloc_held(struct tdm_lowering *l, uint32_t group, uint32_t layer)
 {
     if (l->schedule->groups[group].kv == TDM_KV_RECOMPUTE)
         tdm_low_alloc(l, l->layout->own_kv[layer]);
+    if (!tdm_low_first_selects(l, layer))
+        tdm_low_alloc(l, l->layout->lists[layer]);
     for (int store = 0; store < TDM_STORES; store++)
         tdm_low_alloc(l, l->layout->held[store][layer]);
 }

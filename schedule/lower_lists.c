@@ -3,7 +3,9 @@
  * Lists of the pages that queries see, in layers whose selector makes lists (selector.h).
  *
  * Where pages win by a vote, the first forward makes the means of a chunk's K when it makes K, and the lists
- * before the chunk's attention; they are kept for the backward, which visits what the forward read. Other
+ * before the chunk's attention; they are kept for the backward, which visits what the forward read. In
+ * chunk-major order the first forward of the last layer makes K and V alone, and its lists are made, and live, when
+ * its chunk runs again. Other
  * lists follow from numbers alone and are made where they are used.
  */
 #include "schedule/attend.h"
@@ -14,9 +16,7 @@ static bool votes(const struct tdm_lowering *l, uint32_t layer)
     return l->layout->means[layer] != TDM_NONE;
 }
 
-/* Does the first forward of a layer make attention? In chunk-major order that of the last layer makes its K and
- * V alone. */
-static bool first_selects(const struct tdm_lowering *l, uint32_t layer)
+bool tdm_low_first_selects(const struct tdm_lowering *l, uint32_t layer)
 {
     return tdm_low_streams_x(l) || layer + 1 < l->model->layers;
 }
@@ -28,7 +28,7 @@ void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer)
 
 void tdm_low_release_means(struct tdm_lowering *l, uint32_t layer, bool backward)
 {
-    if (backward != first_selects(l, layer))
+    if (backward != tdm_low_first_selects(l, layer))
         tdm_low_release(l, l->layout->means[layer]);
 }
 
@@ -67,7 +67,8 @@ struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body
                              bool *work)
 {
     uint32_t layer = body->layer;
-    struct tdm_ref kept = {l->layout->lists[layer], body->chunk};
+    bool first = tdm_low_first_selects(l, layer);
+    struct tdm_ref kept = {l->layout->lists[layer], first ? body->chunk : 0};
     *work = false;
     if (!tdm_selector_lists(tdm_schedule_page_rule(l->schedule, layer).selector.kind))
         return tdm_nowhere;
@@ -76,7 +77,7 @@ struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body
         tdm_low_alloc_work(l, TDM_PAGE_LISTS);
         kept = tdm_low_work(l, TDM_PAGE_LISTS);
     }
-    if (*work || body->pass == TDM_PASS_FIRST)
+    if (*work || body->pass == (first ? TDM_PASS_FIRST : TDM_PASS_RERUN))
         select_pages(l, body, q, kept);
     return kept;
 }

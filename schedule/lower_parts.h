@@ -200,6 +200,9 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_lists.c ---- */
 
+/* Does the first forward of a layer make attention? */
+bool tdm_low_first_selects(const struct tdm_lowering *l, uint32_t layer);
+
 /* The means of the pages of a layer: from when its K is first made; they go when the first forward has used
  * them, or, where that makes K and V alone, the backward. */
 void tdm_low_alloc_means(struct tdm_lowering *l, uint32_t layer);

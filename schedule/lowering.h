@@ -64,8 +64,10 @@ struct tdm_layout {
     uint32_t *own_kv; /* [layers] row of a layer whose K and V outlive a sweep on the device */
     uint32_t *host_kv; /* [layers] K and V kept on the host */
     uint32_t *dkv;     /* [layers] */
-    uint32_t *means;   /* [layers] of pages, where pages win by a vote; in layer-major shared by the layers */
-    uint32_t *lists;   /* [layers] page lists kept for the backward; slot of a chunk: chunk */
+    uint32_t *
+        means; /* [layers] of pages, where pages win by a vote; in layer-major shared by the layers */
+    uint32_t *
+        lists; /* [layers] page lists kept for the backward; slot: chunk, or 0 where they live for one */
     /* [layers] chunk-major, of those whose gradients are on the host between the chunks that add to them:
      * the slot of a chunk there, for chunks that a later one sees; NULL: they are not. Owned. */
     uint32_t **far_slot;

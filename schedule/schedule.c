@@ -358,7 +358,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
     if (status != TDM_OK)
         return status;
     if (tdm_selector_lists(schedule->selector.kind) &&
-        (tokens / schedule->chunk_tokens + 1) * (schedule->chunk_tokens / schedule->page_tokens + 1) >
+        (tokens / schedule->chunk_tokens + 1) *
+                (schedule->chunk_tokens / schedule->page_tokens + 1) >
             TDM_PAGE_NUMBER)
         return tdm_fail(err, TDM_INPUT, "%s: the sequences have more than 2^31 pages", file);
     if (schedule->head_tile_tokens == 0 || schedule->head_tile_tokens > MAX_TOKENS)

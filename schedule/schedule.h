@@ -147,7 +147,7 @@ struct tdm_schedule {
     struct tdm_group *groups; /* from layer 0 up; sizes add up to the model's layers */
     uint64_t chunk_tokens;
     uint64_t page_tokens;
-    struct tdm_selector selector; /* of the layers to which the model gives no window */
+    struct tdm_selector selector;  /* of the layers to which the model gives no window */
     uint64_t head_tile_tokens;     /* more than a chunk has: all of it */
     uint64_t head_tile_vocabulary; /* entries of an LM-head tile; as many or more as there are: all,
                                       in one op forward and backward */

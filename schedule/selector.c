@@ -6,9 +6,9 @@
 #include <string.h>
 
 static const char *const kind_names[TDM_SELECTORS] = {
-    [TDM_SELECT_DENSE] = "dense",           [TDM_SELECT_WINDOW] = "window",
-    [TDM_SELECT_BLOCK] = "block",           [TDM_SELECT_LONGFORMER] = "longformer",
-    [TDM_SELECT_BIGBIRD] = "bigbird",       [TDM_SELECT_DILATED] = "dilated",
+    [TDM_SELECT_DENSE] = "dense",     [TDM_SELECT_WINDOW] = "window",
+    [TDM_SELECT_BLOCK] = "block",     [TDM_SELECT_LONGFORMER] = "longformer",
+    [TDM_SELECT_BIGBIRD] = "bigbird", [TDM_SELECT_DILATED] = "dilated",
     [TDM_SELECT_TOP_K] = "top-k",
 };
 
@@ -26,8 +26,7 @@ static const struct tdm_selector_field fields[] = {
     {"random", FIELD(random), 1, 4096, WITH(TDM_SELECT_BIGBIRD), 0},
     {"seed", FIELD(seed), 0, UINT64_C(1) << 53, WITH(TDM_SELECT_BIGBIRD), 0},
     {"dilation", FIELD(dilation), 1, UINT64_C(1) << 31, WITH(TDM_SELECT_DILATED), 0},
-    {"budget", FIELD(budget), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_TOP_K),
-     WITH(TDM_SELECT_TOP_K)},
+    {"budget", FIELD(budget), 1, UINT64_C(1) << 40, WITH(TDM_SELECT_TOP_K), WITH(TDM_SELECT_TOP_K)},
 };
 
 const char *tdm_selector_name(enum tdm_selector_kind kind)
@@ -81,16 +80,22 @@ enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t
                                 field->name, kind);
             continue;
         }
+        if (value == 0 && field->low > 0) {
+            tdm_fail(err, TDM_INPUT, "%s.%s is missing or 0, which selector %s needs", what,
+                     field->name, kind);
+            return tdm_hint(err, "give it %llu to %llu", (unsigned long long)field->low,
+                            (unsigned long long)field->high);
+        }
         if (value < field->low || value > field->high)
             return tdm_fail(err, TDM_INPUT, "%s.%s of selector %s is %llu; %llu to %llu is due",
                             what, field->name, kind, (unsigned long long)value,
                             (unsigned long long)field->low, (unsigned long long)field->high);
         if ((field->in_pages & WITH(selector->kind)) != 0 && value % page_tokens != 0) {
-            tdm_fail(err, TDM_INPUT, "%s.%s of selector %s is %llu tokens, no multiple of a page of %llu",
-                     what, field->name, kind, (unsigned long long)value,
-                     (unsigned long long)page_tokens);
-            return tdm_hint(err, "use %llu", (unsigned long long)((value / page_tokens + 1) *
-                                                                  page_tokens));
+            tdm_fail(err, TDM_INPUT,
+                     "%s.%s of selector %s is %llu tokens, no multiple of a page of %llu", what,
+                     field->name, kind, (unsigned long long)value, (unsigned long long)page_tokens);
+            return tdm_hint(err, "use %llu",
+                            (unsigned long long)((value / page_tokens + 1) * page_tokens));
         }
     }
     return TDM_OK;

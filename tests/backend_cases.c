@@ -151,6 +151,7 @@ static enum tdm_status large_case(uint64_t seed, struct tdm_schedule **schedule,
     if (status == TDM_OK)
         status = cut_large(&dice, tokens, plain, err);
     if (status == TDM_OK) {
+        tdm_random_selector(&dice, plain);
         enum tdm_optimizer kind = kinds[tdm_dice_roll(&dice, 0, 4)];
         tdm_schedule_set_optimizer(plain, kind);
         if (seed % 4 == 3 && kind == TDM_OPTIMIZER_NONE)
@@ -213,6 +214,8 @@ static enum tdm_status wide_case(uint64_t seed, struct tdm_schedule **schedule,
     enum tdm_status status = new_schedule(&sizes, tokens, &plain, err);
     if (status == TDM_OK)
         status = cut_wide(&dice, tokens, plain, err);
+    if (status == TDM_OK)
+        tdm_random_selector(&dice, plain);
     if (status == TDM_OK) {
         enum tdm_optimizer kind = (enum tdm_optimizer)tdm_dice_roll(&dice, 0, TDM_OPTIMIZERS - 1);
         tdm_schedule_set_optimizer(plain, kind);

@@ -29,7 +29,8 @@ bool tdm_jitter_spares(enum tdm_op_kind kind)
 {
     static const enum tdm_op_kind kinds[] = {
         TDM_OP_COPY,        TDM_OP_ZERO,      TDM_OP_EMBED,    TDM_OP_EMBED_GRAD,
-        TDM_OP_SORT_TOKENS, TDM_OP_OPTIMIZER, TDM_OP_KV_WRITE, TDM_OP_KV_GRAD_READ /* V */};
+        TDM_OP_SORT_TOKENS, TDM_OP_OPTIMIZER, TDM_OP_KV_WRITE, TDM_OP_KV_GRAD_READ /* V */,
+        TDM_OP_SELECT};
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (kinds[i] == kind)
             return true;

@@ -42,13 +42,17 @@ random_schedule = tests/random_schedule.c tests/random_schedule.h
 run_steps = tests/run_steps.c tests/run_steps.h tests/step_data.c tests/step_data.h \
 	$(random_schedule)
 cmocka_tests += tests/property_gradients
-tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h tests/seen.c tests/seen.h \
-	$(run_steps)
+seen = tests/seen.c tests/seen.h tests/votes.c tests/votes.h tests/written.c tests/written.h
+tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h $(seen) $(run_steps)
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
+
+# Selectors that see all, and windows, by schedule or by model.
+cmocka_tests += tests/property_selectors
+tests_property_selectors_SOURCES = tests/property_selectors.c $(run_steps)
 
 # Evaluations between steps.
 cmocka_tests += tests/property_evaluation
-tests_property_evaluation_SOURCES = tests/property_evaluation.c tests/seen.c tests/seen.h \
+tests_property_evaluation_SOURCES = tests/property_evaluation.c $(seen) \
 	tests/random_schedule.c tests/random_schedule.h
 tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 
@@ -92,7 +96,7 @@ tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedul
 
 # One backend against another, op by op.
 lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockstep_slack.h \
-	tests/slack_parts.h tests/slack_turn.c tests/slack_attention.c tests/slack_head.c \
+	tests/slack_parts.h tests/slack_select.c tests/votes.c tests/votes.h tests/slack_turn.c tests/slack_attention.c tests/slack_head.c \
 	tests/lockstep_compare.c tests/lockstep_compare.h \
 	tests/written.c tests/written.h tests/backend_cases.c tests/backend_cases.h \
 	tests/step_data.c tests/step_data.h $(random_schedule)

@@ -215,6 +215,9 @@ enum tdm_status tdm_slack_begin(struct tdm_slack *slack, const struct tdm_launch
     case TDM_OP_ATTENTION_GRAD:
         done = slack_begin_attention(slack, err);
         break;
+    case TDM_OP_SELECT:
+        done = slack_begin_select(slack);
+        break;
     case TDM_OP_HEAD:
     case TDM_OP_LOSS:
     case TDM_OP_HEAD_GRAD:
@@ -253,6 +256,10 @@ double tdm_slack_of(const struct tdm_slack *slack, const struct tdm_written *pie
     case TDM_OP_KV_WRITE:
     case TDM_OP_KV_GRAD_READ:
         return slack_of_turn(slack, piece, element);
+    case TDM_OP_PAGE_MEANS:
+        return slack_of_means(slack, element);
+    case TDM_OP_SELECT:
+        return slack_of_select(slack, element);
     case TDM_OP_ATTENTION:
         return slack_of_attention(slack, piece, element);
     case TDM_OP_ATTENTION_GRAD:

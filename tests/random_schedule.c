@@ -389,8 +389,7 @@ static void random_optimizer(struct tdm_dice *dice, const struct tdm_random_opti
     }
 }
 
-/* Most are dense. What the others draw is about as long as sequences are, or pages. */
-static void random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
+void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     struct tdm_selector *s = &schedule->selector;
     const struct tdm_selector_field *field;
@@ -406,8 +405,9 @@ static void random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule
         uint64_t pages = tdm_dice_roll(dice, 1, 4);
         bool of_pages = field->in_pages >> s->kind & 1;
         bool few = strcmp(field->name, "random") == 0 || strcmp(field->name, "dilation") == 0;
-        *tdm_selector_value(s, field) =
-            of_pages ? pages * page : few ? pages : tdm_dice_roll(dice, 1, tokens);
+        *tdm_selector_value(s, field) = of_pages ? pages * page
+                                        : few    ? pages
+                                                 : tdm_dice_roll(dice, 1, tokens);
     }
 }
 
@@ -443,7 +443,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
         status = random_nest(&dice, schedule, err);
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
-    random_selector(&dice, schedule);
+    tdm_random_selector(&dice, schedule);
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, model->name, err);
     if (status != TDM_OK) {
@@ -502,7 +502,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
     if (status == TDM_OK)
         status = random_nest(&dice, evaluation, err);
     evaluation->selector = (struct tdm_selector){0};
-    random_selector(&dice, evaluation);
+    tdm_random_selector(&dice, evaluation);
     memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
     if (status == TDM_OK)
         status = tdm_schedule_check(evaluation, "evaluation", err);

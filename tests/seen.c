@@ -4,6 +4,7 @@
 
 #include "executor/backends.h"
 #include "schedule/layout.h"
+#include "tests/votes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ static struct tdm_seen *noted;
 static uint32_t **lists_of(const struct tdm_seen *seen, uint64_t step, uint32_t layer,
                            uint64_t chunk)
 {
-    return &seen->lists[((step - 1) * seen->schedule->model->layers + layer) * seen->chunks + chunk];
+    return &seen->lists[((step - 1) * seen->schedule->model->layers + layer) * seen->chunks +
+                        chunk];
 }
 
 /* Notes the lists that an op reads: in a step they are the same whenever attention runs. */
@@ -36,6 +38,30 @@ static void note(const struct tdm_launch *launch, const struct tdm_operand *list
     *at = copy;
 }
 
+/* Votes in fp32 are sums of some hundred probabilities. */
+#define VOTE_ERROR 1e-4
+
+static enum tdm_status select_pages(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                    struct tdm_error *err)
+{
+    enum tdm_status status = tdm_cpu_backend.run[TDM_OP_SELECT](executor, launch, err);
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    uint64_t pages = (launch->op->tokens + schedule->page_tokens - 1) / schedule->page_tokens;
+    uint64_t words = 1 + (uint64_t)tdm_page_list_capacity(schedule);
+    for (uint64_t i = 0; i < pages * tdm_page_lists(schedule) && status == TDM_OK; i++) {
+        struct tdm_election election;
+        if (!tdm_elect(launch, i, &election))
+            abort();
+        if (election.count > 0) {
+            const uint32_t *list = (const uint32_t *)launch->operand[2].data + i * words;
+            noted->elections++;
+            noted->wrong += !(tdm_election_margin(&election, list) >= -VOTE_ERROR);
+        }
+        free(election.votes);
+    }
+    return status;
+}
+
 static enum tdm_status attention(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err)
 {
@@ -54,14 +80,15 @@ const struct tdm_backend *tdm_seen_begin(struct tdm_seen *seen, const struct tdm
 {
     *seen = (struct tdm_seen){.schedule = schedule, .step = 1};
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        seen->chunks += (schedule->sequences[i].tokens + schedule->chunk_tokens - 1) /
-                        schedule->chunk_tokens;
-    seen->lists = calloc(TDM_SEEN_STEPS * schedule->model->layers * seen->chunks,
-                         sizeof(*seen->lists));
+        seen->chunks +=
+            (schedule->sequences[i].tokens + schedule->chunk_tokens - 1) / schedule->chunk_tokens;
+    seen->lists =
+        calloc(TDM_SEEN_STEPS * schedule->model->layers * seen->chunks, sizeof(*seen->lists));
     if (seen->lists == NULL)
         abort();
     noted = seen;
     noting = tdm_cpu_backend;
+    noting.run[TDM_OP_SELECT] = select_pages;
     noting.run[TDM_OP_ATTENTION] = attention;
     noting.run[TDM_OP_ATTENTION_GRAD] = attention_grad;
     return &noting;
@@ -104,7 +131,8 @@ static uint64_t page_of(const struct tdm_schedule *schedule, uint64_t token)
 {
     uint64_t page = 0;
     for (uint64_t chunk = 0;; chunk += schedule->chunk_tokens)
-        for (uint64_t t = chunk; t < chunk + schedule->chunk_tokens; t += schedule->page_tokens, page++)
+        for (uint64_t t = chunk; t < chunk + schedule->chunk_tokens;
+             t += schedule->page_tokens, page++)
             if (token < t + schedule->page_tokens && token < chunk + schedule->chunk_tokens)
                 return page;
 }
@@ -120,7 +148,8 @@ static bool won(const struct tdm_seen *seen, uint32_t layer, uint64_t kv_head,
 {
     const struct tdm_schedule *s = seen->schedule;
     const uint32_t *lists = *lists_of(seen, seen->step, layer, query->chunk);
-    uint64_t number = query->token % s->chunk_tokens / s->page_tokens * s->model->kv_heads + kv_head;
+    uint64_t number =
+        query->token % s->chunk_tokens / s->page_tokens * s->model->kv_heads + kv_head;
     const uint32_t *list = lists + number * (1 + (uint64_t)tdm_page_list_capacity(s));
     for (uint32_t i = 0; i < list[0]; i++)
         if ((list[1 + i] & TDM_PAGE_NUMBER) == page)
@@ -187,11 +216,9 @@ bool tdm_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t qu
     case TDM_SELECT_BIGBIRD:
         return behind < s->selector.window || whole(seen, layer, &query, &key);
     case TDM_SELECT_DILATED:
-        return page_of(s, key.token) == page_of(s, query.token) ||
-               whole(seen, layer, &query, &key);
+        return page_of(s, key.token) == page_of(s, query.token) || whole(seen, layer, &query, &key);
     case TDM_SELECT_TOP_K:
-        return key.chunk == query.chunk ||
-               won(seen, layer, kv_head, &query, page_of(s, key.token));
+        return key.chunk == query.chunk || won(seen, layer, kv_head, &query, page_of(s, key.token));
     default:
         return true;
     }

@@ -92,8 +92,11 @@ static inline uint64_t slack_page_element(const struct tdm_slack *slack, uint64_
 bool slack_begin_turn(struct tdm_slack *slack);
 bool slack_begin_attention(struct tdm_slack *slack, struct tdm_error *err);
 bool slack_begin_head(struct tdm_slack *slack);
+bool slack_begin_select(struct tdm_slack *slack);
 
-/* Slack of an element of theirs. */
+/* Slack of an element of theirs; less than 0: exact. */
+double slack_of_means(const struct tdm_slack *slack, uint64_t element);
+double slack_of_select(const struct tdm_slack *slack, uint64_t element);
 double slack_of_turn(const struct tdm_slack *slack, const struct tdm_written *piece,
                      uint64_t element);
 double slack_of_attention(const struct tdm_slack *slack, const struct tdm_written *piece,

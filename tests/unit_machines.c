@@ -134,7 +134,7 @@ static void test_broken(void **state)
          "\"rates.h2d_bytes_per_second\" is \"fast\"; it must be a number"},
         {"{}", "{\"h2d_bytes_per_second\": [[1, 2]]}",
          "\"rates.h2d_bytes_per_second\" is a list; it must be a number"},
-        {"{}", "{\"product_flops_per_second\": []}", "has 0 points; it must have 1 to 32"},
+        {"{}", "{\"product_flops_per_second\": []}", "has 0 points; it must have 1 to 64"},
         {"{}", "{\"norm_bytes_per_second\": [[1, 2], [3]]}",
          "\"rates.norm_bytes_per_second\" holds at 1 no point; a point is [size, rate]"},
         {"{}", "{\"norm_bytes_per_second\": [[4, 2], [4, 3]]}", "has size 4 after size 4"},

@@ -5,6 +5,7 @@
  */
 #include "base/digest.h"
 #include "planner/simulate.h"
+#include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
@@ -371,6 +372,7 @@ static void test_state_stays(void **state)
 struct forward_cost {
     double q, kv, o, gate_up, down, head;
     double attention, attention_of[32]; /* of all layers, of each */
+    double votes;                       /* for pages */
     double layers;
 };
 
@@ -395,8 +397,24 @@ static double pairs(const struct tdm_schedule *schedule, uint64_t window)
     return sum;
 }
 
-static struct forward_cost forward_cost(const struct tdm_schedule *schedule)
+/* Of a layer; where pages are listed, as many as the lists have room for. */
+static double layer_pairs(const struct tdm_program *program, uint32_t layer)
 {
+    const struct tdm_schedule *schedule = program->schedule;
+    uint64_t window = schedule->model->layer_kinds[layer].window;
+    double sum = 0;
+    if (window > 0 || schedule->selector.kind == TDM_SELECT_DENSE)
+        return pairs(schedule, window);
+    if (schedule->selector.kind == TDM_SELECT_WINDOW)
+        return pairs(schedule, schedule->selector.window);
+    for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+        sum += (double)tdm_attend_pairs(program, layer, chunk);
+    return sum;
+}
+
+static struct forward_cost forward_cost(const struct tdm_program *program)
+{
+    const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_model *model = schedule->model;
     double tokens = 2.0 * (double)tdm_schedule_tokens(schedule) * model->hidden;
     double q = (double)model->query_heads * model->head_dim;
@@ -408,8 +426,10 @@ static struct forward_cost forward_cost(const struct tdm_schedule *schedule)
                                 .head = tokens * model->vocabulary,
                                 .layers = model->layers};
     for (uint32_t layer = 0; layer < model->layers; layer++) {
-        cost.attention_of[layer] = 4 * q * pairs(schedule, model->layer_kinds[layer].window);
+        cost.attention_of[layer] = 4 * q * layer_pairs(program, layer);
         cost.attention += cost.attention_of[layer];
+        for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
+            cost.votes += 4 * q * (double)tdm_attend_scores(program, layer, chunk);
     }
     return cost;
 }
@@ -426,12 +446,13 @@ static double rerun_attention(const struct tdm_schedule *schedule, const struct 
 
 /* Forward, recompute and backward of a step whose groups keep and hold inputs only. A layer's
  * backward computes q, o, gate and up again and its attention, with QK-norm K, V; K, V in layer-major. */
-static double step_flops(const struct tdm_schedule *schedule)
+static double step_flops(const struct tdm_program *program)
 {
-    struct forward_cost c = forward_cost(schedule);
+    const struct tdm_schedule *schedule = program->schedule;
+    struct forward_cost c = forward_cost(program);
     double layer = c.q + c.kv + c.o + c.gate_up + c.down;
     if (schedule->pass == TDM_EVALUATE)
-        return c.layers * layer + c.attention + c.head;
+        return c.layers * layer + c.attention + c.votes + c.head;
     double again = c.q + c.o + c.gate_up;
     if (schedule->model->layer_kinds[0].qk_norm)
         again += c.kv;                                /* what the norm of K read */
@@ -439,7 +460,7 @@ static double step_flops(const struct tdm_schedule *schedule)
     bool twice = schedule->head_tile_vocabulary < schedule->model->vocabulary; /* the logits */
     double total = c.layers * (2 * layer + again) + (twice ? 4 : 3) * c.head;
     /* every layer's attention once, backward, and recomputed for that; once more in a rerun */
-    total += (1 + 2.5 + 1) * c.attention + rerun_attention(schedule, &c);
+    total += (1 + 2.5 + 1) * c.attention + c.votes + rerun_attention(schedule, &c);
     if (schedule->order == TDM_LAYER_MAJOR)
         return total + c.layers * (layer + c.kv) + reruns * layer;
     /* the very last layer: K and V alone in the forward, all but them with its chunk's second */
@@ -464,10 +485,10 @@ static void test_flops(void **state)
         struct tdm_error err;
         must(tdm_program_lower(schedule, &program, &err), &err);
         must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
-        double due = step_flops(schedule);
+        double due = step_flops(program);
         check(simulation.flops == due, "%.0f FLOPs, %.0f due\n", simulation.flops, due);
 
-        struct forward_cost c = forward_cost(schedule);
+        struct forward_cost c = forward_cost(program);
         double layer = c.q + c.kv + c.o + c.gate_up + c.down;
         double passes = schedule->pass == TDM_EVALUATE ? 1 : 3;
         double model_flops = passes * (c.layers * layer + c.attention + c.head);
@@ -563,7 +584,7 @@ static void test_nests(void **state)
         must(tdm_program_validate(program, no_limit, &err), &err);
         must(tdm_simulate(program, NULL, NULL, &simulation, &err), &err);
 
-        struct forward_cost c = forward_cost(schedule);
+        struct forward_cost c = forward_cost(program);
         double kib = (double)simulation.stored_peak_bytes / (double)tokens / 1024;
         double attention = simulation.attention_forward_flops / c.attention;
         double linear = simulation.product_flops /

@@ -265,7 +265,8 @@ static bool is_harmless(const struct field *field, enum edit edit)
     } table[] = {
         {"warmup_steps", REMOVED}, {"warmup_steps", NOTHING}, {"name", NONSENSE},
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
-        {"pass", REMOVED},         {"pass", NOTHING},
+        {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
+        {"selector", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -576,7 +576,7 @@ static bool stale_ring_slot(struct trial *t)
 
 static bool is_prefix(const struct tdm_op *op, uint32_t a)
 {
-    return (op->kind == TDM_OP_ATTENTION && a == 1) ||
+    return (op->kind == TDM_OP_ATTENTION && a == 1) || (op->kind == TDM_OP_SELECT && a == 1) ||
            (op->kind == TDM_OP_ATTENTION_GRAD && (a == 1 || a == 5 || a == 6));
 }
 
@@ -846,6 +846,14 @@ static bool zero_dropped(struct trial *t)
 
 /* ---- faults of ops ---- */
 
+/* Means of a sequence's last chunk are made like those of the others, and asked for by nobody. */
+static bool is_of_no_use(struct trial *t, const struct operand *o)
+{
+    const struct tdm_access *access = operand_at(t, o);
+    return is_op(t, o->i, TDM_OP_PAGE_MEANS) &&
+           next_reader(t, o->i + 1, access->buffer, access->first_slot) == t->r.count;
+}
+
 static bool op_dropped(struct trial *t)
 {
     /* any kind as often as another */
@@ -853,7 +861,7 @@ static bool op_dropped(struct trial *t)
     for (int n = 0; n < TDM_OP_KINDS; n++)
         for (struct operand o = anywhere(t); next_operand(t, &o);)
             if (is_op(t, o.i, (enum tdm_op_kind)(((int)first + n) % TDM_OP_KINDS)) &&
-                leaves_a_trace(t, o.i, operand_at(t, &o))) {
+                leaves_a_trace(t, o.i, operand_at(t, &o)) && !is_of_no_use(t, &o)) {
                 tdm_recording_remove(&t->r, o.i);
                 return true;
             }
@@ -1163,6 +1171,59 @@ static bool dkv_of_another_chunk(struct trial *t)
     return another_chunk(t, TDM_DKVPAGES);
 }
 
+/* ---- faults of page lists ---- */
+
+static bool lists_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_PAGE_LISTS);
+}
+
+static bool means_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_PAGE_MEANS);
+}
+
+static bool drop_op(struct trial *t, enum tdm_op_kind kind)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, kind)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool selection_dropped(struct trial *t)
+{
+    return drop_op(t, TDM_OP_SELECT);
+}
+
+static bool attention_without_lists(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        uint32_t lists = is_op(t, i, TDM_OP_ATTENTION) ? 3 : 7;
+        bool attends = is_op(t, i, TDM_OP_ATTENTION) || is_op(t, i, TDM_OP_ATTENTION_GRAD);
+        if (!attends || op_at(t, i)->access_count <= lists)
+            continue;
+        leave_out(&op_at(t, i)->access[lists]);
+        return true;
+    }
+    return false;
+}
+
+static bool vote_without_a_chunk(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_access *means = &op_at(t, i)->access[1];
+        if (!is_op(t, i, TDM_OP_SELECT) || means->buffer == TDM_NONE)
+            continue;
+        if (--means->slots == 0)
+            leave_out(means);
+        return true;
+    }
+    return false;
+}
+
 static bool kv_written_to_another_chunk(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
@@ -1364,6 +1425,11 @@ static struct fault {
     {.name = "X of another chunk, tags too", .plant = x_of_another_chunk},
     {.name = "dX of another chunk, tags too", .plant = dx_of_another_chunk},
     {.name = "dK, dV of another chunk, tags too", .plant = dkv_of_another_chunk},
+    {.name = "page lists of another chunk, tags too", .plant = lists_of_another_chunk},
+    {.name = "page means of another chunk, tags too", .plant = means_of_another_chunk},
+    {.name = "a selection dropped", .plant = selection_dropped},
+    {.name = "attention without its lists", .plant = attention_without_lists},
+    {.name = "a vote without the means of a chunk", .plant = vote_without_a_chunk},
     {.name = "K, V written to another chunk's slot", .plant = kv_written_to_another_chunk},
     {.name = "the rows of another LM-head tile", .plant = rows_of_another_tile},
     {.name = "another part of the vocabulary", .plant = entries_of_another_tile},

@@ -59,8 +59,8 @@ struct tdm_tile tdm_attention_tile(const struct tdm_attention *a, uint64_t numbe
     struct tdm_tile tile = {.page = number / a->page_tiles};
     uint64_t page = tile.page * a->rule.page_tokens;
     tile.first = page + number % a->page_tiles * a->tile_tokens;
-    uint64_t end = tdm_least(tdm_least(page + a->rule.page_tokens, a->tokens),
-                             tile.first + a->tile_tokens);
+    uint64_t end =
+        tdm_least(tdm_least(page + a->rule.page_tokens, a->tokens), tile.first + a->tile_tokens);
     tile.tokens = end - tile.first;
     return tile;
 }
@@ -115,8 +115,7 @@ uint64_t tdm_tile_rows(const struct tdm_model *model)
 static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, uint64_t token)
 {
     const struct tdm_program *program = a->launch->program;
-    const struct tdm_chunk *chunk =
-        &program->chunks[a->launch->op->access[1].before.chunk + slot];
+    const struct tdm_chunk *chunk = &program->chunks[a->launch->op->access[1].before.chunk + slot];
     uint64_t page = token / a->rule.page_tokens, in_page = token % a->rule.page_tokens;
     uint64_t count = tdm_least(chunk->tokens - token, a->rule.page_tokens - in_page);
     struct tdm_keys keys = {.slot = slot,

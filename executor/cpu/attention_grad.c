@@ -28,9 +28,9 @@ struct backward {
     uint64_t splits; /* of the keys of a KV head */
     uint64_t blocks; /* of keys */
     /* Shared by all tasks; by KV head, then row. */
-    float *q, *d_out; /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
-    float *lse, *d;   /* [kv_heads, rows] */
-    float *dq;        /* [splits, kv_heads, rows, head_dim] */
+    float *q, *d_out;      /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
+    float *lse, *d;        /* [kv_heads, rows] */
+    float *dq;             /* [splits, kv_heads, rows, head_dim] */
     struct tdm_from *from; /* [tokens] what each sees */
 };
 

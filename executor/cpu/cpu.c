@@ -55,9 +55,9 @@ static const tdm_cpu_op ops[TDM_OP_KINDS] = {
 };
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
-    tdm_multiply_scratch,       tdm_norm_scratch,  tdm_rope_scratch, tdm_attention_scratch,
-    tdm_attention_grad_scratch, tdm_embed_scratch, tdm_head_scratch, tdm_gradient_norm_scratch,
-    tdm_select_scratch,
+    tdm_multiply_scratch,  tdm_norm_scratch,           tdm_rope_scratch,
+    tdm_attention_scratch, tdm_attention_grad_scratch, tdm_embed_scratch,
+    tdm_head_scratch,      tdm_gradient_norm_scratch,  tdm_select_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)

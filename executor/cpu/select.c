@@ -58,8 +58,8 @@ struct selection {
     const struct tdm_model *model;
     struct tdm_page_rule rule;
     uint64_t lists, words;
-    uint64_t chunk_page;  /* first page of the queries' chunk */
-    uint64_t first_page;  /* of the means' first slot */
+    uint64_t chunk_page; /* first page of the queries' chunk */
+    uint64_t first_page; /* of the means' first slot */
 };
 
 /* Scratch of a task. */
@@ -118,8 +118,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
 {
     const struct tdm_operand *q = &s->launch->operand[0];
     const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
-    const struct tdm_sequence *sequence =
-        &s->launch->program->schedule->sequences[chunk->sequence];
+    const struct tdm_sequence *sequence = &s->launch->program->schedule->sequences[chunk->sequence];
     uint64_t dim = s->model->head_dim, ratio = s->model->query_heads / s->model->kv_heads;
     uint64_t seats = s->rule.selector.budget / s->rule.page_tokens;
     uint32_t chosen = 0;
@@ -131,8 +130,8 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
             if (tdm_document_of(sequence, token) != tdm_document_of(sequence, page->first))
                 break;
             for (uint64_t h = 0; h < ratio; h++) {
-                uint64_t row = (token - chunk->first_token) * s->model->query_heads +
-                               kv_head * ratio + h;
+                uint64_t row =
+                    (token - chunk->first_token) * s->model->query_heads + kv_head * ratio + h;
                 tdm_load_row(q->data, q->dtype, row * dim, dim, x.q);
                 add_vote(dim, count, x);
             }

@@ -143,8 +143,7 @@ sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0
     const uint32_t d_out = shared.second + group * 64 * 128;
     const uint64_t first = t0 + group * 64, t = first + tdm_hopper_warp_row();
     const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token),
-                   last_from = a.from[last];
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token), last_from = a.from[last];
     tdm_row_fact facts[2];
     uint32_t ds[STEP / 16][4];
     float p[STEP / 8][4], dp[STEP / 8][4], dq[DIM / 8][4] = {};

@@ -49,7 +49,7 @@ typedef bool (*tdm_reference_sees)(const void *context, uint32_t layer, uint64_t
 /* Shape of an attention: query head h reads KV head h / (query_heads / kv_heads). */
 struct tdm_reference_heads {
     uint64_t tokens, query_heads, kv_heads, head_dim;
-    uint64_t window; /* tokens that a token reads, itself included; 0: all up to it */
+    uint64_t window;         /* tokens that a token reads, itself included; 0: all up to it */
     tdm_reference_sees sees; /* of these, those that it reads; NULL: all */
     const void *context;
     uint32_t layer;

@@ -302,8 +302,8 @@ static void layer_forward(const struct tdm_reference *r, uint32_t number,
     store(r, TDM_REFERENCE_ROTATED, tokens * q_width, layer->q);
     store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->k);
     store(r, TDM_REFERENCE_KV, tokens * kv_width, layer->v);
-    tdm_reference_attention(heads(r, number, a), layer->q, layer->k, layer->v,
-                            layer->probability, layer->attention);
+    tdm_reference_attention(heads(r, number, a), layer->q, layer->k, layer->v, layer->probability,
+                            layer->attention);
     store(r, TDM_REFERENCE_ATTENTION, tokens * q_width, layer->attention);
     tdm_reference_linear(tokens, q_width, hidden, layer->attention, w[TDM_ROLE_O], NULL,
                          layer->middle);
@@ -335,8 +335,8 @@ static void attention_backward(const struct tdm_reference *r, uint32_t number,
     zero(kv, a->d_v);
     for (uint64_t begin, end = a->tokens; end > 0; end = begin) {
         begin = part_begin(r, a, TDM_REFERENCE_CHUNK, end);
-        tdm_reference_attention_backward(heads(r, number, a), begin, end, layer->q,
-                                         layer->k, layer->v, layer->probability, layer->attention,
+        tdm_reference_attention_backward(heads(r, number, a), begin, end, layer->q, layer->k,
+                                         layer->v, layer->probability, layer->attention,
                                          a->d_attention, a->d_q, a->d_k, a->d_v);
         store(r, TDM_REFERENCE_D_KV, kv, a->d_k);
         store(r, TDM_REFERENCE_D_KV, kv, a->d_v);
