@@ -55,7 +55,8 @@ static bool train(const struct options *options, size_t i, struct tdm_bench_curv
                                           .name = name,
                                           .plan = plan,
                                           .context = options->context,
-                                          .steps = options->steps};
+                                          .steps = options->steps,
+                                          .rate = 6e-4};
     return tdm_bench_train(&training, curve);
 }
 

@@ -4,19 +4,19 @@
  * attention, by a window that does not reach back, and by top-k pages, each from the same weights on the
  * same sequences:
  *
- *     filler, pairs | keys, filler | filler | ... | filler | keys, filler
+ *     others, pairs | keys, others | others | ... | others | keys, others
  *                     asked near                             asked far
  *
- * A pair of a key and its value is one token, or two (--pair-tokens 2, which takes far longer to learn: a layer
- * more must bring a key to its value). Keys of a sequence differ; keys, values, what is asked and the filler
- * are drawn anew for every sequence, so that no step sees one again, and the loss of a step is one of
- * sequences never seen. The target of a key is its value, of every other token `nothing`. Who does
- * not see the pairs loses log(values) nats of a value. Questions in the second chunk teach how to look up,
- * questions in the last one ask whether the lookup reaches.
+ * A pair of a key and its value is a token. The pairs that are asked are given --times times each up to the
+ * end of the first chunk; all else are pairs of other keys, with any values. Which keys are asked, their values and the questions are drawn anew for every sequence, so that
+ * no step sees one again, and the loss of a step is one of sequences never seen. The target of a key is
+ * its value, of every other token one that stands for nothing. Who does not see the pairs loses log(values)
+ * nats of a value. Questions in the second chunk teach how to look up (with a budget of a
+ * chunk top-k is dense there), questions in the last one ask whether the lookup reaches.
  *
  *     bench/retrieval [--machine M] [--backend B] [--dir DIR] [--seed N] [--steps N] [--sequences N]
  *         [--context N] [--chunk N] [--page N] [--budget N] [--window N] [--keys N] [--values N] [--pairs N]
- *         [--pair-tokens N] [--near N] [--far N] [--layers N] [--hidden N] [--head-dim N] [--rate R]
+ *         [--times N] [--near N] [--far N] [--layers N] [--hidden N] [--head-dim N] [--rate R]
  *         [--only KIND]
  *
  * Prints for each the loss of the answers near and far over the last tenth of the steps, the probability
@@ -28,8 +28,8 @@
 #include "executor/state.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
-#include "schedule/lowering.h"
 #include "schedule/learning_rate.h"
+#include "schedule/lowering.h"
 #include "schedule/validate.h"
 
 #include <errno.h>
@@ -38,15 +38,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILLERS 63u
-#define MOST_KEYS 4096u
-#define INITIAL 0.04   /* deviation of the first weights */
+#define MOST_KEYS 256u
+#define INITIAL 0.08   /* deviation of the first weights */
 #define MEAN_STEPS 10u /* of which a mean tells when something is learned */
 
 struct options {
     const char *machine, *backend, *folder, *only;
     unsigned long seed, steps, sequences, context, chunk, page, budget, window, keys, values, pairs,
-        pair_tokens, near, far, layers, hidden, head_dim;
+        times, near, far, layers, hidden, head_dim;
     double rate;
 };
 
@@ -55,9 +54,9 @@ static const char *const names[KINDS] = {"dense", "window", "top-k"};
 
 enum place { NEAR, FAR, PLACES };
 
+/* Nats an answer, [steps] each; the tokens between answers soon lose next to none. */
 struct curve {
-    double
-        *losses[PLACES]; /* [steps], nats an answer; the tokens between answers lose next to none */
+    double *losses[PLACES];
     double step_seconds;
 };
 
@@ -71,38 +70,24 @@ static uint32_t draw_below(struct draw *draw, uint32_t bound)
     return (uint32_t)(tdm_random_draw(draw->stream, draw->count++) % bound);
 }
 
-/* Tokens: values, keys, pairs (where they are one token each), filler, and the one that stands for nothing. */
-static uint32_t first_pair(const struct options *o)
-{
-    return (uint32_t)(o->values + o->keys);
-}
-
-static uint32_t first_filler(const struct options *o)
-{
-    return first_pair(o) + (o->pair_tokens == 1 ? (uint32_t)(o->keys * o->values) : 0);
-}
-
-static int32_t nothing(const struct options *o)
-{
-    return (int32_t)(first_filler(o) + FILLERS);
-}
-
 struct pair {
     uint32_t key, value;
 };
 
-static void give(const struct options *o, const struct pair *pairs, int32_t *inputs,
-                 int32_t *targets)
+/* Tokens: values, keys, pairs of them, and the one that stands for nothing. */
+static int32_t key_token(const struct options *o, uint32_t key)
 {
-    for (unsigned long i = 0; i < o->pairs; i++) {
-        const struct pair pair = pairs[i];
-        if (o->pair_tokens == 1) {
-            inputs[i] = (int32_t)(first_pair(o) + pair.key * o->values + pair.value);
-            continue;
-        }
-        inputs[2 * i] = (int32_t)(o->values + pair.key);
-        inputs[2 * i + 1] = targets[2 * i] = (int32_t)pair.value;
-    }
+    return (int32_t)(o->values + key);
+}
+
+static int32_t pair_token(const struct options *o, struct pair pair)
+{
+    return (int32_t)(o->values + o->keys + pair.key * o->values + pair.value);
+}
+
+static int32_t nothing(const struct options *o)
+{
+    return (int32_t)(o->values + o->keys + o->keys * o->values);
 }
 
 static void ask(const struct options *o, struct draw *draw, const struct pair *pairs,
@@ -110,7 +95,7 @@ static void ask(const struct options *o, struct draw *draw, const struct pair *p
 {
     for (unsigned long i = 0; i < count; i++) {
         const struct pair pair = pairs[draw_below(draw, (uint32_t)o->pairs)];
-        inputs[i] = (int32_t)(o->values + pair.key);
+        inputs[i] = key_token(o, pair.key);
         targets[i] = (int32_t)pair.value;
     }
 }
@@ -120,21 +105,24 @@ static void make_sequence(const struct options *o, uint64_t step, uint64_t seque
                           int32_t *inputs, int32_t *targets)
 {
     struct draw draw = {tdm_random_stream(o->seed, step, sequence), 0};
-    unsigned long given = o->chunk - o->pair_tokens * o->pairs, last = o->context - o->chunk;
-    struct pair pairs[MOST_KEYS];
-    for (unsigned long i = 0; i < o->context; i++) {
-        inputs[i] = (int32_t)(first_filler(o) + draw_below(&draw, FILLERS));
-        targets[i] = nothing(o);
-    }
+    unsigned long given = o->chunk - o->times * o->pairs, last = o->context - o->chunk;
+    struct pair pairs[MOST_KEYS]; /* those that are asked, then the others */
     for (uint32_t i = 0; i < o->keys; i++)
         pairs[i] = (struct pair){i, draw_below(&draw, (uint32_t)o->values)};
-    for (uint32_t i = 0; i < o->pairs; i++) { /* the first of a shuffle */
+    for (uint32_t i = 0; i < o->pairs; i++) {
         uint32_t other = i + draw_below(&draw, (uint32_t)o->keys - i);
         struct pair pair = pairs[other];
         pairs[other] = pairs[i];
         pairs[i] = pair;
     }
-    give(o, pairs, inputs + given, targets + given);
+    for (unsigned long i = 0; i < o->context; i++) {
+        struct pair pair = pairs[o->pairs + draw_below(&draw, (uint32_t)(o->keys - o->pairs))];
+        pair.value = draw_below(&draw, (uint32_t)o->values);
+        inputs[i] = pair_token(o, pair);
+        targets[i] = nothing(o);
+    }
+    for (unsigned long i = 0; i < o->times * o->pairs; i++)
+        inputs[given + i] = pair_token(o, pairs[i % o->pairs]);
     ask(o, &draw, pairs, o->near, inputs + o->chunk, targets + o->chunk);
     ask(o, &draw, pairs, o->far, inputs + last, targets + last);
 }
@@ -153,7 +141,7 @@ static bool write_model(const struct options *o, const char *path)
             " \"num_attention_heads\": %lu, \"num_key_value_heads\": %lu,\n"
             " \"num_hidden_layers\": %lu, \"initializer_range\": %g,\n"
             " \"max_position_embeddings\": %lu, \"rms_norm_eps\": 1e-05,\n"
-            " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"vocab_size\": %d}\n",
+            " \"rope_theta\": 500000.0, \"tie_word_embeddings\": false, \"vocab_size\": %d}\n",
             o->head_dim, o->hidden, 2 * o->hidden, o->hidden / o->head_dim, o->hidden / o->head_dim,
             o->layers, INITIAL, o->context, nothing(o) + 1);
     return fclose(file) == 0;
@@ -232,7 +220,8 @@ static enum tdm_status train_steps(const struct options *o, const struct tdm_pro
         for (int place = 0; place < PLACES && status == TDM_OK; place++)
             curve->losses[place][i] = losses[place];
         if (status == TDM_OK && (i + 1) % 100 == 0)
-            fprintf(stderr, "step %lu near %.3f far %.3f\n", i + 1, losses[NEAR], losses[FAR]);
+            fprintf(stderr, "step %lu/%lu  near %.4f  far %.4f\n", i + 1, o->steps, losses[NEAR],
+                    losses[FAR]);
     }
     return status;
 }
@@ -240,7 +229,7 @@ static enum tdm_status train_steps(const struct options *o, const struct tdm_pro
 static enum tdm_status train(const struct options *o, const char *path, struct curve *curve,
                              struct tdm_error *err)
 {
-    const struct tdm_backend *backend;
+    const struct tdm_backend *backend = NULL;
     struct tdm_schedule *schedule = NULL;
     struct tdm_program *program = NULL;
     struct tdm_arenas arenas = {0};
@@ -249,6 +238,8 @@ static enum tdm_status train(const struct options *o, const char *path, struct c
     enum tdm_status status = tokens == NULL
                                  ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens")
                                  : tdm_backend_find(o->backend, &backend, err);
+    if (status == TDM_OK && !backend->executes)
+        status = tdm_fail(err, TDM_USAGE, "--backend %s: computes nothing", o->backend);
     if (status == TDM_OK)
         status = tdm_schedule_load(path, &schedule, err);
     if (status == TDM_OK)
@@ -316,7 +307,8 @@ static bool write_losses(const struct options *o, const struct curve *curves)
     for (unsigned long i = 0; i < o->steps; i++) {
         fprintf(file, "\n%lu", i + 1);
         for (int kind = 0; kind < KINDS; kind++)
-            fprintf(file, "\t%.5f", curves[kind].losses[FAR][i]);
+            fprintf(file, "\t%.5f",
+                    curves[kind].step_seconds > 0 ? curves[kind].losses[FAR][i] : NAN);
         fprintf(file, "\t%.5f", log((double)o->values));
     }
     fprintf(file, "\n");
@@ -350,7 +342,7 @@ static bool read_options(int argc, char **argv, struct options *o)
         {"--head-dim", &o->head_dim, NULL},
         {"--keys", &o->keys, NULL},
         {"--values", &o->values, NULL},
-        {"--pair-tokens", &o->pair_tokens, NULL},
+        {"--times", &o->times, NULL},
     };
     if (argc % 2 == 0)
         return false;
@@ -378,18 +370,18 @@ static bool check_options(const struct options *o)
     bool ok = o->steps >= MEAN_STEPS && o->steps < 1000000 && o->sequences > 0 &&
               o->sequences <= 1024 && o->context <= 1u << 20 && o->chunk > 0 &&
               o->context % o->chunk == 0 && o->context >= 3 * o->chunk && o->pairs > 0 &&
-              o->pairs <= o->keys && o->keys <= MOST_KEYS && o->values > 1 && o->values <= 256 &&
-              (o->pair_tokens == 1 || o->pair_tokens == 2) &&
-              o->pair_tokens * o->pairs <= o->chunk && o->near > 0 && o->near <= o->chunk &&
-              o->far > 0 && o->far <= o->chunk && o->head_dim > 0 && o->hidden % o->head_dim == 0 &&
-              o->hidden >= o->head_dim && o->layers > 0;
+              o->pairs < o->keys && o->keys <= MOST_KEYS && o->values > 1 && o->values <= 256 &&
+              o->times > 0 && o->times <= o->chunk && o->times * o->pairs <= o->chunk &&
+              o->near > 0 && o->near <= o->chunk && o->far > 0 && o->far <= o->chunk &&
+              o->head_dim > 0 && o->hidden % o->head_dim == 0 && o->hidden >= o->head_dim &&
+              o->layers > 0;
     if (!ok) {
         fprintf(stderr, "bench/retrieval: pairs and questions are to fit in a chunk each, three "
                         "chunks in the context, heads in the hidden size\n");
         return false;
     }
     /* What a layer passes on reaches another window back. */
-    if (o->window < o->pair_tokens * o->pairs + o->near ||
+    if (o->window < o->times * o->pairs + o->near ||
         o->context - 2 * o->chunk < o->layers * (o->window - 1)) {
         fprintf(stderr,
                 "bench/retrieval: near questions are to see the pairs in a window, and far ones "
@@ -402,27 +394,27 @@ static bool check_options(const struct options *o)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.machine = "h200",
+    struct options o = {.machine = "h200-calibrated",
                         .backend = "cuda",
                         .folder = ".",
                         .seed = 1,
-                        .steps = 1000,
-                        .sequences = 8,
-                        .context = 4096,
-                        .chunk = 512,
-                        .page = 128,
-                        .budget = 256,
-                        .window = 512,
-                        .keys = 64,
+                        .steps = 700,
+                        .sequences = 12,
+                        .context = 1024,
+                        .chunk = 128,
+                        .page = 64,
+                        .budget = 128,
+                        .window = 256,
+                        .keys = 32,
                         .values = 8,
-                        .pairs = 64,
-                        .pair_tokens = 1,
-                        .near = 448,
-                        .far = 512,
+                        .pairs = 4,
+                        .times = 32,
+                        .near = 128,
+                        .far = 128,
                         .layers = 2,
-                        .hidden = 256,
-                        .head_dim = 64,
-                        .rate = 3e-3};
+                        .hidden = 64,
+                        .head_dim = 32,
+                        .rate = 5e-3};
     struct curve curves[KINDS] = {0};
     struct tdm_error err = {0};
     char model[512], path[512];
@@ -431,7 +423,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench/retrieval [--machine M] [--backend B] [--dir DIR] [--seed N] "
                         "[--steps N] [--sequences N] [--context N] [--chunk N] [--page N] "
                         "[--budget N] [--window N] [--keys N] [--values N] [--pairs N] "
-                        "[--pair-tokens 1|2] [--near N] [--far N] [--layers N] [--hidden N] "
+                        "[--times N] [--near N] [--far N] [--layers N] [--hidden N] "
                         "[--head-dim N] [--rate R] [--only KIND]\n");
         return 2;
     }
@@ -439,10 +431,10 @@ int main(int argc, char **argv)
         return 2;
     snprintf(model, sizeof(model), "%s/retrieval-model.json", o.folder);
     printf(
-        "%lu pairs up to token %lu of %lu, %lu asked from there, %lu from token %lu on; window %lu, "
-        "budget %lu, pages of %lu\n",
-        o.pairs, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window, o.budget,
-        o.page);
+        "%lu pairs, %lu times each, up to token %lu of %lu; %lu questions from there, %lu from token "
+        "%lu on; window %lu, budget %lu, pages of %lu\n",
+        o.pairs, o.times, o.chunk, o.context, o.near, o.far, o.context - o.chunk, o.window,
+        o.budget, o.page);
     printf("%-8s%10s%9s%10s%9s%10s%13s\n", "", "near", "", "far", "", "learned", "step");
     printf("%-8s%10.4f%8.1f%%%10.4f%8.1f%%\n", "chance", log((double)o.values),
            100.0 / (double)o.values, log((double)o.values), 100.0 / (double)o.values);
@@ -463,8 +455,8 @@ int main(int argc, char **argv)
         }
         if (ok)
             print_row(&o, (enum kind)kind, curve);
+        ok = ok && write_losses(&o, curves);
     }
-    ok = ok && write_losses(&o, curves);
     for (int kind = 0; kind < KINDS; kind++)
         for (int place = 0; place < PLACES; place++)
             free(curves[kind].losses[place]);

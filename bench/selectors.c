@@ -5,7 +5,7 @@
  * tidemark.
  *
  *     bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N] [--steps N] [--dir DIR]
- *         [--unit N] [--windows N]
+ *         [--unit N] [--windows N] [--rate R]
  *
  * Windows are of one and two units (2,048 tokens), budgets of one, two and four, chunks of two. The last 5%
  * of the text are kept from training and evaluated after the last step: as many windows of the context as
@@ -40,6 +40,7 @@ static const struct kind kinds[] = {
 struct options {
     const char *text, *model, *machine, *backend, *folder;
     unsigned long context, steps, unit, windows;
+    double rate;
 };
 
 static void name_kind(const struct options *o, size_t i, char name[NAME_BYTES])
@@ -71,7 +72,8 @@ static bool train(const struct options *o, size_t i, struct tdm_bench_curve *cur
                                           .evaluation = evaluation,
                                           .context = o->context,
                                           .steps = o->steps,
-                                          .evaluation_windows = o->windows};
+                                          .evaluation_windows = o->windows,
+                                          .rate = o->rate};
     return tdm_bench_train(&training, curve);
 }
 
@@ -149,6 +151,10 @@ static bool read_options(int argc, char **argv, struct options *o)
         return false;
     o->text = argv[1];
     for (int i = 2; i < argc; i += 2) {
+        if (strcmp(argv[i], "--rate") == 0) {
+            o->rate = strtod(argv[i + 1], NULL);
+            continue;
+        }
         size_t k = 0, count = sizeof(known) / sizeof(known[0]);
         while (k < count && strcmp(argv[i], known[k].name) != 0)
             k++;
@@ -172,17 +178,19 @@ int main(int argc, char **argv)
                         .context = 32768,
                         .steps = 200,
                         .unit = 2048,
-                        .windows = 4};
+                        .windows = 4,
+                        .rate = 1e-3};
     struct tdm_bench_curve curves[KINDS] = {0};
     char name[NAME_BYTES];
     bool ok = true;
     if (!read_options(argc, argv, &o)) {
-        fprintf(stderr,
-                "usage: bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N, "
-                "of 8 units or more] [--steps N] [--dir DIR] [--unit N] [--windows N]\n");
+        fprintf(
+            stderr,
+            "usage: bench/selectors TEXT [--model M] [--machine M] [--backend B] [--context N, "
+            "of 8 units or more] [--steps N] [--dir DIR] [--unit N] [--windows N] [--rate R]\n");
         return 2;
     }
-    printf("%s, %lu tokens, %lu steps\n", o.model, o.context, o.steps);
+    printf("%s, %lu tokens, %lu steps, rate %g\n", o.model, o.context, o.steps, o.rate);
     printf("%-14s%12s%9s%14s%12s\n", "selector", "step", "", "loss, late", "held out");
     for (size_t i = 0; i < KINDS && ok; i++) {
         name_kind(&o, i, name);

@@ -14,12 +14,12 @@ unset key
 set xlabel "step, ms"
 set ylabel "loss of the text held out, nats a byte"
 stats input using ($2 * 1e3):4 skip 1 nooutput name "rows"
-set xrange [0:1.15 * rows_max_x]
+set xrange [0:1.25 * rows_max_x]
 span = rows_max_y - rows_min_y
 set yrange [rows_min_y - 0.3 * span:rows_max_y + 0.3 * span]
 plot for [i = 0:5] input using ($2 * 1e3):4 skip 1 every ::i::i with points pt 7 ps 1.6 \
          lc rgb colour[i + 1], \
-     input using ($2 * 1e3):4:1 skip 1 with labels offset 0,1 notitle
+     input using ($2 * 1e3):4:1 skip 1 with labels left offset 1,0 notitle
 set key top right Left reverse samplen 2
 set xlabel "seconds trained"
 set ylabel "loss, nats a byte"

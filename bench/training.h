@@ -19,6 +19,7 @@ struct tdm_bench_training {
     const char
         *evaluation; /* the same of the schedule that evaluates after the last step; NULL: none */
     unsigned long context, steps, evaluation_windows;
+    double rate; /* most; it rises over a twentieth of the steps, and falls as a cosine */
 };
 
 struct tdm_bench_curve {
@@ -42,11 +43,11 @@ static inline bool tdm_bench_plan(const struct tdm_bench_training *t, const char
     char line[TDM_BENCH_LINE];
     snprintf(line, sizeof(line),
              "tidemark plan '%s' --context %lu --machine '%s' %s "
-             "--set optimizer.learning_rate=6e-4 --set optimizer.warmup_steps=%lu "
+             "--set optimizer.learning_rate=%g --set optimizer.warmup_steps=%lu "
              "--set optimizer.schedule=cosine --set optimizer.decay_steps=%lu "
              "-o '%s%s.json' --force > /dev/null",
-             t->model, t->context, t->machine, options, t->steps / 20 + 1, t->steps, t->name,
-             suffix);
+             t->model, t->context, t->machine, options, t->rate, t->steps / 20 + 1, t->steps,
+             t->name, suffix);
     return tdm_bench_run(line);
 }
 

@@ -112,10 +112,14 @@ gpu_tests = \
 	tests/gpu/lockstep_test \
 	tests/gpu/memory_test \
 	tests/gpu/norm_test \
-	tests/gpu/plans_test
+	tests/gpu/plans_test \
+	tests/gpu/sparse_test
 tests_gpu_attention_test_SOURCES = tests/gpu/attention_test.c tests/gpu/gpu_test.h
 tests_gpu_attention_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_attention_test_LDADD = $(gpu_test_libs)
+tests_gpu_sparse_test_SOURCES = tests/gpu/sparse_test.c tests/gpu/gpu_test.h
+tests_gpu_sparse_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_sparse_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
 	tests/backend_cases.c tests/backend_cases.h tests/coverage.c tests/coverage.h \
 	tests/jitter.c tests/jitter.h tests/written.c tests/written.h $(run_steps)

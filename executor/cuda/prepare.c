@@ -34,7 +34,7 @@ static struct tdm_cuda_like like_of(const struct tdm_launch *launch)
     return like;
 }
 
-/* Nothing that an op reads may lead it astray: tokens and their order are 0. */
+/* Nothing that an op reads may lead it astray: tokens, their order and lengths of lists are 0. */
 static enum tdm_status begin_program(struct tdm_executor *executor,
                                      const struct tdm_program *program, struct tdm_error *err)
 {
@@ -47,6 +47,22 @@ static enum tdm_status begin_program(struct tdm_executor *executor,
                          err);
     executor->prepared = program;
     executor->like_count = 0;
+    return status;
+}
+
+/* Lists whose bytes other ops have used since are empty ones. */
+static enum tdm_status empty_lists(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < launch->op->access_count && status == TDM_OK; i++) {
+        const struct tdm_access *access = &launch->op->access[i];
+        if (launch->operand[i].data != NULL && access->mode == TDM_READ &&
+            access->after.content == TDM_PAGE_LISTS)
+            status = TDM_CUDA(cudaMemsetAsync(launch->operand[i].data, 0, access->bytes,
+                                              tdm_cuda_compute(executor)),
+                              err);
+    }
     return status;
 }
 
@@ -67,5 +83,6 @@ enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm
     if (executor->like_count == TDM_CUDA_LIKES)
         return TDM_OK; /* it gets ready in the step */
     executor->likes[executor->like_count++] = like;
-    return tdm_cuda_launch(executor, launch, err);
+    status = empty_lists(executor, launch, err);
+    return status == TDM_OK ? tdm_cuda_launch(executor, launch, err) : status;
 }
