@@ -210,7 +210,7 @@ static void measure_budget(uint64_t budget)
         .slot_elements = pages * mean,
         .lists = a.lists,
         .votes = zeros(pages * most / PAGE * KV_HEADS * sizeof(float)),
-        .lse = zeros(tokens * HEADS * sizeof(float)),
+        .lse = zeros(2 * tokens * HEADS * sizeof(float)),
     };
     s.lists.pages = lists;
     struct tdm_means m = {.tokens = tokens,

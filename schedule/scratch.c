@@ -54,7 +54,7 @@ static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens
                         arrays(tdm_size_mul(tokens, sizeof(uint32_t)), 0));
 }
 
-/* Of a selection by vote: the LSE of each row, and the votes of each query page for each page. */
+/* Of a selection by vote: the LSE of each row, in two parts, and the votes of each query page for each page. */
 static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     const struct tdm_model *model = schedule->model;
@@ -62,7 +62,7 @@ static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens
                                   tdm_size_mul(longest_pages(schedule), model->kv_heads));
     if (schedule->selector.kind != TDM_SELECT_TOP_K)
         return 0;
-    return arrays(tdm_size_mul(tokens, sizeof(float) * (uint64_t)model->query_heads),
+    return arrays(tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads),
                   tdm_size_mul(items, sizeof(float)));
 }
 

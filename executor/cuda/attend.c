@@ -52,7 +52,7 @@ static void take_selection(unsigned char **scratch, const struct tdm_schedule *s
     uint64_t items = pages * model->kv_heads * longest_pages(schedule);
     if (schedule->selector.kind != TDM_SELECT_TOP_K)
         return;
-    select->lse = tdm_cuda_take(scratch, tokens * model->query_heads * sizeof(*select->lse));
+    select->lse = tdm_cuda_take(scratch, 2 * tokens * model->query_heads * sizeof(*select->lse));
     select->votes = tdm_cuda_take(scratch, items * sizeof(*select->votes));
 }
 

@@ -241,7 +241,7 @@ struct tdm_select {
     struct tdm_lists lists;
     /* scratch: */
     float *votes; /* [query pages, kv_heads, pages before the chunk] */
-    float *lse;   /* [tokens, query_heads] */
+    float *lse;   /* [2, tokens, query_heads] */
 };
 enum tdm_status tdm_cuda_select(const struct tdm_select *select, cudaStream_t stream,
                                 struct tdm_error *err);

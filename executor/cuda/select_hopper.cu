@@ -15,7 +15,9 @@
  * Blocks stay, one on a multiprocessor, and have an equal share of the work.
  *
  * Measured on an H200, 28/4 heads x 128, 4K tokens over 256K and 1M keys, whole selection: 0.60 and 2.05 ms by
- * mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns.
+ * mma.sync; 0.36 and 1.24 with 64 rows a consumer, who did not take turns; 0.34 and 1.11 with whole rows to a block, some
+ * of which then have a fifth more than others; 0.34 and 1.08 as here. Not what limits it: exponentials by polynomials
+ * for 1/8 to 3/8 of them, or other orders of turns and products, changed nothing or cost 3%.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/hopper_tiles.cuh"
@@ -30,10 +32,6 @@
 #define SHARED_BYTES ((CONSUMERS + STAGES) * TILE_BYTES + 1024u)
 #define DIM TDM_HOPPER_DIM
 #define MOST_PAGES 512u /* query pages of a chunk */
-#ifndef POLYNOMIALS
-#define POLYNOMIALS 2u /* of eight exponentials, made without the special units */
-#endif
-
 /* Of a query page: tokens that vote, 0 where nothing is voted on, and the first candidate. */
 struct voters {
     uint32_t tokens, candidate;
@@ -85,10 +83,10 @@ static __device__ __forceinline__ void init(const tdm_select &s, const block &b,
 }
 
 /* What is held at a time: in find_lse rows of the query pages [page, end_page), one a consumer, of a query head, which
- * take the tiles of candidates from `tile` on; in sum_rows tile `tile` of HELD candidates for a KV head, which
+ * take the tiles of candidates [tile, end_tile), or a part of those that there are; in sum_rows tile `tile` of HELD candidates for a KV head, which
  * takes the rows of the query pages. */
 struct run {
-    uint32_t head, tile, page, end_page;
+    uint32_t head, tile, end_tile, page, end_page, part;
     uint32_t steps; /* tiles that are taken */
 };
 
@@ -100,21 +98,22 @@ static __device__ __forceinline__ uint32_t voters_on(const state &state, uint32_
     return (tile + 1) * HELD > v.candidate ? v.tokens : 0;
 }
 
-/* The runs of a block that have something to do: of find_lse every gridDim.x-th, of sum_rows an equal share of the
- * (KV head, tile, query page), as one range. */
+/* The runs of a block that have something to do: an equal share, as one range, of the (query pages, query head, tile)
+ * or (KV head, tile, query page). A block's share of find_lse has no fewer tiles than there are, so that a row's are
+ * in two parts at most. */
 template <bool VOTES> struct run_walk {
     uint32_t at, end;
 
     __device__ __forceinline__ run_walk(const tdm_select &s, const block &b)
     {
+        uint64_t units;
         if constexpr (VOTES) {
-            const uint64_t units = (uint64_t)s.kv_heads * b.held_tiles * b.pages;
-            at = (uint32_t)(units * blockIdx.x / gridDim.x);
-            end = (uint32_t)(units * (blockIdx.x + 1) / gridDim.x);
+            units = (uint64_t)s.kv_heads * b.held_tiles * b.pages;
         } else {
-            at = blockIdx.x;
-            end = (b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads;
+            units = (uint64_t)(b.pages + CONSUMERS - 1) / CONSUMERS * s.query_heads * b.tiles;
         }
+        at = (uint32_t)(units * blockIdx.x / gridDim.x);
+        end = (uint32_t)(units * (blockIdx.x + 1) / gridDim.x);
     }
 
     __device__ __forceinline__ bool next(const tdm_select &s, const block &b, const state &state,
@@ -131,18 +130,22 @@ template <bool VOTES> struct run_walk {
                 for (uint32_t page = r.page; page < r.end_page; page++)
                     r.steps += voters_on(state, page, r.tile) > 0 ? s.query_heads / s.kv_heads : 0;
             } else {
-                const uint32_t pair = at / s.query_heads;
-                r.head = at - pair * s.query_heads;
+                const uint32_t item = at / b.tiles, begin = at - item * b.tiles;
+                const uint32_t pair = item / s.query_heads;
+                r.head = item - pair * s.query_heads;
                 r.page = pair * CONSUMERS;
                 r.end_page = r.page + CONSUMERS < b.pages ? r.page + CONSUMERS : b.pages;
-                r.tile = b.tiles;
-                at += gridDim.x;
+                r.end_tile = end - at < b.tiles - begin ? begin + end - at : b.tiles;
+                r.tile = r.end_tile;
+                r.part = begin > 0 ? 1 : 0;
+                at += r.end_tile - begin;
                 for (uint32_t page = r.page; page < r.end_page; page++) {
                     const uint32_t first = state.page[page].candidate / TILE;
                     if (state.page[page].tokens > 0)
                         r.tile = first < r.tile ? first : r.tile;
                 }
-                r.steps = b.tiles - r.tile;
+                r.tile = r.tile > begin ? r.tile : begin;
+                r.steps = r.end_tile - r.tile;
             }
         }
         return r.steps > 0;
@@ -172,9 +175,21 @@ static __device__ __forceinline__ void fetch_means(uint32_t tile, const tdm_sele
     tdm_hopper_copy<TILE>(tile, means + row * DIM, (uint64_t)s.kv_heads * DIM, count);
 }
 
-static __device__ __forceinline__ float *lse_of(const tdm_select &s, uint32_t page, uint32_t head)
+/* Where the LSE of the rows of a query page and head is, or of a part of their candidates; no number where there is
+ * no such part. */
+static __device__ __forceinline__ float *lse_of(const tdm_select &s, uint32_t page, uint32_t head,
+                                                uint32_t part)
 {
-    return s.lse + head * s.tokens + page * TILE;
+    return s.lse + (part * (uint64_t)s.query_heads + head) * s.tokens + page * TILE;
+}
+
+/* LSE of a row, of both parts. */
+static __device__ __forceinline__ float whole_lse(const tdm_select &s, uint32_t page, uint32_t head,
+                                                  uint32_t row)
+{
+    const float one = lse_of(s, page, head, 0)[row], other = lse_of(s, page, head, 1)[row];
+    const float most = fmaxf(one, other), distance = fabsf(one - other);
+    return distance < INFINITY ? most + log2f(1.0f + exp2f(-distance)) : most;
 }
 
 static __device__ __forceinline__ void wait_empty(state &state, tdm_producer &producer,
@@ -207,19 +222,17 @@ static __device__ void produce(const tdm_select &s, const block &b, state &state
                 const uint32_t tokens = voters_on(state, r.page, r.tile);
                 for (uint32_t h = 0; tokens > 0 && h < ratio; h++, number++) {
                     const uint32_t head = r.head * ratio + h;
+                    float lse = INFINITY; /* it does not vote */
+                    if (threadIdx.x < tokens)
+                        lse = whole_lse(s, r.page, head, threadIdx.x);
                     wait_empty(state, producer, number);
                     fetch_queries(b.stage(number), s, b, state, r.page, head);
-                    float *to = &state.lse[number % STAGES][threadIdx.x];
-                    if (threadIdx.x < tokens)
-                        tdm_copy_async_4(tdm_shared(to), lse_of(s, r.page, head) + threadIdx.x,
-                                         true);
-                    else
-                        *to = INFINITY; /* it does not vote */
+                    state.lse[number % STAGES][threadIdx.x] = lse;
                     producer.commit(&state.full[number % STAGES]);
                 }
             }
         } else {
-            for (; r.tile < b.tiles; r.tile++, number++) {
+            for (; r.tile < r.end_tile; r.tile++, number++) {
                 wait_empty(state, producer, number);
                 fetch_means(b.stage(number), s, b, r.tile * TILE, r.head / ratio);
                 producer.commit(&state.full[number % STAGES]);
@@ -273,24 +286,6 @@ static __device__ __forceinline__ void take(const block &b, state &state, const 
     use(high, 1);
 }
 
-/* 2^x where the special units are busy: the nearest whole number goes to the exponent, what is left of x into a
- * polynomial (Remez; relative error 7.5e-5). No number where x is too large. */
-static __device__ __forceinline__ float exp2_by_polynomial(float x)
-{
-    const float to_whole =
-        12582912.0f; /* 1.5 * 2^23: the sum has the whole number in its last bits */
-    x = fminf(fmaxf(x, -126.0f), 129.0f);
-    const float t = x + to_whole, f = x - (t - to_whole);
-    const float p = 0.99992807f + f * (0.69326099f + f * (0.24261112f + f * 0.055171669f));
-    return __int_as_float((__float_as_int(t) << 23) + __float_as_int(p));
-}
-
-/* 2^x of a score in block `n` of eight columns. */
-static __device__ __forceinline__ float raise(float x, uint32_t n)
-{
-    return n % 8 < POLYNOMIALS ? exp2_by_polynomial(x) : tdm_exp2(x);
-}
-
 /* Keeps what is summed here from moving behind the wait for the next products: the assembler moves sums over waits,
  * but not over a branch that depends on them. None is taken. */
 static __device__ __forceinline__ void hold(const float (&sum)[2])
@@ -327,7 +322,7 @@ static __device__ __forceinline__ void add_row_sums(const scores &s, row_sums &r
     for (uint32_t n = 0; n < TILE / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            parts[i / 2][i % 2] += raise(s[n][i] * scale - rows.shift[i / 2], n);
+            parts[i / 2][i % 2] += tdm_exp2(s[n][i] * scale - rows.shift[i / 2]);
     rows.sum[0] += parts[0][0] + parts[0][1];
     rows.sum[1] += parts[1][0] + parts[1][1];
 }
@@ -357,7 +352,7 @@ static __device__ __forceinline__ void add_votes(const scores &s, float (&sum)[2
         const float2 two = *(const float2 *)(lse + 8 * n);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            parts[i / 2][i % 2] += raise(s[n][i] * scale - (i % 2 ? two.y : two.x), n);
+            parts[i / 2][i % 2] += tdm_exp2(s[n][i] * scale - (i % 2 ? two.y : two.x));
     }
     sum[0] += parts[0][0] + parts[0][1];
     sum[1] += parts[1][0] + parts[1][1];
@@ -377,11 +372,13 @@ static __device__ __forceinline__ uint32_t lane_row(uint32_t half)
 }
 
 /* Writes the LSE of the rows of half a query page. */
-static __device__ __forceinline__ void put_lse(const tdm_select &s, const block &b, voters v,
-                                               uint32_t page, uint32_t head, uint32_t half,
+static __device__ __forceinline__ void put_lse(const tdm_select &s, const block &b, const run &r,
+                                               voters v, uint32_t page, uint32_t half,
                                                const row_sums &rows, float scale)
 {
-    float *lse = lse_of(s, page, head);
+    float *lse = lse_of(s, page, r.head, r.part);
+    const uint32_t first = r.tile * TILE > v.candidate ? r.tile * TILE : v.candidate;
+    const uint32_t end = r.end_tile * TILE < b.before ? r.end_tile * TILE : b.before;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float sum = sum_of_row(rows.sum[h]);
@@ -392,9 +389,9 @@ static __device__ __forceinline__ void put_lse(const tdm_select &s, const block 
             const uint32_t other = row - threadIdx.x % TDM_WARP / 4 + lane / 4;
             if (__shfl_sync(TDM_FULL_WARP, sum, lane) < INFINITY || other >= v.tokens)
                 continue;
-            const uint64_t q = (((uint64_t)page * TILE + other) * s.query_heads + head) * DIM;
-            const float again = tdm_lse_of_row(s, q, head / (s.query_heads / s.kv_heads),
-                                               v.candidate, b.before - v.candidate, scale);
+            const uint64_t q = (((uint64_t)page * TILE + other) * s.query_heads + r.head) * DIM;
+            const float again = tdm_lse_of_row(s, q, r.head / (s.query_heads / s.kv_heads), first,
+                                               end - first, scale);
             if (threadIdx.x % TDM_WARP == lane)
                 lse[other] = again;
         }
@@ -411,7 +408,7 @@ static __device__ __forceinline__ void sum_run(const tdm_select &s, const block 
     row_sums low = {}, high = {};
     if (page < r.end_page && state.page[page].tokens > 0)
         v = state.page[page];
-    for (uint32_t tile = r.tile; tile < b.tiles; tile++, number++) {
+    for (uint32_t tile = r.tile; tile < r.end_tile; tile++, number++) {
         const uint32_t first = tile * TILE;
         take(b, state, held, number, [&](scores &of, int half) {
             row_sums &rows = half == 0 ? low : high;
@@ -421,13 +418,13 @@ static __device__ __forceinline__ void sum_run(const tdm_select &s, const block 
                 return;
             if (first < v.candidate || first + TILE > b.before)
                 mask(of, first < v.candidate ? v.candidate - first : 0, b.before - first);
-            if (first <= v.candidate)
+            if (first <= v.candidate || tile == r.tile)
                 find_shift(of, rows, scale);
             add_row_sums(of, rows, scale);
         });
     }
-    put_lse(s, b, v, page, r.head, 0, low, scale);
-    put_lse(s, b, v, page, r.head, 1, high, scale);
+    put_lse(s, b, r, v, page, 0, low, scale);
+    put_lse(s, b, r, v, page, 1, high, scale);
 }
 
 /* A run of sum_rows. */
@@ -539,7 +536,10 @@ extern "C" enum tdm_status tdm_cuda_votes_hopper(const struct tdm_select *s, cud
 {
     const uint64_t pages = (s->tokens + TILE - 1) / TILE;
     const uint64_t tiles = (tdm_pages_before(s) + HELD - 1) / HELD;
-    enum tdm_status status =
-        launch<false>(s, (pages + CONSUMERS - 1) / CONSUMERS * s->query_heads, stream, err);
+    const uint64_t lse_bytes = 2 * s->tokens * s->query_heads * sizeof(*s->lse);
+    enum tdm_status status = TDM_CUDA(cudaMemsetAsync(s->lse, 0xff, lse_bytes, stream), err);
+    if (status == TDM_OK)
+        status =
+            launch<false>(s, (pages + CONSUMERS - 1) / CONSUMERS * s->query_heads, stream, err);
     return status == TDM_OK ? launch<true>(s, pages * tiles * s->kv_heads, stream, err) : status;
 }

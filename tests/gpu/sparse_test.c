@@ -341,7 +341,7 @@ static bool run_select(struct sparse *c, double *mean_error)
     }
     c->s.means = means;
     c->s.votes = device(c->query_pages * s->kv_heads * (s->slots * c->slot_pages) * sizeof(float));
-    c->s.lse = device(c->rows * sizeof(float));
+    c->s.lse = device(2 * c->rows * sizeof(float));
     for (int i = 0; i < 2; i++) {
         uint32_t *to = i == 0 ? c->pages : again;
         check_status(TDM_CUDA(cudaMemsetAsync(c->s.lists.pages, 0, words * 4, c->stream), &err),
