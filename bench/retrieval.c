@@ -398,7 +398,7 @@ int main(int argc, char **argv)
                         .backend = "cuda",
                         .folder = ".",
                         .seed = 1,
-                        .steps = 700,
+                        .steps = 650,
                         .sequences = 12,
                         .context = 1024,
                         .chunk = 128,
@@ -411,7 +411,7 @@ int main(int argc, char **argv)
                         .times = 32,
                         .near = 128,
                         .far = 128,
-                        .layers = 2,
+                        .layers = 1,
                         .hidden = 64,
                         .head_dim = 32,
                         .rate = 5e-3};

@@ -6,10 +6,10 @@
 set terminal pngcairo size 800,520 font "Sans,13" noenhanced background "#FFFFFF"
 set output output
 set datafile separator "\t"
-set key bottom left Left reverse samplen 2
+set key top right Left reverse samplen 2
 set xlabel "step"
-set ylabel "loss of what was given early and is asked late, nats an answer"
-set yrange [0:*]
+set ylabel "loss of the far answers, nats"
+set yrange [0:4]
 set grid lc rgb "#DDDDDD"
 array colour[4] = ["#0072B2", "#D55E00", "#009E73", "#999999"]
 array dash[4] = [1, 1, 1, 2]
