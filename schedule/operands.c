@@ -370,24 +370,18 @@ static bool share_of(const struct step *step, const struct tdm_op *op, enum sum 
     return mine == last;
 }
 
-/* Does some token of `chunk` see a token of `seen`, an earlier chunk? If any, the first token does: what
- * is seen first never falls. */
-static bool sees(const struct step *step, uint32_t layer, uint32_t chunk, uint32_t seen)
-{
-    const struct tdm_chunk *from = &step->program->chunks[chunk];
-    const struct tdm_chunk *to = &step->program->chunks[seen];
-    const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
-    struct tdm_page_rule rule = tdm_schedule_page_rule(step->program->schedule, layer);
-    uint32_t document = tdm_document_of(sequence, from->first_token);
-    uint64_t end = to->first_token + to->tokens; /* the nearest token is the one before it */
-    return from->sequence == to->sequence && tdm_document_of(sequence, end - 1) == document &&
-           end > tdm_far_token(&rule, tdm_document_start(sequence, document), from->first_token);
-}
-
+/* First chunk of which some token of `chunk` sees a token. If any does, the first one does: what is seen first
+ * never falls, and is of its document. */
 static uint32_t first_seen(const struct step *step, uint32_t layer, uint32_t chunk)
 {
+    const struct tdm_chunk *chunks = step->program->chunks, *from = &chunks[chunk];
+    const struct tdm_sequence *sequence = &step->program->schedule->sequences[from->sequence];
+    struct tdm_page_rule rule = tdm_schedule_page_rule(step->program->schedule, layer);
+    uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, from->first_token));
+    uint64_t far = tdm_far_token(&rule, start, from->first_token);
     uint32_t first = chunk;
-    while (first > 0 && sees(step, layer, chunk, first - 1))
+    while (first > 0 && chunks[first - 1].sequence == from->sequence &&
+           chunks[first - 1].first_token + chunks[first - 1].tokens > far)
         first--;
     return first;
 }

@@ -1214,9 +1214,9 @@ static bool attention_without_lists(struct trial *t)
 static bool vote_without_a_chunk(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        struct tdm_access *means = &op_at(t, i)->access[1];
-        if (!is_op(t, i, TDM_OP_SELECT) || means->buffer == TDM_NONE)
+        if (!is_op(t, i, TDM_OP_SELECT) || op_at(t, i)->access[1].buffer == TDM_NONE)
             continue;
+        struct tdm_access *means = &op_at(t, i)->access[1];
         if (--means->slots == 0)
             leave_out(means);
         return true;
