@@ -118,16 +118,6 @@ static uint64_t pages_touched(const struct tdm_page_rule *rule, uint64_t tokens)
                         tdm_size_ceil_div(left, rule->page_tokens) + 2);
 }
 
-/* Number of the last page of the longest sequence. */
-static uint64_t last_page(const struct tdm_schedule *schedule, const struct tdm_page_rule *rule)
-{
-    uint64_t longest = 1;
-    for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        if (schedule->sequences[i].tokens > longest)
-            longest = schedule->sequences[i].tokens;
-    return tdm_page_of(rule, longest - 1);
-}
-
 static struct tdm_page_rule rule_of(const struct tdm_schedule *schedule)
 {
     return (struct tdm_page_rule){.selector = schedule->selector,
@@ -135,11 +125,21 @@ static struct tdm_page_rule rule_of(const struct tdm_schedule *schedule)
                                   .page_tokens = schedule->page_tokens};
 }
 
+uint64_t tdm_longest_pages(const struct tdm_schedule *schedule)
+{
+    struct tdm_page_rule rule = rule_of(schedule);
+    uint64_t longest = 1;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > longest)
+            longest = schedule->sequences[i].tokens;
+    return tdm_page_of(&rule, longest - 1) + 1;
+}
+
 uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
 {
     struct tdm_page_rule rule = rule_of(schedule);
     const struct tdm_selector *s = &rule.selector;
-    uint64_t most, all = last_page(schedule, &rule) + 1;
+    uint64_t most, all = tdm_longest_pages(schedule);
     if (s->kind == TDM_SELECT_TOP_K)
         most = s->budget / rule.page_tokens + tdm_pages_of_chunk(&rule);
     else if (s->kind == TDM_SELECT_DILATED)
@@ -152,8 +152,7 @@ uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
 
 uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule)
 {
-    struct tdm_page_rule rule = rule_of(schedule);
-    return rule.selector.kind == TDM_SELECT_TOP_K ? last_page(schedule, &rule) : 0;
+    return schedule->selector.kind == TDM_SELECT_TOP_K ? tdm_longest_pages(schedule) - 1 : 0;
 }
 
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries)

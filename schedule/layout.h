@@ -26,6 +26,9 @@ uint64_t tdm_page_plane_elements(const struct tdm_schedule *schedule);
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule);
 uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule);
 
+/* Pages of the longest sequence. */
+uint64_t tdm_longest_pages(const struct tdm_schedule *schedule);
+
 /* Pages that stand for election at most; 0 if the selector does not vote. */
 uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule);
 

@@ -29,23 +29,11 @@ static uint64_t arrays(uint64_t one, uint64_t other)
     return tdm_size_add(tdm_size_align(one, ARRAY_ALIGN), tdm_size_align(other, ARRAY_ALIGN));
 }
 
-/* Pages of the longest sequence. */
-static uint64_t longest_pages(const struct tdm_schedule *schedule)
-{
-    struct tdm_page_rule rule = {.chunk_tokens = schedule->chunk_tokens,
-                                 .page_tokens = schedule->page_tokens};
-    uint64_t longest = 1;
-    for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        if (schedule->sequences[i].tokens > longest)
-            longest = schedule->sequences[i].tokens;
-    return tdm_page_of(&rule, longest - 1) + 1;
-}
-
 /* Of attention over lists of pages, beside what it needs without: where a row's document begins, and in the
  * backward the inverse lists, two bits for each query page, and the order in which key pages are worked on. */
 static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
 {
-    uint64_t items = tdm_size_mul(longest_pages(schedule), tdm_page_lists(schedule));
+    uint64_t items = tdm_size_mul(tdm_longest_pages(schedule), tdm_page_lists(schedule));
     uint64_t words = tdm_size_ceil_div(tokens, tdm_size_mul(32, schedule->page_tokens));
     if (!tdm_selector_lists(schedule->selector.kind))
         return 0;
@@ -59,7 +47,7 @@ static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens
 {
     const struct tdm_model *model = schedule->model;
     uint64_t items = tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
-                                  tdm_size_mul(longest_pages(schedule), model->kv_heads));
+                                  tdm_size_mul(tdm_longest_pages(schedule), model->kv_heads));
     if (schedule->selector.kind != TDM_SELECT_TOP_K)
         return 0;
     return arrays(tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads),

@@ -18,17 +18,6 @@ static bool makes_lists(const struct tdm_schedule *schedule)
     return tdm_selector_lists(schedule->selector.kind);
 }
 
-/* Pages of the longest sequence. */
-static uint64_t longest_pages(const struct tdm_schedule *schedule)
-{
-    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, 0);
-    uint64_t longest = 1;
-    for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        if (schedule->sequences[i].tokens > longest)
-            longest = schedule->sequences[i].tokens;
-    return tdm_page_of(&rule, longest - 1) + 1;
-}
-
 static void take_attention(unsigned char **scratch, const struct tdm_schedule *schedule,
                            uint64_t tokens, struct tdm_attend *attend)
 {
@@ -37,7 +26,7 @@ static void take_attention(unsigned char **scratch, const struct tdm_schedule *s
     attend->d = tdm_cuda_take(scratch, 2 * tokens * heads * sizeof(*attend->d));
     if (!makes_lists(schedule))
         return;
-    uint64_t items = longest_pages(schedule) * tdm_page_lists(schedule);
+    uint64_t items = tdm_longest_pages(schedule) * tdm_page_lists(schedule);
     uint64_t words = tdm_size_ceil_div(tokens, 32 * schedule->page_tokens);
     attend->start = tdm_cuda_take(scratch, tokens * sizeof(*attend->start));
     attend->readers = tdm_cuda_take(scratch, items * words * 2 * sizeof(*attend->readers));
@@ -49,7 +38,7 @@ static void take_selection(unsigned char **scratch, const struct tdm_schedule *s
 {
     const struct tdm_model *model = schedule->model;
     uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
-    uint64_t items = pages * model->kv_heads * longest_pages(schedule);
+    uint64_t items = pages * model->kv_heads * tdm_longest_pages(schedule);
     if (schedule->selector.kind != TDM_SELECT_TOP_K)
         return;
     select->lse = tdm_cuda_take(scratch, 2 * tokens * model->query_heads * sizeof(*select->lse));
