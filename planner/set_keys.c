@@ -335,6 +335,16 @@ static enum tdm_status read_ring(struct reading *r, size_t field)
     return status;
 }
 
+static enum tdm_status read_gather(struct reading *r, size_t field)
+{
+    uint64_t chunks;
+    enum tdm_status status = tdm_parse_count(r->value, r->what, 0, TDM_MAX_GATHER, &chunks, r->err);
+    r->pins->has_rings = true;
+    if (status == TDM_OK)
+        *(uint32_t *)(void *)((char *)r->schedule + field) = (uint32_t)chunks;
+    return status;
+}
+
 static enum tdm_status read_when(struct reading *r, size_t field)
 {
     (void)field;
@@ -385,6 +395,7 @@ static const struct key keys[] = {
     {"rings.optimizer", read_ring, FIELD(rings.optimizer)},
     {"rings.stashed", read_ring, FIELD(rings.stashed)},
     {"rings.kv", read_ring, FIELD(rings.kv)},
+    {"rings.gather", read_gather, FIELD(rings.gather)},
     {"dtypes.weights", read_dtype, FIELD(dtypes.weights)},
     {"dtypes.master", read_dtype, FIELD(dtypes.master)},
     {"dtypes.activations", read_dtype, FIELD(dtypes.activations)},

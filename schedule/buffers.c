@@ -2,6 +2,7 @@
 /* The buffers of a program: what a schedule declares, with place, category, slots and bytes. */
 #include "base/size.h"
 #include "schedule/attend.h"
+#include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
@@ -332,7 +333,8 @@ static bool runs_again(const struct builder *b, uint32_t layer)
     return !top || (schedule->order == TDM_CHUNK_MAJOR && group == schedule->group_count - 1);
 }
 
-/* On the host, sums of dK, dV so far: of the chunks that a later one sees. */
+/* On the host, sums of dK, dV so far: of the chunks that a later one sees; of all where attention adds to them
+ * there. */
 static bool declare_far_gradients(struct builder *b, uint32_t layer)
 {
     struct tdm_layout *layout = b->layout;
@@ -341,6 +343,8 @@ static bool declare_far_gradients(struct builder *b, uint32_t layer)
     if (layout->far_slot[layer] == NULL)
         return false;
     tdm_attend_seen(b->program, layer, layout->far_slot[layer]);
+    for (uint32_t chunk = 0; chunk <= chunks && tdm_gathers(b->schedule, layer); chunk++)
+        layout->far_slot[layer][chunk] = chunk;
     uint32_t seen = layout->far_slot[layer][chunks];
     if (seen > 0)
         layout->host_dkv[layer] =
@@ -353,8 +357,12 @@ static bool declare_far_gradients(struct builder *b, uint32_t layer)
 static void declare_kv_rows(struct builder *b)
 {
     struct tdm_layout *layout = b->layout;
-    uint32_t chunks = b->program->chunk_count, most = b->schedule->rings.kv;
+    uint32_t chunks = 1, most = b->schedule->rings.kv;
     uint32_t far_kv = 0, far_gradients = 0;
+    for (uint32_t layer = 0; layer < b->model->layers; layer++)
+        if ((layout->host_kv[layer] != TDM_NONE || layout->far_slot[layer] != NULL) &&
+            !tdm_gathers(b->schedule, layer))
+            chunks = b->program->chunk_count;
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         if (layout->host_kv[layer] != TDM_NONE) {
             uint32_t row = far_kv++ % most;

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "schedule/attend.h"
+#include "schedule/gather.h"
 
 /* Weight elements of the matrices of a part. */
 static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
@@ -50,6 +51,7 @@ static void attention_cost(const struct tdm_program *program, uint64_t products,
         op->keys > pairs / op->tokens + op->tokens / 2 + 1)
         op->keys = pairs / op->tokens + op->tokens / 2 + 1;
     op->head_dim = model->head_dim;
+    tdm_gather_cost(program, op);
 }
 
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
@@ -60,6 +62,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->bytes = 0;
     op->keys = 0;
     op->head_dim = 0;
+    op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
 
@@ -256,5 +259,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
     if (op->flops > 0 && memory > seconds)
         seconds = memory;
+    seconds += (double)op->fetched_bytes / machine->rate[TDM_RATE_H2D] +
+               (double)op->sent_bytes / machine->rate[TDM_RATE_D2H];
     return seconds > machine->launch_seconds ? seconds : machine->launch_seconds;
 }

@@ -42,6 +42,8 @@ libtidemark_a_SOURCES += \
 	schedule/schedule_json.c \
 	schedule/scratch.c \
 	schedule/scratch.h \
+	schedule/gather.c \
+	schedule/gather.h \
 	schedule/selector.c \
 	schedule/selector.h \
 	schedule/selector_fields.h \

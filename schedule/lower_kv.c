@@ -4,10 +4,18 @@
  *
  * In layer-major order a sweep has a row of its own on the device. In chunk-major order every layer has
  * a row; one that is at home on the host passes through a few rows on the device, which layers
- * share in turn: a body fetches what its chunk sees, and sends home what it made or added to.
+ * share in turn: a body fetches what its chunk sees, and sends home what it made or added to. Where attention
+ * gathers its pages from the host itself (gather.h), only what a body makes, and the finished sums of its own
+ * chunk, pass through these rows, which have a slot for one chunk.
  */
 #include "schedule/attend.h"
+#include "schedule/gather.h"
 #include "schedule/lower_parts.h"
+
+static bool gathers(const struct tdm_lowering *l, uint32_t layer)
+{
+    return tdm_gathers(l->schedule, layer);
+}
 
 enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_body *body)
 {
@@ -16,6 +24,8 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
     bool asked = !rerun || !tdm_low_is_there(l, body, TDM_STORE_ATTENTION);
     if (body->pass == TDM_PASS_FIRST)
         return TDM_KV_MAKE;
+    if (gathers(l, body->layer))
+        return TDM_KV_THERE;
     if (layout->host_kv[body->layer] != TDM_NONE)
         return asked ? TDM_KV_FETCH : TDM_KV_THERE;
     if (layout->own_kv[body->layer] == TDM_NONE)
@@ -29,6 +39,41 @@ uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_p
     uint32_t own = l->layout->own_kv[layer];
     bool kept = l->schedule->groups[l->layout->group_of[layer]].kv == TDM_KV_KEEP;
     return own != TDM_NONE && (kept || pass != TDM_PASS_FIRST) ? own : l->layout->kv[layer];
+}
+
+struct tdm_ref tdm_low_made_kv(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return (struct tdm_ref){tdm_low_kv_row(l, body->layer, body->pass),
+                            gathers(l, body->layer) ? 0 : body->chunk};
+}
+
+uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return gathers(l, body->layer) ? l->layout->host_kv[body->layer]
+                                   : tdm_low_kv_row(l, body->layer, body->pass);
+}
+
+/* Are a layer's sums at home on the host, and added to there? */
+static bool sums_at_home(const struct tdm_lowering *l, uint32_t layer)
+{
+    return gathers(l, layer) && l->layout->far_slot[layer] != NULL;
+}
+
+uint32_t tdm_low_seen_dkv(const struct tdm_lowering *l, uint32_t layer)
+{
+    return sums_at_home(l, layer) ? l->layout->host_dkv[layer] : l->layout->dkv[layer];
+}
+
+struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t layer = body->layer, chunk = body->chunk;
+    struct tdm_ref sums = {l->layout->dkv[layer], chunk};
+    if (!sums_at_home(l, layer))
+        return sums;
+    sums.slot = 0;
+    tdm_low_copy(l, body, TDM_LANE_H2D, (struct tdm_ref){l->layout->host_dkv[layer], chunk}, sums,
+                 tdm_low_sum_tag(TDM_DKVPAGES, layer, chunk, chunk));
+    return sums;
 }
 
 void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
@@ -67,7 +112,7 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
-    struct tdm_ref row = {tdm_low_kv_row(l, body->layer, body->pass), body->chunk};
+    struct tdm_ref row = tdm_low_made_kv(l, body);
     bool norm = tdm_low_qk_norm(l, body);
     tdm_low_kv_raw(l, body);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
@@ -90,7 +135,7 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     enum tdm_kv_step step = tdm_low_kv_step(l, body);
     uint32_t host = l->layout->host_kv[layer], row = tdm_low_kv_row(l, layer, body->pass);
     uint32_t first = chunk, end = step == TDM_KV_FETCH ? chunk + 1 : chunk;
-    if (host == TDM_NONE || step == TDM_KV_THERE)
+    if (host == TDM_NONE || step == TDM_KV_THERE || gathers(l, layer))
         return;
     /* a sweep fills its row chunk by chunk; who makes K and V alone sees nothing of those before */
     if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
@@ -109,7 +154,7 @@ void tdm_low_dkv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t shared = tdm_attend_shared(l->program, layer, chunk);
-    if (l->layout->far_slot[layer] != NULL)
+    if (l->layout->far_slot[layer] != NULL && !gathers(l, layer))
         copy_chunks(l, body, TDM_LANE_H2D, far_gradients(l, layer, shared),
                     (struct tdm_ref){l->layout->dkv[layer], shared}, shared, chunk + 1,
                     tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk + 1));
@@ -119,7 +164,7 @@ void tdm_low_dkv_send(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
     uint32_t first = tdm_attend_first(l->program, layer, chunk);
-    if (l->layout->far_slot[layer] != NULL)
+    if (l->layout->far_slot[layer] != NULL && !gathers(l, layer))
         copy_chunks(l, body, TDM_LANE_D2H, (struct tdm_ref){l->layout->dkv[layer], first},
                     far_gradients(l, layer, first), first, chunk,
                     tdm_low_sum_tag(TDM_DKVPAGES, layer, TDM_NONE, chunk));

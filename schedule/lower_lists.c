@@ -38,7 +38,7 @@ void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body)
     if (!votes(l, layer) || body->pass != TDM_PASS_FIRST)
         return;
     tdm_low_op_begin(l, body, TDM_OP_PAGE_MEANS, 0);
-    tdm_low_reads(l, (struct tdm_ref){tdm_low_kv_row(l, layer, body->pass), chunk},
+    tdm_low_reads(l, tdm_low_made_kv(l, body),
                   tdm_low_tag(TDM_KVPAGES, layer, chunk));
     tdm_low_writes(l, (struct tdm_ref){l->layout->means[layer], chunk},
                    tdm_low_tag(TDM_PAGE_MEANS, layer, chunk));

@@ -184,6 +184,16 @@ enum tdm_kv_step tdm_low_kv_step(const struct tdm_lowering *l, const struct tdm_
 /* The row of K and V of a layer in a pass. */
 uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_pass pass);
 
+/* Where a body leaves the K and V that it makes, and the row, at home or on the device, in which attention finds
+ * those of all chunks that its own sees. */
+struct tdm_ref tdm_low_made_kv(const struct tdm_lowering *l, const struct tdm_body *body);
+uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *body);
+
+/* The row to whose dK, dV attention adds; where those of a body's chunk, complete, can be read on the device: from
+ * their home on the host they are fetched now. */
+uint32_t tdm_low_seen_dkv(const struct tdm_lowering *l, uint32_t layer);
+struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_body *body);
+
 /* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
  * none. */
 void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,

@@ -220,6 +220,8 @@ struct tdm_op {
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;    /* read and written, as far as the algorithm must */
+    uint64_t fetched_bytes; /* by an op of the compute lane itself from the host, and sent there: gather.h */
+    uint64_t sent_bytes;
     uint64_t keys;     /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint32_t head_dim; /* attention; 0 in other ops */
 };

@@ -3,6 +3,7 @@
 #include "schedule/schedule.h"
 
 #include "base/size.h"
+#include "schedule/gather.h"
 #include "schedule/legality.h"
 #include "schedule/optimizer.h"
 #include "schedule/selector_fields.h"
@@ -376,6 +377,8 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         status = check_groups(schedule, file, err);
     if (status == TDM_OK)
         status = check_homes(schedule, file, err);
+    if (status == TDM_OK)
+        status = tdm_gather_check(schedule, file, err);
     return status == TDM_OK ? tdm_optimizer_check(schedule, file, err) : status;
 }
 

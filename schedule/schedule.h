@@ -96,9 +96,12 @@ struct tdm_rings {
     uint32_t optimizer; /* layers of which masters or moments are */
     uint32_t stashed;   /* chunks of a content on their way to the host */
     uint32_t kv; /* chunk-major: rows of K and V, or of their gradients, that are on the host */
+    uint32_t gather; /* chunks whose pages of K and V have room on the device where attention gathers
+                        those of its lists from the host; 0: whole chunks are fetched (gather.h) */
 };
 
 #define TDM_MAX_RING 16u
+#define TDM_MAX_GATHER 4096u
 #define TDM_DEFAULT_RINGS                                   \
     {                                                       \
         .weights = 2, .optimizer = 1, .stashed = 2, .kv = 2 \

@@ -75,9 +75,12 @@ static json_t *homes_to_json(const struct tdm_schedule *schedule)
 
 static json_t *rings_to_json(const struct tdm_rings *rings)
 {
-    return json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)rings->weights, "optimizer",
-                     (json_int_t)rings->optimizer, "stashed", (json_int_t)rings->stashed, "kv",
-                     (json_int_t)rings->kv);
+    json_t *object = json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)rings->weights,
+                               "optimizer", (json_int_t)rings->optimizer, "stashed",
+                               (json_int_t)rings->stashed, "kv", (json_int_t)rings->kv);
+    if (rings->gather > 0)
+        json_object_set_new(object, "gather", json_integer((json_int_t)rings->gather));
+    return object;
 }
 
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
@@ -321,13 +324,14 @@ static enum tdm_status read_homes(const char *file, const json_t *object,
 static enum tdm_status read_rings(const char *file, const json_t *object, struct tdm_rings *rings,
                                   struct tdm_error *err)
 {
-    static const char *const keys[] = {"weights", "optimizer", "stashed", "kv", NULL};
+    static const char *const keys[] = {"weights", "optimizer", "stashed", "kv", "gather", NULL};
     struct tdm_json_reader reader = {file, "rings", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     rings->weights = (uint32_t)tdm_json_count(&reader, "weights", 1, TDM_MAX_RING);
     rings->optimizer = (uint32_t)tdm_json_count(&reader, "optimizer", 1, TDM_MAX_RING);
     rings->stashed = (uint32_t)tdm_json_count(&reader, "stashed", 1, TDM_MAX_RING);
     rings->kv = (uint32_t)tdm_json_count(&reader, "kv", 1, TDM_MAX_RING);
+    rings->gather = (uint32_t)tdm_json_count_or(&reader, "gather", 0, TDM_MAX_GATHER, 0);
     return reader.status;
 }
 

@@ -9,6 +9,7 @@
 #include "schedule/scratch.h"
 
 #include "base/size.h"
+#include "schedule/gather.h"
 #include "schedule/layout.h"
 
 /* Every array in it begins on so many bytes. */
@@ -42,6 +43,24 @@ static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens
                         arrays(tdm_size_mul(tokens, sizeof(uint32_t)), 0));
 }
 
+/* Where pages are gathered from the host: room for them and their gradients, the lists of a batch, which page lies
+ * where for each list, what tokens see first of each, and where batches end. */
+static uint64_t gather_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    if (!tdm_gathers_at_all(schedule))
+        return 0;
+    uint64_t lists = tdm_page_lists(schedule), batches = tdm_gather_batches(schedule, tokens);
+    bool trains = schedule->pass == TDM_TRAIN;
+    uint64_t sight = tdm_size_mul(tdm_size_mul(tokens, lists), sizeof(uint32_t));
+    return tdm_size_add(
+        tdm_size_add(arrays(tdm_gather_room_bytes(schedule, TDM_KVPAGES),
+                            trains ? tdm_gather_room_bytes(schedule, TDM_DKVPAGES) : 0),
+                     arrays(tdm_content_bytes(schedule, TDM_PAGE_LISTS, 0, tokens),
+                            tdm_size_mul(tdm_gather_pages(schedule), lists * sizeof(uint32_t)))),
+        tdm_size_add(arrays(sight, sight),
+                     arrays((batches + 1) * sizeof(uint32_t), 2 * lists * sizeof(uint32_t))));
+}
+
 /* Of a selection by vote: the LSE of each row, in two parts, and the votes of each query page for each page. */
 static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
 {
@@ -67,7 +86,7 @@ uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
         /* attention: from where a row sees, and in the backward two numbers for each head */
         tdm_size_add(arrays(tdm_size_mul(tokens, sizeof(uint64_t)),
                             tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads)),
-                     lists_bytes(schedule, tokens)),
+                     tdm_size_add(lists_bytes(schedule, tokens), gather_bytes(schedule, tokens))),
         votes_bytes(schedule, tokens),
         /* LM head: the loss of each row */
         arrays(tdm_size_mul(tokens, sizeof(double)), 0),

@@ -12,6 +12,7 @@
 
 #include "base/size.h"
 #include "schedule/cost.h"
+#include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
@@ -204,6 +205,15 @@ static bool is_in_place(const struct tdm_buffer *buffer, const struct tdm_access
     return access->after.content != TDM_GRADIENT_NORM || access->first_slot == access->after.layer;
 }
 
+/* Does an op of the compute lane come for a content to another place itself? */
+static bool may_be_far(const struct tdm_schedule *schedule, const struct tdm_op *op,
+                       enum tdm_content content)
+{
+    bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    return attends && (content == TDM_KVPAGES || content == TDM_DKVPAGES) &&
+           op->layer < schedule->model->layers && tdm_gathers(schedule, op->layer);
+}
+
 static enum tdm_status check_range(const struct tdm_validator *v, const struct tdm_op *op,
                                    const struct tdm_access *access, struct tdm_error *err)
 {
@@ -246,7 +256,8 @@ static enum tdm_status check_range(const struct tdm_validator *v, const struct t
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                         (unsigned long long)need, tdm_content_name(access->after.content),
                         buffer->name, (unsigned long long)buffer->slot_bytes);
-    if (op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE)
+    if (op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE &&
+        !may_be_far(v->program->schedule, op, access->after.content))
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) computes on \"%s\", which is at place %s",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), buffer->name,
                         tdm_place_name(buffer->place));

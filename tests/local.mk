@@ -46,6 +46,10 @@ seen = tests/seen.c tests/seen.h tests/votes.c tests/votes.h tests/written.c tes
 tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h $(seen) $(run_steps)
 tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
+# Pages gathered from the host.
+cmocka_tests += tests/property_gather
+tests_property_gather_SOURCES = tests/property_gather.c $(run_steps)
+
 # Selectors that see all, and windows, by schedule or by model.
 cmocka_tests += tests/property_selectors
 tests_property_selectors_SOURCES = tests/property_selectors.c $(run_steps)

@@ -285,6 +285,9 @@ static enum tdm_status random_sequences(struct tdm_dice *dice, uint64_t max_toke
     else
         schedule->chunk_tokens = tdm_dice_roll(dice, 1, longest / 2 + 1);
     schedule->page_tokens = tdm_dice_roll(dice, 1, tdm_dice_chance(dice, 50) ? 8 : 40);
+    while ((schedule->chunk_tokens ^ longest) % 2 == 0 && /* pages that fill chunks */
+           schedule->chunk_tokens % schedule->page_tokens != 0)
+        schedule->page_tokens--;
     schedule->head_tile_tokens = tdm_dice_chance(dice, 30)
                                      ? schedule->chunk_tokens
                                      : tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
@@ -411,6 +414,14 @@ void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule)
     }
 }
 
+/* Where pages fill chunks attention may gather those of its lists from the host: with room for all, since a batch
+ * more rounds sums once more. */
+static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    bool fills = schedule->chunk_tokens % schedule->page_tokens == 0;
+    schedule->rings.gather = fills && tdm_dice_chance(dice, 60) ? TDM_MAX_GATHER : 0;
+}
+
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **out, struct tdm_error *err)
 {
@@ -444,6 +455,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     for (uint32_t i = 0; i < schedule->sequence_count && status == TDM_OK; i++)
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
+    random_gather(&dice, schedule);
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, model->name, err);
     if (status != TDM_OK) {
@@ -477,6 +489,7 @@ enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t
         return status;
     random_when(&dice, variant);
     status = random_nest(&dice, variant, err);
+    random_gather(&dice, variant);
     if (status == TDM_OK)
         status = tdm_schedule_check(variant, "variant", err);
     if (status != TDM_OK) {
@@ -503,6 +516,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
         status = random_nest(&dice, evaluation, err);
     evaluation->selector = (struct tdm_selector){0};
     tdm_random_selector(&dice, evaluation);
+    random_gather(&dice, evaluation);
     memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
     if (status == TDM_OK)
         status = tdm_schedule_check(evaluation, "evaluation", err);
@@ -580,8 +594,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             schedule->homes[state].device_layers,
             tdm_place_name(schedule->homes[state].embedding)[0],
             tdm_place_name(schedule->homes[state].head)[0]);
-    add(&text, " rings %u %u %u; %s at %s", schedule->rings.weights, schedule->rings.optimizer,
-        schedule->rings.stashed, tdm_optimizer_name(schedule->optimizer.kind),
+    add(&text, " rings %u %u %u gather %u; %s at %s", schedule->rings.weights,
+        schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather, tdm_optimizer_name(schedule->optimizer.kind),
         tdm_when_name(schedule->optimizer.when));
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),

@@ -40,6 +40,7 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
     const struct tdm_operand *lists = &launch->operand[op->kind == TDM_OP_ATTENTION ? 3 : 7];
     a.lists = tdm_selector_lists(a.rule.selector.kind) ? lists : NULL;
     a.first_page = tdm_page_of(&a.rule, first->first_token);
+    a.gathered = tdm_gather_begin(launch, a.list_count);
     /* as many tiles a page as must be, of about as many tokens */
     a.tile_tokens = tdm_most(1, TDM_TILE_ROWS / a.ratio);
     a.page_tiles = (a.rule.page_tokens + a.tile_tokens - 1) / a.tile_tokens;
@@ -173,6 +174,11 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 {
     uint64_t dim = attention->head_dim, stride = attention->kv_heads * dim;
     const void *slot = (const unsigned char *)pages->data + keys->slot * pages->slot_bytes;
+    uint64_t place, page = tdm_page_elements(attention->launch->program->schedule);
+    if (tdm_gathered_page(attention, keys->page, kv_head, &place)) {
+        slot = attention->gathered.kv;
+        first = first % page + place * page;
+    }
     first += kv_head * dim;
     if (pages->dtype == TDM_DTYPE_FP32)
         return (struct tdm_factor){(const float *)slot + first, stride, false};
@@ -269,6 +275,8 @@ static void attention_task(void *context, void *thread_scratch, uint64_t index)
     const struct tdm_operand *q = &a->launch->operand[0], *o = &a->launch->operand[2];
     struct tdm_tile tile = tdm_attention_tile(a, index / a->kv_heads);
     uint64_t kv_head = index % a->kv_heads, first = tile.first;
+    if (tile.page < a->begin_page || tile.page >= a->end_page)
+        return;
     uint64_t tokens = tile.tokens, rows = tokens * a->ratio;
     uint64_t dim = a->head_dim, width = a->query_heads * dim, line = a->ratio * dim;
     unsigned char *scratch = thread_scratch;
@@ -311,7 +319,8 @@ enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct td
 {
     (void)err;
     struct tdm_attention a = tdm_attention_begin(launch);
-    tdm_cpu_for(executor, tdm_attention_tiles(&a) * a.kv_heads, attention_task, &a);
+    while (tdm_attention_next(executor, &a))
+        tdm_cpu_for(executor, tdm_attention_tiles(&a) * a.kv_heads, attention_task, &a);
     return TDM_OK;
 }
 

@@ -20,6 +20,15 @@ enum {
     TDM_LANES_OF_ROW = 16 /* what a row of a tile is padded to */
 };
 
+/* Pages before the chunk that a batch of query pages has brought from the host (schedule/gather.h), in the
+ * program's scratch: page of the room i of a list is its page table[list][i], numbers rising. */
+struct tdm_gathered {
+    uint64_t room;       /* pages a list; 0: everything is found where the operands are */
+    uint64_t chunk_page; /* first page of the chunk; from here on nothing is gathered */
+    uint32_t *table, *count;
+    unsigned char *kv, *dkv;
+};
+
 struct tdm_attention {
     const struct tdm_launch *launch;
     uint64_t tokens, first_token; /* of the queries' chunk */
@@ -33,9 +42,25 @@ struct tdm_attention {
     uint64_t list_count;             /* of a query page: a KV head each, or one */
     uint64_t list_words;
     uint64_t first_page; /* of slot 0 of the pages, in the sequence */
+    uint64_t begin_page, end_page; /* query pages under way: all, or a batch */
+    struct tdm_gathered gathered;
 };
 
+struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch, uint64_t lists);
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
+
+/* The first or next batch of query pages, with the K and V that it gathers; one of all if nothing is gathered.
+ * Starts from tdm_attention_begin(). False if there are no more. */
+bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *attention);
+
+/* Backward: sums that are added to first are made zero; the batch's are gathered, and sent back. */
+void tdm_gather_open_sums(const struct tdm_attention *attention);
+void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
+void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
+
+/* The page of the room that a page is in for a KV head's list; false if it is not gathered. */
+bool tdm_gathered_page(const struct tdm_attention *attention, uint64_t page, uint64_t kv_head,
+                       uint64_t *place);
 
 /* Rows of the largest tile of queries of a model. */
 uint64_t tdm_tile_rows(const struct tdm_model *model);

@@ -17,6 +17,7 @@
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "schedule/layout.h"
 
 #include <string.h>
 
@@ -50,8 +51,8 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->from = tdm_cpu_take(scratch, x->rows, sizeof(*x->from));
 }
 
-/* Gathers rows by KV head, and D of each. */
-static void gather_task(void *context, void *thread_scratch, uint64_t index)
+/* Rows by KV head, and D of each. */
+static void rows_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
@@ -167,9 +168,15 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     const struct tdm_operand *pages = gradient_pages(x, &number);
     uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
     void *slot = (unsigned char *)pages->data + number * pages->slot_bytes;
+    uint64_t place, page = tdm_page_elements(x->a.launch->program->schedule);
+    bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.room > 0;
+    if (tdm_gathered_page(&x->a, keys->page, kv_head, &place)) {
+        slot = x->a.gathered.dkv;
+        first = first % page + place * page;
+    }
     for (uint64_t i = 0; i < keys->count; i++) {
         uint64_t at = first + kv_head * dim + i * stride;
-        if (pages->mode == TDM_ACCUMULATE)
+        if (add)
             tdm_add_row(slot, pages->dtype, at, dim, gradient + i * dim, scratch);
         else
             tdm_store_row(slot, pages->dtype, at, dim, gradient + i * dim);
@@ -181,7 +188,8 @@ static bool reads(const struct backward *x, struct tdm_tile tile, uint64_t kv_he
                   struct tdm_keys *keys)
 {
     const struct tdm_attention *a = &x->a;
-    if (keys->first >= a->first_token + tile.first + tile.tokens)
+    if (keys->first >= a->first_token + tile.first + tile.tokens ||
+        tile.page < a->begin_page || tile.page >= a->end_page)
         return false;
     if (a->lists != NULL) {
         const uint32_t *entry =
@@ -204,12 +212,17 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t tiles = tdm_attention_tiles(a);
     unsigned char *scratch = thread_scratch;
     struct tiles tile = take_tiles(&scratch, a->tile_tokens * a->ratio, dim);
-    memset(dq, 0, x->rows * dim * sizeof(float));
+    if (a->begin_page == 0)
+        memset(dq, 0, x->rows * dim * sizeof(float));
 
     struct tdm_key_walk walk = {0};
     struct tdm_keys keys;
     for (uint64_t block = 0; block < end && tdm_keys_next(a, &walk, &keys); block++) {
+        uint64_t place;
         if (block < begin)
+            continue;
+        if (a->gathered.room > 0 && keys.page < a->gathered.chunk_page &&
+            !tdm_gathered_page(a, keys.page, kv_head, &place))
             continue;
         const struct tdm_operand *pages = &a->launch->operand[1];
         struct tdm_factor k = tdm_keys_view(a, pages, &keys, keys.k, kv_head, tile.k);
@@ -272,8 +285,13 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
     take_shared(&scratch, &x);
 
     uint64_t row_tasks = (x.a.tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS;
-    tdm_cpu_for(executor, row_tasks, gather_task, &x);
-    tdm_cpu_for(executor, x.splits * x.a.kv_heads, keys_task, &x);
+    tdm_cpu_for(executor, row_tasks, rows_task, &x);
+    tdm_gather_open_sums(&x.a);
+    while (tdm_attention_next(executor, &x.a)) {
+        tdm_gather_sums(executor, &x.a);
+        tdm_cpu_for(executor, x.splits * x.a.kv_heads, keys_task, &x);
+        tdm_send_sums(executor, &x.a);
+    }
     tdm_cpu_for(executor, row_tasks, sum_task, &x);
     return TDM_OK;
 }

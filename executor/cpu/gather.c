@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over pages at home on the host: batches of query pages, and the pages they bring (schedule/gather.h).
+ *
+ * Home and room are both ordinary memory here, and pages are copied all the same: what is computed, and the bytes
+ * that it takes, are those of a device.
+ */
+#include "executor/cpu/attention.h"
+
+#include "base/size.h"
+#include "schedule/gather.h"
+#include "schedule/layout.h"
+
+#include <string.h>
+
+struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch, uint64_t lists)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    struct tdm_gathered g = {0};
+    if (!tdm_gathers(schedule, launch->op->layer))
+        return g;
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
+    unsigned char *scratch = launch->scratch;
+    g.room = tdm_gather_pages(schedule);
+    g.chunk_page = tdm_page_of(&rule, launch->program->chunks[launch->op->chunk].first_token);
+    g.kv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_KVPAGES));
+    if (schedule->pass == TDM_TRAIN)
+        g.dkv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_DKVPAGES));
+    g.table = tdm_cpu_take(&scratch, lists * g.room, sizeof(*g.table));
+    g.count = tdm_cpu_take(&scratch, lists, sizeof(*g.count));
+    return g;
+}
+
+/* ---- which pages ---- */
+
+/* Where a page is, or would be, in the table of a list. */
+static uint32_t find(const uint32_t *table, uint32_t count, uint64_t page)
+{
+    uint32_t low = 0, end = count;
+    while (low < end) {
+        uint32_t middle = low + (end - low) / 2;
+        if (table[middle] < page)
+            low = middle + 1;
+        else
+            end = middle;
+    }
+    return low;
+}
+
+bool tdm_gathered_page(const struct tdm_attention *a, uint64_t page, uint64_t kv_head,
+                       uint64_t *place)
+{
+    const struct tdm_gathered *g = &a->gathered;
+    if (g->room == 0 || page >= g->chunk_page)
+        return false;
+    uint64_t list = a->list_count > 1 ? kv_head : 0;
+    *place = find(g->table + list * g->room, g->count[list], page);
+    return *place < g->count[list] && g->table[list * g->room + *place] == page;
+}
+
+/* The page that an entry names if it lies before the chunk and is not in the table yet; else TDM_PAGE_NONE. */
+static uint32_t new_page(const struct tdm_gathered *g, uint64_t list, uint32_t entry)
+{
+    uint32_t page = entry & TDM_PAGE_NUMBER, count = g->count[list];
+    const uint32_t *table = g->table + list * g->room;
+    if (page >= g->chunk_page)
+        return TDM_PAGE_NONE;
+    uint32_t at = find(table, count, page);
+    return at < count && table[at] == page ? TDM_PAGE_NONE : page;
+}
+
+/* Is there room for what a query page lists? */
+static bool fits(const struct tdm_attention *a, uint64_t query_page)
+{
+    const struct tdm_gathered *g = &a->gathered;
+    for (uint64_t list = 0; list < a->list_count; list++) {
+        const uint32_t *entries = tdm_attention_list(a, query_page, list);
+        uint64_t count = g->count[list];
+        for (uint32_t i = 0; i < entries[0]; i++)
+            count += new_page(g, list, entries[1 + i]) != TDM_PAGE_NONE;
+        if (count > g->room)
+            return false;
+    }
+    return true;
+}
+
+static void add_pages(const struct tdm_attention *a, uint64_t query_page)
+{
+    const struct tdm_gathered *g = &a->gathered;
+    for (uint64_t list = 0; list < a->list_count; list++) {
+        const uint32_t *entries = tdm_attention_list(a, query_page, list);
+        uint32_t *table = g->table + list * g->room;
+        for (uint32_t i = 0; i < entries[0]; i++) {
+            uint32_t page = new_page(g, list, entries[1 + i]);
+            if (page == TDM_PAGE_NONE)
+                continue;
+            uint32_t at = find(table, g->count[list], page);
+            memmove(table + at + 1, table + at, (g->count[list] - at) * sizeof(*table));
+            table[at] = page;
+            g->count[list]++;
+        }
+    }
+}
+
+/* ---- moving them ---- */
+
+struct move {
+    const struct tdm_attention *a;
+    const struct tdm_operand *home; /* operand of the first page's slot */
+    unsigned char *room;
+    bool back;
+};
+
+/* Where a page is at home: sums are in two operands, those that are opened first. */
+static unsigned char *home_of(const struct move *m, uint64_t page)
+{
+    const struct tdm_schedule *schedule = m->a->launch->program->schedule;
+    const struct tdm_operand *home = m->home;
+    uint64_t pages = tdm_pages_of_chunk(&m->a->rule), at = page - m->a->first_page;
+    uint64_t slot = at / pages;
+    if (slot >= home->slots) {
+        slot -= home->slots;
+        home++;
+    }
+    return (unsigned char *)home->data + slot * home->slot_bytes +
+           at % pages * tdm_page_elements(schedule) * tdm_dtype_bytes(home->dtype);
+}
+
+/* A task is a place in the room of a list: the columns of its KV heads. */
+static void move_task(void *context, void *thread_scratch, uint64_t index)
+{
+    const struct move *m = context;
+    const struct tdm_attention *a = m->a;
+    uint64_t list = index / a->gathered.room, place = index % a->gathered.room;
+    (void)thread_scratch;
+    if (place >= a->gathered.count[list])
+        return;
+    enum tdm_dtype dtype = m->home->data != NULL ? m->home->dtype : m->home[1].dtype;
+    uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
+    uint64_t bytes = line / a->list_count;
+    unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
+    unsigned char *room = m->room +
+                          place * tdm_page_elements(a->launch->program->schedule) * size +
+                          list * bytes;
+    for (uint64_t row = 0; row < 2 * a->rule.page_tokens; row++)
+        memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
+}
+
+static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a,
+                       const struct tdm_operand *home, unsigned char *room, bool back)
+{
+    struct move m = {a, home, room, back};
+    if (a->gathered.room > 0)
+        tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
+}
+
+bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
+{
+    uint64_t pages = tdm_size_ceil_div(a->tokens, a->rule.page_tokens);
+    a->begin_page = a->end_page;
+    if (a->begin_page == pages)
+        return false;
+    a->end_page = pages;
+    if (a->gathered.room == 0)
+        return true;
+    for (uint64_t list = 0; list < a->list_count; list++)
+        a->gathered.count[list] = 0;
+    a->end_page = a->begin_page;
+    while (a->end_page < pages && fits(a, a->end_page))
+        add_pages(a, a->end_page++);
+    move_pages(executor, a, &a->launch->operand[1], a->gathered.kv, false);
+    return true;
+}
+
+void tdm_gather_open_sums(const struct tdm_attention *a)
+{
+    const struct tdm_operand *opened = &a->launch->operand[5];
+    if (a->gathered.room > 0 && opened->data != NULL)
+        memset(opened->data, 0, opened->slots * opened->slot_bytes);
+}
+
+void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *a)
+{
+    move_pages(executor, a, &a->launch->operand[5], a->gathered.dkv, false);
+}
+
+void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *a)
+{
+    move_pages(executor, a, &a->launch->operand[5], a->gathered.dkv, true);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathering pages from the host: who does, how much room there is, and what passes over the link. */
+#include "schedule/gather.h"
+
+#include "base/size.h"
+#include "schedule/attend.h"
+#include "schedule/layout.h"
+
+#include <math.h>
+
+/* Slots of pages begin on so many bytes, as those of buffers. */
+#define SLOT_ALIGN 256u
+
+bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
+    return schedule->rings.gather > 0 && schedule->order == TDM_CHUNK_MAJOR &&
+           group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST &&
+           tdm_selector_lists(tdm_schedule_page_rule(schedule, layer).selector.kind);
+}
+
+bool tdm_gathers_at_all(const struct tdm_schedule *schedule)
+{
+    for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
+        if (tdm_gathers(schedule, layer))
+            return true;
+    return false;
+}
+
+/* Pages before its chunk that a query page can list. */
+static uint64_t listed_pages(const struct tdm_schedule *schedule)
+{
+    const struct tdm_selector *s = &schedule->selector;
+    uint64_t capacity = tdm_page_list_capacity(schedule);
+    uint64_t budget = s->budget / schedule->page_tokens;
+    return s->kind == TDM_SELECT_TOP_K && budget < capacity ? budget : capacity;
+}
+
+static uint64_t chunk_pages(const struct tdm_schedule *schedule)
+{
+    return tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens);
+}
+
+static uint64_t room_chunks(const struct tdm_schedule *schedule)
+{
+    uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule));
+    return schedule->rings.gather < most ? schedule->rings.gather : most;
+}
+
+uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
+{
+    return room_chunks(schedule) * chunk_pages(schedule);
+}
+
+enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
+                                 struct tdm_error *err)
+{
+    if (!tdm_gathers_at_all(schedule))
+        return TDM_OK;
+    if (schedule->chunk_tokens % schedule->page_tokens != 0)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"rings.gather\" gathers whole pages; \"chunk_tokens\" (%llu) must be a "
+                        "multiple of \"page_tokens\" (%llu)",
+                        file, (unsigned long long)schedule->chunk_tokens,
+                        (unsigned long long)schedule->page_tokens);
+    uint64_t listed = listed_pages(schedule), pages = chunk_pages(schedule);
+    if (listed > tdm_gather_pages(schedule))
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"rings.gather\" is %u chunks of %llu pages, and a query page lists up to "
+                        "%llu; use at least %llu, or 0",
+                        file, schedule->rings.gather, (unsigned long long)pages,
+                        (unsigned long long)listed,
+                        (unsigned long long)tdm_size_ceil_div(listed, pages));
+    return TDM_OK;
+}
+
+uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
+{
+    uint64_t slot = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
+    return tdm_size_mul(room_chunks(schedule) + 1, tdm_size_align(slot, SLOT_ALIGN));
+}
+
+uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    uint64_t room = tdm_gather_pages(schedule);
+    uint64_t query_pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
+    if (room + chunk_pages(schedule) >= tdm_longest_pages(schedule))
+        return 1; /* for all that there is */
+    return tdm_size_ceil_div(query_pages, room / listed_pages(schedule));
+}
+
+/* Of `pages` pages, those that so many query pages list together which list `listed` each by chance. */
+static double listed_together(double pages, double listed, double query_pages)
+{
+    return pages * (1 - pow(1 - listed / pages, query_pages));
+}
+
+/* Pages gathered for a list, over all batches. */
+static double gathered_pages(const struct tdm_schedule *schedule, double pages, double query_pages)
+{
+    double listed = (double)listed_pages(schedule), room = (double)tdm_gather_pages(schedule);
+    if (listed >= pages)
+        listed = pages;
+    if (pages == 0 || listed_together(pages, listed, query_pages) <= room)
+        return pages == 0 ? 0 : listed_together(pages, listed, query_pages);
+    double batch = 1;
+    while (listed_together(pages, listed, batch + 1) <= room)
+        batch++;
+    double whole = floor(query_pages / batch);
+    return whole * listed_together(pages, listed, batch) +
+           listed_together(pages, listed, query_pages - whole * batch);
+}
+
+void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
+{
+    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_access *kv = &op->access[1];
+    op->fetched_bytes = op->sent_bytes = 0;
+    if (!tdm_gathers(schedule, op->layer))
+        return;
+    uint64_t before = (kv->slots - 1) * chunk_pages(schedule);
+    uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
+    double pages = gathered_pages(schedule, (double)before, (double)own) + (double)own;
+    uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
+    op->fetched_bytes = (uint64_t)(pages * (double)page);
+    for (uint32_t i = 5; op->kind == TDM_OP_ATTENTION_GRAD && i <= 6; i++) {
+        const struct tdm_access *sums = &op->access[i];
+        if (sums->buffer == TDM_NONE || program->buffers[sums->buffer].place != TDM_HOST)
+            continue;
+        if (sums->mode == TDM_WRITE) { /* made zero first */
+            op->sent_bytes += sums->bytes;
+            continue;
+        }
+        page = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
+        op->fetched_bytes += (uint64_t)(pages * (double)page);
+        op->sent_bytes += (uint64_t)(pages * (double)page);
+    }
+}

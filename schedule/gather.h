@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over pages whose home is on the host.
+ *
+ * In chunk-major order K and V of a layer may be kept on the host. Where the layer's attention goes over page lists,
+ * a chunk need not fetch all that it may see: with rings.gather the op itself gathers the pages that are listed, of
+ * every list (KV head) its own, into room on the device, and in the backward their gradients too, which it sends
+ * back. The chunk's own pages have room behind the others.
+ *
+ * There is room for so many pages of each list. Query pages take turns where all they list together is more: a
+ * batch takes the next query pages, as many as leave no list with more pages than there is room for. What one
+ * query page lists always fits (tdm_gather_check). The forward comes out the same bits whatever the batches; a
+ * page's gradient has a sum for every batch.
+ */
+#ifndef TDM_SCHEDULE_GATHER_H
+#define TDM_SCHEDULE_GATHER_H
+
+#include "schedule/program.h"
+
+/* Does a layer's attention gather? Does any? */
+bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer);
+bool tdm_gathers_at_all(const struct tdm_schedule *schedule);
+
+/* Is there room for what one query page lists, in pages that fill chunks? */
+enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
+                                 struct tdm_error *err);
+
+/* Room: pages for each list before the chunk's own, whole chunks of them. */
+uint64_t tdm_gather_pages(const struct tdm_schedule *schedule);
+
+/* Bytes of the room for a content, TDM_KVPAGES or TDM_DKVPAGES, own pages included. */
+uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
+
+/* Batches of the query pages of so many tokens, at most. */
+uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens);
+
+/* Fills op->fetched_bytes and op->sent_bytes of an attention op whose operands are set: as much as there would be
+ * if every query page listed pages by chance. */
+void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op);
+
+#endif
