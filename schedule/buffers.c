@@ -7,6 +7,7 @@
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
 #include "schedule/optimizer.h"
+#include "schedule/scratch.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -747,6 +748,7 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     declare_residents(&b);
     program->scratch = declare(&b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_SCRATCH, 0,
                                b.chunk_capacity, 1, "scratch");
+    program->product_bytes = tdm_scratch_product_bytes(b.schedule, b.chunk_capacity);
     if (schedule->pass == TDM_TRAIN)
         declare_gradients(&b);
     if (!declare_kv(&b))

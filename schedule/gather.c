@@ -41,9 +41,11 @@ static uint64_t chunk_pages(const struct tdm_schedule *schedule)
     return tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens);
 }
 
+/* No more than there are chunks before the last. */
 static uint64_t room_chunks(const struct tdm_schedule *schedule)
 {
-    uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule));
+    uint64_t most = tdm_size_ceil_div(tdm_longest_pages(schedule), chunk_pages(schedule)) - 1;
+    most = most > 0 ? most : 1;
     return schedule->rings.gather < most ? schedule->rings.gather : most;
 }
 
@@ -64,7 +66,8 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
                         file, (unsigned long long)schedule->chunk_tokens,
                         (unsigned long long)schedule->page_tokens);
     uint64_t listed = listed_pages(schedule), pages = chunk_pages(schedule);
-    if (listed > tdm_gather_pages(schedule))
+    bool all = room_chunks(schedule) < schedule->rings.gather; /* that there can be */
+    if (listed > tdm_gather_pages(schedule) && !all)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"rings.gather\" is %u chunks of %llu pages, and a query page lists up to "
                         "%llu; use at least %llu, or 0",
@@ -78,6 +81,15 @@ uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_con
 {
     uint64_t slot = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
     return tdm_size_mul(room_chunks(schedule) + 1, tdm_size_align(slot, SLOT_ALIGN));
+}
+
+uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule)
+{
+    uint64_t longest = tdm_longest_pages(schedule);
+    uint64_t room = tdm_gathers_at_all(schedule)
+                        ? (room_chunks(schedule) + 1) * chunk_pages(schedule)
+                        : 0;
+    return room > longest ? room : longest;
 }
 
 uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens)

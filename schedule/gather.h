@@ -31,6 +31,9 @@ uint64_t tdm_gather_pages(const struct tdm_schedule *schedule);
 /* Bytes of the room for a content, TDM_KVPAGES or TDM_DKVPAGES, own pages included. */
 uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
 
+/* Key pages that an op of attention may number: those of the longest sequence, or of the room. */
+uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule);
+
 /* Batches of the query pages of so many tokens, at most. */
 uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens);
 

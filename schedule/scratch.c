@@ -32,9 +32,9 @@ static uint64_t arrays(uint64_t one, uint64_t other)
 
 /* Of attention over lists of pages, beside what it needs without: where a row's document begins, and in the
  * backward the inverse lists, two bits for each query page, and the order in which key pages are worked on. */
-static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t pages)
 {
-    uint64_t items = tdm_size_mul(tdm_longest_pages(schedule), tdm_page_lists(schedule));
+    uint64_t items = tdm_size_mul(pages, tdm_page_lists(schedule));
     uint64_t words = tdm_size_ceil_div(tokens, tdm_size_mul(32, schedule->page_tokens));
     if (!tdm_selector_lists(schedule->selector.kind))
         return 0;
@@ -73,8 +73,10 @@ static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens
                   tdm_size_mul(items, sizeof(float)));
 }
 
-uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+/* `gathers`: with what it takes to gather pages. */
+static uint64_t most_bytes(const struct tdm_schedule *schedule, uint64_t tokens, bool gathers)
 {
+    uint64_t pages = gathers ? tdm_gather_key_pages(schedule) : tdm_longest_pages(schedule);
     const struct tdm_model *model = schedule->model;
     uint64_t columns =
         ((uint64_t)model->query_heads + 2 * (uint64_t)model->kv_heads) * (uint64_t)model->head_dim;
@@ -86,7 +88,8 @@ uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
         /* attention: from where a row sees, and in the backward two numbers for each head */
         tdm_size_add(arrays(tdm_size_mul(tokens, sizeof(uint64_t)),
                             tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads)),
-                     tdm_size_add(lists_bytes(schedule, tokens), gather_bytes(schedule, tokens))),
+                     tdm_size_add(lists_bytes(schedule, tokens, pages),
+                                  gathers ? gather_bytes(schedule, tokens) : 0)),
         votes_bytes(schedule, tokens),
         /* LM head: the loss of each row */
         arrays(tdm_size_mul(tokens, sizeof(double)), 0),
@@ -99,4 +102,14 @@ uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = needs[i] > most ? needs[i] : most;
     return most;
+}
+
+uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    return most_bytes(schedule, tokens, true);
+}
+
+uint64_t tdm_scratch_product_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    return most_bytes(schedule, tokens, false);
 }

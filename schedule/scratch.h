@@ -14,4 +14,8 @@
 /* Bytes for ops on chunks of at most `tokens` tokens; TDM_SIZE_MAX if they overflow. */
 uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens);
 
+/* Of these, what products may use: the same however pages are gathered, since what a library has decides how it
+ * sums. */
+uint64_t tdm_scratch_product_bytes(const struct tdm_schedule *schedule, uint64_t tokens);
+
 #endif

@@ -48,7 +48,9 @@ tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Pages gathered from the host.
 cmocka_tests += tests/property_gather
-tests_property_gather_SOURCES = tests/property_gather.c $(run_steps)
+gather_cases = tests/gather_cases.c tests/gather_cases.h tests/backend_cases.c tests/backend_cases.h \
+	$(run_steps)
+tests_property_gather_SOURCES = tests/property_gather.c $(gather_cases)
 
 # Selectors that see all, and windows, by schedule or by model.
 cmocka_tests += tests/property_selectors
@@ -113,6 +115,7 @@ gpu_tests = \
 	tests/gpu/attention_test \
 	tests/gpu/backend_test \
 	tests/gpu/copy_test \
+	tests/gpu/gather_test \
 	tests/gpu/lockstep_test \
 	tests/gpu/memory_test \
 	tests/gpu/norm_test \
@@ -132,6 +135,9 @@ tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_gather_test_SOURCES = tests/gpu/gather_test.c tests/gpu/gpu_test.h $(gather_cases)
+tests_gpu_gather_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_gather_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h \
 	tests/coverage.c tests/coverage.h $(lockstep)
 tests_gpu_lockstep_test_CPPFLAGS = $(gpu_test_cppflags)

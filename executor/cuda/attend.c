@@ -3,6 +3,7 @@
 #include "executor/cuda/cuda.h"
 
 #include "base/size.h"
+#include "schedule/gather.h"
 #include "schedule/layout.h"
 
 static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
@@ -26,11 +27,37 @@ static void take_attention(unsigned char **scratch, const struct tdm_schedule *s
     attend->d = tdm_cuda_take(scratch, 2 * tokens * heads * sizeof(*attend->d));
     if (!makes_lists(schedule))
         return;
-    uint64_t items = tdm_longest_pages(schedule) * tdm_page_lists(schedule);
+    uint64_t items = tdm_gather_key_pages(schedule) * tdm_page_lists(schedule);
     uint64_t words = tdm_size_ceil_div(tokens, 32 * schedule->page_tokens);
     attend->start = tdm_cuda_take(scratch, tokens * sizeof(*attend->start));
     attend->readers = tdm_cuda_take(scratch, items * words * 2 * sizeof(*attend->readers));
     attend->order = tdm_cuda_take(scratch, items * sizeof(*attend->order));
+}
+
+/* Where pages are gathered from the host: the room, and what leads to it. */
+struct gathering {
+    struct tdm_gather gather;
+    void *pages, *gradients;
+};
+
+static void take_gathering(unsigned char **scratch, const struct tdm_schedule *schedule,
+                           uint64_t tokens, struct gathering *x)
+{
+    struct tdm_gather *g = &x->gather;
+    uint64_t lists = tdm_page_lists(schedule), word = sizeof(uint32_t);
+    if (!tdm_gathers_at_all(schedule))
+        return;
+    x->pages = tdm_cuda_take(scratch, tdm_gather_room_bytes(schedule, TDM_KVPAGES));
+    x->gradients = NULL;
+    if (schedule->pass == TDM_TRAIN)
+        x->gradients = tdm_cuda_take(scratch, tdm_gather_room_bytes(schedule, TDM_DKVPAGES));
+    g->listed = tdm_cuda_take(scratch, tdm_content_bytes(schedule, TDM_PAGE_LISTS, 0, tokens));
+    g->table = tdm_cuda_take(scratch, tdm_gather_pages(schedule) * lists * word);
+    g->from = tdm_cuda_take(scratch, tokens * lists * word);
+    g->start = tdm_cuda_take(scratch, tokens * lists * word);
+    g->bounds = tdm_cuda_take(scratch, (tdm_gather_batches(schedule, tokens) + 1) * word);
+    g->ends = tdm_cuda_take(scratch, 2 * lists * word);
+    g->count = g->ends + lists;
 }
 
 static void take_selection(unsigned char **scratch, const struct tdm_schedule *schedule,
@@ -49,8 +76,10 @@ uint64_t tdm_cuda_attention_scratch(const struct tdm_schedule *schedule, uint64_
 {
     struct tdm_attend attend;
     struct tdm_select select;
+    struct gathering gathering;
     unsigned char *end = NULL, *selected = NULL;
     take_attention(&end, schedule, tokens, &attend);
+    take_gathering(&end, schedule, tokens, &gathering);
     take_selection(&selected, schedule, tokens, &select);
     return (uintptr_t)(end > selected ? end : selected);
 }
@@ -139,11 +168,88 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
     return attend;
 }
 
+/* Elements from one slot of the room to the next. */
+static uint64_t room_stride(const struct tdm_schedule *schedule, enum tdm_content content)
+{
+    uint64_t slots = tdm_gather_pages(schedule) /
+                         tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens) +
+                     1;
+    return tdm_gather_room_bytes(schedule, content) / slots /
+           tdm_dtype_bytes(tdm_content_dtype(schedule, content));
+}
+
+/* Gathers what `attend`, an op over pages at home, asks for, batch by batch, and attends to it in the room. */
+static enum tdm_status attend_gathered(struct tdm_executor *executor,
+                                       const struct tdm_launch *launch, struct tdm_attend attend,
+                                       bool backward, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    unsigned char *scratch = executor->scratch;
+    uint32_t batches = (uint32_t)tdm_gather_batches(schedule, attend.tokens);
+    struct tdm_attend taken;
+    struct gathering x = {.gather = {.lists = attend.lists,
+                                     .tokens = attend.tokens,
+                                     .first_token = attend.first_token,
+                                     .documents = attend.documents,
+                                     .kv_heads = attend.kv_heads,
+                                     .head_dim = attend.head_dim,
+                                     .room = tdm_gather_pages(schedule)}};
+    x.gather.first_page = tdm_page_of(&attend.lists.rule, attend.key_token);
+    take_attention(&scratch, schedule, attend.tokens, &taken);
+    take_gathering(&scratch, schedule, attend.tokens, &x);
+    struct tdm_page_home pages = {.pages = attend.pages,
+                                  .slot_elements = attend.slot_elements,
+                                  .room = {x.pages, attend.pages.dtype},
+                                  .room_slot_elements = room_stride(schedule, TDM_KVPAGES)};
+    struct tdm_page_home sums = {.opened = attend.written,
+                                 .pages = attend.added,
+                                 .opened_slots = attend.written_slots,
+                                 .slot_elements = attend.gradient_slot_elements,
+                                 .room = {x.gradients, schedule->dtypes.kv_gradients},
+                                 .room_slot_elements = room_stride(schedule, TDM_DKVPAGES)};
+    attend.key_token = 0;
+    attend.first_token = x.gather.room * attend.page_tokens;
+    attend.lists.pages = x.gather.listed;
+    attend.pages = pages.room;
+    attend.slot_elements = pages.room_slot_elements;
+    attend.written = (struct tdm_array){0};
+    attend.written_slots = 0;
+    attend.added = sums.room;
+    attend.gradient_slot_elements = sums.room_slot_elements;
+    attend.from = x.gather.from;
+    attend.start = x.gather.start;
+    attend.sight_stride = attend.lists.lists > 1 ? attend.tokens : 0;
+    attend.sight_is_there = true;
+    if (!backward)
+        attend.readers = NULL;
+
+    enum tdm_status status = backward ? tdm_cuda_open_pages(&sums, stream, err) : TDM_OK;
+    for (uint32_t batch = 0; batch < batches && status == TDM_OK; batch++) {
+        bool first = batch == 0, last = batch + 1 == batches;
+        status = tdm_cuda_gather_batch(&x.gather, batch, stream, err);
+        if (status == TDM_OK)
+            status = tdm_cuda_move_pages(&x.gather, &pages, first, false, stream, err);
+        if (status == TDM_OK && backward)
+            status = tdm_cuda_move_pages(&x.gather, &sums, first, false, stream, err);
+        if (status == TDM_OK)
+            status = tdm_cuda_attend_from(&attend, stream, err);
+        if (status == TDM_OK)
+            status = backward ? kind_of(&attend)->backward(&attend, stream, err)
+                              : kind_of(&attend)->forward(&attend, stream, err);
+        if (status == TDM_OK && backward)
+            status = tdm_cuda_move_pages(&x.gather, &sums, last, true, stream, err);
+    }
+    return status;
+}
+
 enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
     struct tdm_attend attend = attend_of(executor, launch, 3);
     cudaStream_t stream = tdm_cuda_compute(executor);
+    if (tdm_gathers(launch->program->schedule, launch->op->layer))
+        return attend_gathered(executor, launch, attend, false, err);
     attend.readers = NULL;
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
     if (status != TDM_OK)
@@ -164,6 +270,8 @@ enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
     attend.added = tdm_array_at(added, 0);
     attend.written_slots = written->data != NULL ? written->slots : 0;
     attend.gradient_slot_elements = gradients->slot_bytes / tdm_dtype_bytes(gradients->dtype);
+    if (tdm_gathers(launch->program->schedule, launch->op->layer))
+        return attend_gathered(executor, launch, attend, true, err);
     enum tdm_status status = tdm_cuda_attend_from(&attend, stream, err);
     if (status != TDM_OK)
         return status;

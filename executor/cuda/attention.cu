@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
-    const tdm_sight<LISTS> sight(a, t, warp_last, is_there);
+    const tdm_sight<LISTS> sight(a, kv_head, t, warp_last, is_there);
     const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
     const uint32_t all_end = before + (uint32_t)t + 1;
     const uint32_t of_q = q + first_row * tdm_row_bytes<D> + tdm_lane_rows<D>();
@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS, 8 / WARPS)
             float scores[ROW_BLOCKS][KEY_BLOCKS][4];
             make_scores<D>(scores, of_q, of_k + stage * 2 * tile_bytes);
             if (key + KEYS > all_end || key < sight.all_from(sees_whole))
-                tdm_mask(scores, a, tdm_seen_from(a, sees_whole), t, key);
+                tdm_mask(scores, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
             float rescale[ROW_BLOCKS][2];
             if (tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale))
                 tdm_rescale(out, rescale);

@@ -164,7 +164,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
     const uint64_t t = t0 + first_row;
     const uint64_t warp_last = t + WARP_ROWS - 1 < last ? t + WARP_ROWS - 1 : last;
     const bool is_there = t <= last;
-    const tdm_sight<LISTS> sight(a, t, warp_last, is_there);
+    const tdm_sight<LISTS> sight(a, kv_head, t, warp_last, is_there);
     const uint32_t some_end = is_there ? before + (uint32_t)warp_last + 1 : 0;
     const uint32_t all_end = before + (uint32_t)t + 1;
     const uint32_t of_q = q + first_row * row_bytes + tdm_lane_rows<D>();
@@ -241,7 +241,7 @@ static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float s
                                scale * TDM_LOG2_E, a, NULL, t, key);
         else if (key < some_end && key + STEP_KEYS > sight.some_from(sees_whole))
             add_keys<D, true>(dq, of_q, of_d_out, k_columns, v_columns, k_rows, facts,
-                              scale * TDM_LOG2_E, a, tdm_seen_from(a, sees_whole), t, key);
+                              scale * TDM_LOG2_E, a, tdm_seen_from(a, sees_whole, kv_head), t, key);
         stage = stage + 1 == ROW_STAGES ? 0 : stage + 1;
     }
 
@@ -373,7 +373,7 @@ template <bool LISTS> struct row_walk {
         t = begin = (word * 32 + bit) * (uint32_t)a.page_tokens;
         end = begin + (uint32_t)a.page_tokens;
         end = end < (uint32_t)a.tokens ? end : (uint32_t)a.tokens;
-        all_end = tdm_seen_from(a, whole)[end - 1] <= key0 ? end : 0;
+        all_end = tdm_seen_from(a, whole, first_head / (a.query_heads / a.kv_heads))[end - 1] <= key0 ? end : 0;
         head = first_head;
     }
 
@@ -468,7 +468,7 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
                                a, NULL, step.t, key0 + first_key);
         else
             add_rows<D, true>(of, q, q + tile_bytes, facts + stage * STEP_ROWS, scale * TDM_LOG2_E,
-                              a, tdm_seen_from(a, LISTS && step.whole), step.t, key0 + first_key);
+                              a, tdm_seen_from(a, LISTS && step.whole, kv_head), step.t, key0 + first_key);
         stage = stage + 1 == KEY_STAGES ? 0 : stage + 1;
     }
 

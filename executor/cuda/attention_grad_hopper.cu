@@ -141,6 +141,7 @@ sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0
 {
     const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, column = threadIdx.x % 4 * 2;
     const uint32_t d_out = shared.second + group * 64 * 128;
+    const uint32_t kv_head = LISTS ? head / (a.query_heads / a.kv_heads) : 0;
     const uint64_t first = t0 + group * 64, t = first + tdm_hopper_warp_row();
     const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
     const uint32_t before = (uint32_t)(a.first_token - a.key_token), last_from = a.from[last];
@@ -184,7 +185,7 @@ sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0
         tdm_products_hold(p);
         tdm_products_hold(dp);
         if (masked)
-            mask_rows(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE), t, before,
+            mask_rows(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, kv_head), t, before,
                       (LISTS ? step & TDM_STEP_FIRST : key) + column);
 #pragma unroll
         for (uint32_t n = 0; n < STEP / 8; n++)
@@ -321,7 +322,7 @@ struct reader_walk {
         const uint32_t t0 = (word * 32 + bit) * TILE, last = t0 + TILE - 1;
         const bool whole = whole_bits >> bit & 1;
         const bool masked = last >= (uint32_t)a.tokens || w.before + t0 < w.key0 + TILE - 1 ||
-                            tdm_seen_from(a, whole)[last] > w.key0;
+                            tdm_seen_from(a, whole, w.kv_head)[last] > w.key0;
         bits &= bits - 1;
         step = t0 + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
     }
@@ -401,7 +402,7 @@ static __device__ __forceinline__ void sum_keys(const tdm_attend &a, const tiles
         tdm_products_wait<1>();
         tdm_products_hold(p);
         if (masked)
-            mask_keys(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE),
+            mask_keys(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, w.kv_head),
                       LISTS ? step & TDM_STEP_FIRST : t0, w.before, key);
 #pragma unroll
         for (uint32_t n = 0; n < STEP / 8; n++)

@@ -146,7 +146,7 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const span<L
         tdm_products_hold(scores[0]);
         release(&b.empty_k[stage]);
         if (masked)
-            tdm_mask(scores, a, tdm_seen_from(a, step & TDM_STEP_WHOLE), t,
+            tdm_mask(scores, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, s.kv_head), t,
                      LISTS ? step & TDM_STEP_FIRST : key);
         float rescale[1][2];
         const bool lags = tdm_follow(scores, rows, scale * TDM_LOG2_E, rescale);

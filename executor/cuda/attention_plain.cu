@@ -28,13 +28,13 @@ template <bool LISTS> struct key_runs {
 
     __device__ key_runs(const tdm_attend &a, uint64_t token, uint32_t kv_head)
     {
-        from = a.from[token];
+        from = tdm_seen_from(a, false, kv_head)[token];
         end = (uint32_t)(a.first_token + token - a.key_token) + 1;
         count = 1;
         if constexpr (LISTS) {
             list = tdm_list_of(a, token / a.page_tokens, kv_head);
             count = list[0];
-            start = a.start[token];
+            start = tdm_seen_from(a, true, kv_head)[token];
             first_page = tdm_first_page(a);
         }
     }
@@ -73,6 +73,8 @@ static __global__ void __launch_bounds__(THREADS) attend_rows(const tdm_attend a
     const Kv *pages = (const Kv *)a.pages.data;
     const uint64_t plane = tdm_plane_of(a);
     const key_runs<LISTS> runs(a, token, kv_head);
+    if (LISTS && runs.count == 0)
+        return; /* its turn is another batch's */
     float most = -INFINITY, sum = 0.0f, out[OF_LANE] = {};
     for (uint32_t number = 0; number < runs.count; number++) {
         const uint32_t end = runs.run(a, number).end;
@@ -151,6 +153,8 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
     const Kv *pages = (const Kv *)a.pages.data;
     const uint64_t plane = tdm_plane_of(a);
     const key_runs<LISTS> runs(a, token, kv_head);
+    if (LISTS && runs.count == 0)
+        return; /* its turn is another batch's */
     const float lse = a.lse[row], d = a.d[row];
     float dq[OF_LANE] = {};
     for (uint32_t number = 0; number < runs.count; number++) {
@@ -188,11 +192,12 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(const tdm_attend 
  * which on each of them sees. */
 template <bool LISTS> struct token_runs {
     const uint2 *readers;
-    uint32_t count;
+    uint32_t count, seen_by;
 
     __device__ token_runs(const tdm_attend &a, uint32_t key, uint32_t kv_head)
     {
         count = 1;
+        seen_by = kv_head;
         if constexpr (LISTS) {
             const uint64_t page = tdm_page_of(&a.lists.rule, a.key_token + key);
             readers = tdm_readers_of(a, (uint32_t)page - tdm_first_page(a),
@@ -206,12 +211,12 @@ template <bool LISTS> struct token_runs {
                             const uint32_t **seen) const
     {
         tdm_keys tokens = {begin, (uint32_t)a.tokens};
-        *seen = a.from;
+        *seen = tdm_seen_from(a, false, seen_by);
         if constexpr (LISTS) {
             const uint2 word = readers[number / 32];
             const uint32_t first = number * (uint32_t)a.page_tokens;
             const uint32_t end = first + (uint32_t)a.page_tokens;
-            *seen = tdm_seen_from(a, word.y >> number % 32 & 1);
+            *seen = tdm_seen_from(a, word.y >> number % 32 & 1, seen_by);
             tokens.first = begin > first ? begin : first;
             tokens.end = tokens.end < end ? tokens.end : end;
             if ((word.x >> number % 32 & 1) == 0)

@@ -59,8 +59,7 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
 {
     if (launch->op->lane == TDM_LANE_COMPUTE) {
         executor->scratch = launch->scratch;
-        tdm_matmul_use(executor->matmul, launch->scratch,
-                       launch->program->buffers[launch->program->scratch].bytes);
+        tdm_matmul_use(executor->matmul, launch->scratch, launch->program->product_bytes);
     }
     return ops[launch->op->kind](executor, launch, err);
 }

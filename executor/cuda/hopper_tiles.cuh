@@ -162,8 +162,8 @@ template <bool LISTS, uint32_t STEP> struct tdm_key_steps {
         if constexpr (LISTS) {
             const uint64_t last =
                 (t0 + TDM_HOPPER_PAGE < a.tokens ? t0 + TDM_HOPPER_PAGE : a.tokens) - 1;
-            all_from = a.from[last];
-            all_start = a.start[last];
+            all_from = tdm_seen_from(a, false, kv_head)[last];
+            all_start = tdm_seen_from(a, true, kv_head)[last];
             all_end = (uint32_t)(a.first_token - a.key_token + t0) + 1;
             const uint32_t *list = tdm_list_of(a, t0 / TDM_HOPPER_PAGE, kv_head);
             entries = list + 1;

@@ -290,6 +290,9 @@ struct tdm_attend {
     float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
     /* with lists: */
     uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
+    /* what a token sees first of another KV head lies so many further in both: 0 where all see alike */
+    uint64_t sight_stride;
+    bool sight_is_there; /* both are filled */
     /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
        seen whole; and the (key page, list) by falling number of readers, [key pages * lists] */
     uint32_t *readers, *order;
@@ -307,9 +310,48 @@ TDM_ANYWHERE uint64_t tdm_attend_words(const struct tdm_attend *a)
     return (a->tokens + 32 * a->page_tokens - 1) / (32 * a->page_tokens);
 }
 
-/* Fills `from`; with lists also `start`, and what the backward needs if there is room for it. */
+/* Fills `from`, with lists also `start`, unless they are there; and what the backward needs if there is room for it. */
 enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *attend, cudaStream_t stream,
                                      struct tdm_error *err);
+
+/* Pages at home on the host, of which a chunk's query pages come in batches (schedule/gather.h). Of a batch: what
+ * each list has together lies in room for `room` pages by rising number, the chunk's own pages behind. */
+struct tdm_gather {
+    struct tdm_lists lists; /* of all query pages, numbers in the sequence */
+    uint64_t tokens, first_token;
+    uint64_t first_page; /* in the sequence, of the first slot at home */
+    struct tdm_documents documents;
+    uint32_t kv_heads, head_dim;
+    uint64_t room;
+    /* scratch: */
+    uint32_t *bounds; /* [batches + 1] first query page of each */
+    uint32_t *ends;   /* [lists] where room for a list ends the batch */
+    uint32_t *count;  /* [lists] pages of the batch */
+    uint32_t *table;  /* [lists, room] their numbers */
+    uint32_t *listed; /* lists of the batch over the room, as `lists`; empty ones of other query pages */
+    uint32_t *from, *start; /* [lists, tokens] as in tdm_attend, over the room */
+};
+
+/* Finds batch `batch`, from 0 up: all of the above. Batches behind the last are empty. */
+enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *gather, uint32_t batch,
+                                      cudaStream_t stream, struct tdm_error *err);
+
+/* Slots of pages at home, the first `opened_slots` of them in an array of their own; and the room for them. */
+struct tdm_page_home {
+    struct tdm_array opened, pages;
+    uint64_t opened_slots, slot_elements;
+    struct tdm_array room;
+    uint64_t room_slot_elements;
+};
+
+/* Pages of the batch from home to the room, or back, `own` ones too. */
+enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *gather,
+                                    const struct tdm_page_home *home, bool own, bool back,
+                                    cudaStream_t stream, struct tdm_error *err);
+
+/* Makes the opened slots zero. */
+enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home, cudaStream_t stream,
+                                    struct tdm_error *err);
 
 /* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 128. */
 bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *attend);

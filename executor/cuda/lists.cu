@@ -91,7 +91,8 @@ extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cuda
                                                 struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    find_from<<<tdm_blocks(a->tokens, THREADS, INT32_MAX), THREADS, 0, stream>>>(*a);
+    if (!a->sight_is_there)
+        find_from<<<tdm_blocks(a->tokens, THREADS, INT32_MAX), THREADS, 0, stream>>>(*a);
     if (a->lists.pages != NULL && a->readers != NULL) {
         const uint64_t query_pages = (a->tokens + a->page_tokens - 1) / a->page_tokens;
         const uint64_t items = tdm_attend_key_pages(a) * a->lists.lists;

@@ -17,6 +17,7 @@ cuda_sources = \
 	executor/cuda/head.c \
 	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
+	executor/cuda/gather.cu \
 	executor/cuda/lists.cu \
 	executor/cuda/lanes.c \
 	executor/cuda/matmul.c executor/cuda/matmul.h \

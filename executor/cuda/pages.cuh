@@ -78,9 +78,10 @@ static __device__ __forceinline__ tdm_keys tdm_keys_of_page(const tdm_attend &a,
 }
 
 /* First key of those that are there for tokens which see a page whole, or near. */
-static __device__ __forceinline__ const uint32_t *tdm_seen_from(const tdm_attend &a, bool whole)
+static __device__ __forceinline__ const uint32_t *tdm_seen_from(const tdm_attend &a, bool whole,
+                                                                uint32_t kv_head)
 {
-    return whole ? a.start : a.from;
+    return (whole ? a.start : a.from) + kv_head * a.sight_stride;
 }
 
 /* Bits of the query pages that list a key page: words of two, listed and seen whole. */

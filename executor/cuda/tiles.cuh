@@ -200,14 +200,16 @@ template <int KEYS> struct tdm_list_walk {
 template <bool LISTS> struct tdm_sight {
     uint32_t some, all, some_whole, all_whole;
 
-    __device__ __forceinline__ tdm_sight(const tdm_attend &a, uint64_t first, uint64_t last,
-                                         bool is_there)
+    __device__ __forceinline__ tdm_sight(const tdm_attend &a, uint32_t kv_head, uint64_t first,
+                                         uint64_t last, bool is_there)
     {
-        some = is_there ? a.from[first] : UINT32_MAX;
-        all = is_there ? a.from[last] : UINT32_MAX;
+        const uint32_t *near = LISTS ? tdm_seen_from(a, false, kv_head) : a.from;
+        some = is_there ? near[first] : UINT32_MAX;
+        all = is_there ? near[last] : UINT32_MAX;
         if constexpr (LISTS) {
-            some_whole = is_there ? a.start[first] : UINT32_MAX;
-            all_whole = is_there ? a.start[last] : UINT32_MAX;
+            const uint32_t *start = tdm_seen_from(a, true, kv_head);
+            some_whole = is_there ? start[first] : UINT32_MAX;
+            all_whole = is_there ? start[last] : UINT32_MAX;
         }
     }
 
