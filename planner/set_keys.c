@@ -574,6 +574,15 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
             if (status != TDM_OK)
                 return status;
         }
+    if (was_given(pairs, count, "page=") && pins->chunk_tokens != 0 &&
+        schedule->page_tokens > pins->chunk_tokens) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set page: a page of %llu tokens is longer than a chunk of %llu, which would "
+                 "take a whole one",
+                 (unsigned long long)schedule->page_tokens, (unsigned long long)pins->chunk_tokens);
+        return tdm_hint(err, "use --set page=%llu or larger chunks",
+                        (unsigned long long)pins->chunk_tokens);
+    }
     /* fp32 weights are their own master */
     if (schedule->dtypes.weights == TDM_DTYPE_FP32 && !was_given(pairs, count, "dtypes.master="))
         schedule->dtypes.master = TDM_DTYPE_NONE;
