@@ -14,8 +14,6 @@
 /* More than any config, machine or schedule; a file of weights given by mistake is refused fast. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
-enum { SHOWN_SIZE = 48 };
-
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err)
 {
     char *text;
@@ -49,21 +47,20 @@ char *tdm_json_canonical(const json_t *value)
     return json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
 }
 
-/* A value as a message shows it: short, printable. */
-static const char *show(const json_t *value, char out[SHOWN_SIZE])
+const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN])
 {
     if (json_is_object(value) || json_is_array(value)) {
-        snprintf(out, SHOWN_SIZE, "%s", json_is_object(value) ? "an object" : "an array");
+        snprintf(out, TDM_JSON_SHOWN, "%s", json_is_object(value) ? "an object" : "an array");
         return out;
     }
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII |
                                        JSON_REAL_PRECISION(15));
     if (text == NULL)
-        snprintf(out, SHOWN_SIZE, "of the wrong type");
-    else if (strlen(text) < SHOWN_SIZE)
-        snprintf(out, SHOWN_SIZE, "%s", text);
+        snprintf(out, TDM_JSON_SHOWN, "of the wrong type");
+    else if (strlen(text) < TDM_JSON_SHOWN)
+        snprintf(out, TDM_JSON_SHOWN, "%s", text);
     else
-        snprintf(out, SHOWN_SIZE, "%.*s...", SHOWN_SIZE - 4, text);
+        snprintf(out, TDM_JSON_SHOWN, "%.*s...", TDM_JSON_SHOWN - 4, text);
     free(text);
     return out;
 }
@@ -109,11 +106,11 @@ enum tdm_status tdm_json_fail(struct tdm_json_reader *reader, const char *key, c
 static void fail_due(struct tdm_json_reader *reader, const char *key, const json_t *value,
                      const char *due)
 {
-    char shown[SHOWN_SIZE];
+    char shown[TDM_JSON_SHOWN];
     if (value == NULL)
         tdm_json_fail(reader, key, "is missing; add it as %s", due);
     else
-        tdm_json_fail(reader, key, "is %s; it must be %s", show(value, shown), due);
+        tdm_json_fail(reader, key, "is %s; it must be %s", tdm_json_show(value, shown), due);
 }
 
 static uint64_t count_of(struct tdm_json_reader *reader, const char *key, const json_t *value,
@@ -249,8 +246,8 @@ enum tdm_status tdm_json_only(struct tdm_json_reader *reader, const char *const 
         if (listed(key, keys))
             continue;
         json_t *quoted = json_string(key); /* a key may hold control characters */
-        char shown[SHOWN_SIZE];
-        size_t length = strlen(show(quoted, shown));
+        char shown[TDM_JSON_SHOWN];
+        size_t length = strlen(tdm_json_show(quoted, shown));
         json_decref(quoted);
         bool whole = length >= 2 && shown[0] == '"' && shown[length - 1] == '"';
         if (whole)

@@ -22,6 +22,11 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
  * memory ran out. */
 char *tdm_json_canonical(const json_t *value);
 
+/* A value as a message shows it, short and printable: a string in quotes, a number, "an array". Returns
+ * `out`. */
+enum { TDM_JSON_SHOWN = 48 };
+const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN]);
+
 /* Reading fields of one object. */
 struct tdm_json_reader {
     const char *file;     /* shown first in messages; not owned */

@@ -52,6 +52,7 @@ struct tdm_executor;
 struct tdm_timing {
     uint64_t op_number;
     int64_t start_ns, end_ns;
+    uint64_t pairs; /* of a selection: (query, key) pairs of its lists; 0: not counted */
 };
 
 /* A device of its own. */

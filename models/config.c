@@ -186,13 +186,15 @@ static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
         tdm_json_fail(reader, "layer_types", "has %zu entries for %" PRIu32 " layers",
                       json_array_size(types), model->layers);
     for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
+        char shown[TDM_JSON_SHOWN];
+        const json_t *entry = json_array_get(types, i);
+        const char *type = json_string_value(entry);
         bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
         if (!sliding && (type == NULL || strcmp(type, "full_attention") != 0))
             tdm_json_fail(reader, "layer_types",
-                          "has \"%.40s\" for layer %" PRIu32
+                          "has %s for layer %" PRIu32
                           "; \"full_attention\" or \"sliding_attention\" is due",
-                          type == NULL ? "" : type, i);
+                          tdm_json_show(entry, shown), i);
         else if (sliding && window == 0)
             tdm_json_fail(reader, "layer_types",
                           "has \"sliding_attention\" for layer %" PRIu32

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/kind_times.h"
+#include "planner/print.h"
 #include "traces/reader.h"
 
 #include <getopt.h>
@@ -34,6 +35,7 @@ struct program_report {
     size_t time_count;
     struct tdm_trace_lane_row *lanes;
     size_t lane_count;
+    struct tdm_trace_selection selection;
     /* Of its weights, after the steps that were asked for; borrowed from the report. */
     const struct tdm_trace_evaluation_row *evaluations;
     size_t evaluation_count;
@@ -115,6 +117,8 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     if (status == TDM_OK)
         status =
             tdm_trace_read_lanes(reader, program, step, &report->lanes, &report->lane_count, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_selection(reader, program, step, &report->selection, err);
     return status;
 }
 
@@ -430,6 +434,35 @@ static void print_kinds(const struct program_report *report)
     }
 }
 
+/* A selection's lists: what they have room for against what they held, and their memory. */
+static void print_selection(const struct program_report *report)
+{
+    const struct tdm_trace_selection *s = &report->selection;
+    char room[TDM_DIGITS_SIZE], held[TDM_DIGITS_SIZE], error[TDM_FORMAT_SIZE];
+    const struct {
+        const char *name;
+        uint64_t bytes, touched_bytes;
+    } buffers[] = {{"page lists", s->list_bytes, s->touched_list_bytes},
+                   {"page means", s->mean_bytes, s->touched_mean_bytes}};
+    if (s->ops == 0)
+        return;
+    bool counted = !isnan(s->held_pairs);
+    printf("\n%-18s  %20s  %20s  %8s\n", "selection", "room", "held", "error");
+    printf("%-18s  %20s  %20s  %8s\n", "(query, key) pairs", tdm_format_digits(s->room_pairs, room),
+           counted ? tdm_format_digits((uint64_t)llround(s->held_pairs), held) : "-",
+           show_error(counted ? error_of((double)s->room_pairs, s->held_pairs) : NAN, error));
+    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) {
+        char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
+        if (buffers[i].bytes == 0)
+            continue;
+        double off = error_of((double)buffers[i].bytes, (double)buffers[i].touched_bytes);
+        printf("%-18s  %20s  %20s  %8s\n", buffers[i].name,
+               show_bytes(true, buffers[i].bytes, left),
+               show_bytes(s->touched, buffers[i].touched_bytes, right),
+               show_error(s->touched ? off : NAN, error));
+    }
+}
+
 static void print_lanes(const struct program_report *report)
 {
     char text[4][TDM_FORMAT_SIZE];
@@ -457,6 +490,7 @@ static void print_program(const struct report *report, const struct program_repo
                report->step == TDM_TRACE_EVERY_STEP ? "these steps" : "this step");
     print_times(program);
     print_kinds(program);
+    print_selection(program);
     print_lanes(program);
 }
 
@@ -587,6 +621,20 @@ static json_t *json_kinds(const struct program_report *report)
     return array;
 }
 
+static json_t *json_selection(const struct program_report *report)
+{
+    const struct tdm_trace_selection *s = &report->selection;
+    if (s->ops == 0)
+        return json_null();
+    return json_pack(
+        "{s:I, s:I, s:o, s:I, s:o, s:I, s:o}", "ops", (json_int_t)s->ops, "room_pairs",
+        (json_int_t)s->room_pairs, "held_pairs",
+        isnan(s->held_pairs) ? json_null() : json_integer((json_int_t)llround(s->held_pairs)),
+        "page_list_bytes", (json_int_t)s->list_bytes, "touched_page_list_bytes",
+        json_bytes(s->touched, s->touched_list_bytes), "page_mean_bytes", (json_int_t)s->mean_bytes,
+        "touched_page_mean_bytes", json_bytes(s->touched, s->touched_mean_bytes));
+}
+
 static json_t *json_lanes(const struct program_report *report)
 {
     json_t *array = json_array();
@@ -637,6 +685,7 @@ static json_t *json_program(const struct program_report *report)
     json_object_set_new(object, "measured", json_measured(report));
     json_object_set_new(object, "times", json_times(report));
     json_object_set_new(object, "kinds", json_kinds(report));
+    json_object_set_new(object, "selection", json_selection(report));
     json_object_set_new(object, "lanes", json_lanes(report));
     return object;
 }
@@ -740,7 +789,8 @@ const struct tdm_command tdm_cmd_report = {
         "buffers, `used` those that the driver or the system reports. The error says by how\n"
         "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
         "stalled while it is idle before its last op ends. A wrong rate shows at the top of the\n"
-        "op kinds; tidemark calibrate --from TRACE corrects it.\n"
+        "op kinds; tidemark calibrate --from TRACE corrects it. Selection: (query, key) pairs that\n"
+        "page lists have room for, and held (counted on cpu); bytes of page lists and means.\n"
         "\n"
         "Example:\n"
         "  tidemark report demo/run.db --step 100\n",

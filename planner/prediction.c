@@ -61,7 +61,7 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
     const struct tdm_simulation *s = simulation;
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:f, s:f, s:f, s:f, s:o, s:o, s:o,"
-        " s:o}",
+        " s:o, s:o, s:o}",
         "peak_bytes", count(s->used_peak_bytes[TDM_DEVICE]), "peak_allocated_bytes",
         count(s->live_peak_bytes[TDM_DEVICE]), "peak_reserved_bytes",
         count(s->arena_bytes[TDM_DEVICE]), "host_peak_bytes", count(s->used_peak_bytes[TDM_HOST]),
@@ -71,7 +71,8 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
         "tokens_per_second", (double)tdm_schedule_tokens(schedule) / s->step_seconds, "mfu",
         tdm_prediction_mfu(schedule, s), "packing_overhead", tdm_prediction_overhead(s), "lanes",
         lanes_json(s), "categories", categories_json(s, TDM_DEVICE), "host_categories",
-        categories_json(s, TDM_HOST), "ops", count(s->op_count));
+        categories_json(s, TDM_HOST), "ops", count(s->op_count), "page_list_bytes",
+        count(s->peak_list_bytes), "page_mean_bytes", count(s->peak_mean_bytes));
 }
 
 static json_t *known(bool is_known, double value)

@@ -15,7 +15,8 @@ double tdm_prediction_mfu(const struct tdm_schedule *schedule,
 double tdm_prediction_overhead(const struct tdm_simulation *simulation);
 
 /* A new object: peak_bytes (used), peak_allocated_bytes (live), peak_reserved_bytes (arena), the
- * same of the host, categories at the peaks, seconds by phase, stalls, copies. NULL: out of memory. */
+ * same of the host, categories at the peaks, page lists and means at the device's, seconds by phase,
+ * stalls, copies. NULL: out of memory. */
 json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
                             const struct tdm_simulation *simulation);
 

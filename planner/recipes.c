@@ -26,7 +26,8 @@ static uint64_t chunks_at(const struct tdm_schedule *schedule, uint64_t chunk_to
 }
 
 /* Chunk sizes to try: powers of two, the whole context where it is small, and where the context is
- * very long the least that makes few enough chunks. */
+ * very long the least that makes few enough chunks. None is shorter than a page, of which it would
+ * take a whole one, unless the context is. */
 static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                             uint64_t sizes[TDM_CHUNK_SIZES])
 {
@@ -42,12 +43,12 @@ static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct td
     uint32_t count = 0;
     uint64_t size = LEAST_CHUNK;
     for (; size <= LARGEST_CHUNK && size < longest; size *= 2)
-        if (chunks_at(schedule, size) <= most)
+        if (size >= schedule->page_tokens && chunks_at(schedule, size) <= most)
             sizes[count++] = size;
     if (longest <= LARGEST_CHUNK)
         sizes[count++] = longest;
     while (count == 0) {
-        if (size >= longest || chunks_at(schedule, size) <= most)
+        if (size >= longest || (size >= schedule->page_tokens && chunks_at(schedule, size) <= most))
             sizes[count++] = size < longest ? size : longest;
         size *= 2;
     }

@@ -56,10 +56,6 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
         return tdm_fail(err, TDM_USAGE,
                         "--budget and --set selector=%s are both about what is seen",
                         tdm_selector_name(schedule->selector.kind));
-    if (schedule->selector.kind == TDM_SELECT_TOP_K) {
-        tdm_fail(err, TDM_USAGE, "--set selector: top-k needs a budget");
-        return tdm_hint(err, "use --budget N alone");
-    }
     if (request->budget == TDM_BUDGET_TOKENS && request->budget_tokens == 0) {
         tdm_fail(err, TDM_USAGE, "--budget: a budget of 0 tokens retrieves nothing");
         return tdm_hint(err, "use a multiple of a page of %llu tokens, or --set selector=window",

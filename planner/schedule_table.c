@@ -289,6 +289,22 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
         }
 }
 
+/* What page lists and means take of the categories above. */
+static void print_lists(FILE *out, const struct tdm_simulation *s)
+{
+    char text[TDM_FORMAT_SIZE];
+    const char *title = "of these";
+    if (s->peak_list_bytes > 0) {
+        fprintf(out, "    %-18s page lists %s", title, tdm_format_bytes(s->peak_list_bytes, text));
+        title = ",";
+    }
+    if (s->peak_mean_bytes > 0)
+        fprintf(out, *title == ',' ? "%s page means %s" : "    %-18s page means %s", title,
+                tdm_format_bytes(s->peak_mean_bytes, text));
+    if (s->peak_list_bytes + s->peak_mean_bytes > 0)
+        fputc('\n', out);
+}
+
 static void print_peak(FILE *out, const struct tdm_schedule *schedule,
                        const struct tdm_simulation *s, enum tdm_place place)
 {
@@ -304,6 +320,8 @@ static void print_peak(FILE *out, const struct tdm_schedule *schedule,
         if (s->peak_categories[place][c] > 0)
             fprintf(out, "    %-18s %s\n", tdm_category_name((enum tdm_category)c),
                     tdm_format_bytes(s->peak_categories[place][c], used));
+    if (place == TDM_DEVICE)
+        print_lists(out, s);
     uint64_t live = s->live_peak_bytes[place], arena = s->arena_bytes[place];
     if (arena > live)
         fprintf(out, "    %-18s %s (%.2f%% over the live peak)\n", "packing",

@@ -136,14 +136,35 @@ static enum tdm_status read_page(struct reading *r, size_t field)
 static enum tdm_status read_selector(struct reading *r, size_t field)
 {
     (void)field;
-    return tdm_selector_parse(r->value, &r->schedule->selector.kind) ? TDM_OK
-                                                                     : bad(r, TDM_SELECTOR_NAMES);
+    enum tdm_selector_kind *kind = &r->schedule->selector.kind;
+    if (!tdm_selector_parse(r->value, kind)) {
+        bad(r, TDM_SELECTOR_PATTERNS);
+        return tdm_hint(r->err, "--budget N asks for top-k");
+    }
+    if (*kind != TDM_SELECT_TOP_K)
+        return TDM_OK;
+    tdm_fail(r->err, TDM_USAGE, "%s: \"top-k\" is asked for by --budget N", r->what);
+    return tdm_hint(r->err, "give --budget without --set selector");
 }
 
-static enum tdm_status read_selector_tokens(struct reading *r, size_t field)
+/* A field of the selector; selector.c says what it may be. */
+static enum tdm_status read_selector_field(struct reading *r, size_t field)
 {
-    return tdm_parse_tokens(r->value, r->what, (uint64_t *)(void *)((char *)r->schedule + field),
-                            r->err);
+    uint64_t *value = (uint64_t *)(void *)((char *)r->schedule + field);
+    const struct tdm_selector_field *known;
+    size_t number = 0;
+    while ((known = tdm_selector_field(number)) != NULL &&
+           known->offset + offsetof(struct tdm_schedule, selector) != field)
+        number++;
+    if (known == NULL)
+        return tdm_fail(r->err, TDM_INTERNAL, "%s: no selector has this", r->what);
+    if (known->counts)
+        return tdm_parse_count(r->value, r->what, known->low, known->high, value, r->err);
+    enum tdm_status status = tdm_parse_tokens(r->value, r->what, value, r->err);
+    if (status == TDM_OK && *value > known->high)
+        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is more than %llu tokens", r->what, r->value,
+                        (unsigned long long)known->high);
+    return status;
 }
 
 static enum tdm_status read_prefetch(struct reading *r, size_t field)
@@ -359,12 +380,12 @@ static const struct key keys[] = {
     {"chunk", read_chunk, 0},
     {"page", read_page, 0},
     {"selector", read_selector, 0},
-    {"selector.window", read_selector_tokens, FIELD(selector.window)},
-    {"selector.block", read_selector_tokens, FIELD(selector.block)},
-    {"selector.global", read_selector_tokens, FIELD(selector.global)},
-    {"selector.random", read_steps, FIELD(selector.random)},
-    {"selector.dilation", read_steps, FIELD(selector.dilation)},
-    {"selector.seed", read_steps, FIELD(selector.seed)},
+    {"selector.window", read_selector_field, FIELD(selector.window)},
+    {"selector.block", read_selector_field, FIELD(selector.block)},
+    {"selector.global", read_selector_field, FIELD(selector.global)},
+    {"selector.random", read_selector_field, FIELD(selector.random)},
+    {"selector.dilation", read_selector_field, FIELD(selector.dilation)},
+    {"selector.seed", read_selector_field, FIELD(selector.seed)},
     {"head_tile", read_head_tile, 0},
     {"head_tile_vocabulary", read_head_tile_vocabulary, 0},
     {"documents", read_documents, 0},
@@ -564,6 +585,15 @@ enum tdm_status tdm_set_keys_apply(const char *const *pairs, size_t count,
             if (status != TDM_OK)
                 return status;
         }
+    if (was_given(pairs, count, "page=") && pins->chunk_tokens != 0 &&
+        schedule->page_tokens > pins->chunk_tokens) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set page: a page of %llu tokens is longer than a chunk of %llu, which would "
+                 "take a whole one",
+                 (unsigned long long)schedule->page_tokens, (unsigned long long)pins->chunk_tokens);
+        return tdm_hint(err, "use --set page=%llu or larger chunks",
+                        (unsigned long long)pins->chunk_tokens);
+    }
     /* fp32 weights are their own master */
     if (schedule->dtypes.weights == TDM_DTYPE_FP32 && !was_given(pairs, count, "dtypes.master="))
         schedule->dtypes.master = TDM_DTYPE_NONE;

@@ -16,6 +16,7 @@ struct simulator {
     double lane_free[TDM_LANES];
     uint64_t live[TDM_PLACES][TDM_CATEGORIES];
     uint64_t live_total[TDM_PLACES];
+    uint64_t live_lists, live_means; /* page lists and page means, which are on the device */
     uint64_t next_op;
     tdm_simulated see;
     void *self;
@@ -27,19 +28,30 @@ static void note_live(struct simulator *s, const struct tdm_item *item)
     const struct tdm_buffer *buffer = &s->program->buffers[item->buffer];
     uint64_t *live = &s->live[buffer->place][buffer->category];
     uint64_t *total = &s->live_total[buffer->place];
+    uint64_t *of_lists = buffer->content == TDM_PAGE_LISTS   ? &s->live_lists
+                         : buffer->content == TDM_PAGE_MEANS ? &s->live_means
+                                                             : NULL;
     if (item->kind == TDM_FREE) {
         *live -= buffer->bytes;
         *total -= buffer->bytes;
+        if (of_lists != NULL)
+            *of_lists -= buffer->bytes;
         return;
     }
     *live += buffer->bytes;
     *total += buffer->bytes;
+    if (of_lists != NULL)
+        *of_lists += buffer->bytes;
     struct tdm_simulation *result = s->result;
     if (*total > result->live_peak_bytes[buffer->place]) {
         result->live_peak_bytes[buffer->place] = *total;
         memcpy(result->peak_categories[buffer->place], s->live[buffer->place],
                sizeof(s->live[buffer->place]));
         result->peak_op[buffer->place] = s->next_op;
+        if (buffer->place == TDM_DEVICE) {
+            result->peak_list_bytes = s->live_lists;
+            result->peak_mean_bytes = s->live_means;
+        }
     }
     uint64_t stored = 0;
     for (int place = 0; place < TDM_PLACES; place++)

@@ -65,8 +65,8 @@ static uint64_t rising(uint64_t n)
     return tdm_size_mul(n, tdm_size_add(n, 1)) / 2;
 }
 
-/* Pairs of the queries at positions [first, first + tokens) of a document, of which each sees the last
- * `window` tokens. */
+/* Pairs of the queries at positions [first, first + tokens) of a document, of which each sees the
+ * last `window` tokens. */
 static uint64_t window_pairs(uint64_t first, uint64_t tokens, uint64_t window)
 {
     uint64_t growing = first >= window ? 0 : window - first; /* queries that see all before them */
@@ -76,10 +76,24 @@ static uint64_t window_pairs(uint64_t first, uint64_t tokens, uint64_t window)
     return tdm_size_add(pairs, tdm_size_mul(tokens - growing, window));
 }
 
-/* Pairs of the first `tokens` tokens of something that is cut into blocks, of which each token sees its own. */
+/* Pairs of the first `tokens` tokens of something that is cut into blocks, of which each token sees
+ * its own. */
 static uint64_t block_pairs(uint64_t tokens, uint64_t block)
 {
     return tdm_size_add(tdm_size_mul(tokens / block, rising(block)), rising(tokens % block));
+}
+
+/* Near pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`,
+ * where a token sees its own page, or what the document has of it. */
+static uint64_t own_page_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                               uint64_t end)
+{
+    uint64_t page = tdm_page_token(rule, tdm_page_of(rule, token));
+    uint64_t from = page > start ? page : start, stop = page + rule->page_tokens;
+    uint64_t before = rising(token - from);
+    if (stop >= end)
+        return rising(end - from) - before;
+    return tdm_size_add(rising(stop - from) - before, block_pairs(end - stop, rule->page_tokens));
 }
 
 /* Near pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. */
@@ -87,7 +101,7 @@ static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uin
                            uint64_t end)
 {
     const struct tdm_selector *s = &rule->selector;
-    uint64_t chunk = token - token % rule->chunk_tokens, pairs = 0;
+    uint64_t chunk = token - token % rule->chunk_tokens;
     switch (s->kind) {
     case TDM_SELECT_WINDOW:
     case TDM_SELECT_LONGFORMER:
@@ -95,15 +109,8 @@ static uint64_t near_pairs(const struct tdm_page_rule *rule, uint64_t start, uin
         return window_pairs(token - start, end - token, s->window);
     case TDM_SELECT_BLOCK:
         return block_pairs(end - start, s->block) - block_pairs(token - start, s->block);
-    case TDM_SELECT_DILATED: /* its own page, or what the document has of it */
-        while (token < end) {
-            uint64_t page = tdm_page_token(rule, tdm_page_of(rule, token));
-            uint64_t stop = page + rule->page_tokens < end ? page + rule->page_tokens : end;
-            uint64_t from = page > start ? page : start;
-            pairs += rising(stop - from) - rising(token - from);
-            token = stop;
-        }
-        return pairs;
+    case TDM_SELECT_DILATED:
+        return own_page_pairs(rule, start, token, end);
     case TDM_SELECT_TOP_K:
         start = chunk > start ? chunk : start;
         break;
@@ -129,18 +136,68 @@ static uint64_t far_seen(const struct tdm_page_rule *rule, uint64_t far)
     return far < most ? far : most;
 }
 
-/* Pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. Exact but where
- * lists have pages of which some tokens are near, or of another document. */
+/* Sum of min(i / step, most) over i below n. */
+static uint64_t steps_sum(uint64_t n, uint64_t step, uint64_t most)
+{
+    uint64_t rises = tdm_size_mul(step, most), rest = n > rises ? n - rises : 0;
+    uint64_t whole = (n - rest) / step, left = (n - rest) % step;
+    uint64_t sum = whole == 0 ? 0 : tdm_size_mul(step, rising(whole - 1));
+    return tdm_size_add(tdm_size_add(sum, tdm_size_mul(left, whole)), tdm_size_mul(rest, most));
+}
+
+/* Sum of far_seen() over `pages` whole pages from the one that begins at `token` on: what is far
+ * for a page grows by a page from one to the next, or by top-k not at all. */
+static uint64_t far_sum(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
+                        uint64_t pages)
+{
+    uint64_t size = rule->page_tokens, low = tdm_near_token(rule, start, token) - start;
+    const struct tdm_selector *s = &rule->selector;
+    if (s->kind == TDM_SELECT_TOP_K)
+        return tdm_size_mul(pages, far_seen(rule, low));
+    if (s->kind == TDM_SELECT_DILATED) { /* reach is a number of pages over the dilation */
+        uint64_t first = low / size, most = s->window / size;
+        uint64_t steps =
+            steps_sum(first + pages, s->dilation, most) - steps_sum(first, s->dilation, most);
+        return tdm_size_mul(steps, size);
+    }
+    uint64_t sum = 0;
+    if (low == 0) { /* those before which all is near */
+        uint64_t near = start + s->window > token ? start + s->window - token : 0;
+        uint64_t none = tdm_size_ceil_div(near, size);
+        if (none >= pages)
+            return 0;
+        token += none * size;
+        pages -= none;
+        low = tdm_near_token(rule, start, token) - start;
+    }
+    uint64_t most = far_seen(rule, TDM_SIZE_MAX);
+    uint64_t grow = most > low ? tdm_size_ceil_div(most - low, size) : 0; /* those with fewer */
+    if (grow > pages)
+        grow = pages;
+    if (grow > 0)
+        sum = tdm_size_add(tdm_size_mul(grow, low), tdm_size_mul(size, rising(grow - 1)));
+    return tdm_size_add(sum, tdm_size_mul(pages - grow, most));
+}
+
+/* Pairs of the tokens [token, end) of a chunk, all of the document that begins at `start`. Exact
+ * but where lists have pages of which some tokens are near, or of another document. */
 static uint64_t part_pairs(const struct tdm_page_rule *rule, uint64_t start, uint64_t token,
                            uint64_t end)
 {
-    uint64_t pairs = near_pairs(rule, start, token, end);
-    while (tdm_selector_lists(rule->selector.kind) && token < end) {
-        uint64_t stop = tdm_page_token(rule, tdm_page_of(rule, token)) + rule->page_tokens;
-        stop = stop < end ? stop : end;
-        uint64_t far = tdm_near_token(rule, start, token) - start;
-        pairs = tdm_size_add(pairs, tdm_size_mul(stop - token, far_seen(rule, far)));
-        token = stop;
+    uint64_t pairs = near_pairs(rule, start, token, end), size = rule->page_tokens;
+    if (!tdm_selector_lists(rule->selector.kind) || token >= end)
+        return pairs;
+    /* the first page, of which a document may begin in the middle, whole ones, what is left */
+    uint64_t stop = tdm_page_token(rule, tdm_page_of(rule, token)) + size;
+    stop = stop < end ? stop : end;
+    uint64_t far = tdm_near_token(rule, start, token) - start;
+    pairs = tdm_size_add(pairs, tdm_size_mul(stop - token, far_seen(rule, far)));
+    uint64_t pages = (end - stop) / size, last = stop + pages * size;
+    if (pages > 0)
+        pairs = tdm_size_add(pairs, tdm_size_mul(size, far_sum(rule, start, stop, pages)));
+    if (last < end) {
+        far = tdm_near_token(rule, start, last) - start;
+        pairs = tdm_size_add(pairs, tdm_size_mul(end - last, far_seen(rule, far)));
     }
     return pairs;
 }

@@ -92,6 +92,7 @@ static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_catego
     va_end(args);
     buffer->place = place;
     buffer->category = category;
+    buffer->content = content;
     buffer->axis = axis;
     buffer->by_part = is_of_unit(content);
     buffer->dtype = tdm_content_dtype(b->schedule, content);

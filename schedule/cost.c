@@ -40,6 +40,7 @@ static void attention_cost(const struct tdm_program *program, uint64_t products,
     const struct tdm_model *model = program->schedule->model;
     uint64_t pairs = tdm_attend_pairs(program, op->layer, op->chunk);
     uint64_t pair_flops = 2 * (uint64_t)model->query_heads * model->head_dim; /* of one product */
+    op->pairs = pairs;
     op->flops = tdm_size_mul(products * pair_flops, pairs);
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
@@ -61,6 +62,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     op->flops = 0;
     op->bytes = 0;
     op->keys = 0;
+    op->pairs = 0;
     op->head_dim = 0;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
@@ -88,6 +90,7 @@ void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
     case TDM_OP_SELECT: /* Q K^T of the means, twice: for the sums of rows, then the votes */
         op->flops = tdm_size_mul(2 * 2 * (uint64_t)model->query_heads * model->head_dim,
                                  tdm_attend_scores(program, op->layer, op->chunk));
+        op->pairs = tdm_attend_pairs(program, op->layer, op->chunk);
         op->head_dim = model->head_dim;
         break;
     default:

@@ -18,6 +18,7 @@ struct tdm_selector_field {
 };
 
 #define TDM_SELECTOR_NAMES "dense, window, block, longformer, bigbird, dilated or top-k"
+#define TDM_SELECTOR_PATTERNS "dense, window, block, longformer, bigbird or dilated" /* no vote */
 
 const char *tdm_selector_name(enum tdm_selector_kind kind); /* "dense", "top-k", ... */
 bool tdm_selector_parse(const char *name, enum tdm_selector_kind *kind);

@@ -405,7 +405,8 @@ static bool run_case(uint64_t seed, struct tally tally[2])
         fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, err.message);
     } else {
         compare(schedule, &data, seed, &first, &seen, mixed, &here);
-        bool same = tdm_steps_same(&first, &second) && seen.changed == 0 && seen.wrong == 0;
+        bool same = tdm_steps_same(&first, &second) && seen.changed == 0 && seen.wrong == 0 &&
+                    seen.miscounted == 0;
         passed = same && (mixed ? within(&here, MIXED_BOUND, MIXED_TENSOR_BOUND)
                                 : within(&here, BOUND, BOUND));
         if (!passed)

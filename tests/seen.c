@@ -38,6 +38,39 @@ static void note(const struct tdm_launch *launch, const struct tdm_operand *list
     *at = copy;
 }
 
+/* (query, key) pairs of the chunk of an op, token by token, of a query head in the mean. */
+static uint64_t pairs_by_token(const struct tdm_launch *launch)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_chunk *chunk = &launch->program->chunks[launch->op->chunk];
+    const struct tdm_sequence *sequence = &schedule->sequences[chunk->sequence];
+    uint64_t pairs = 0, lists = tdm_page_lists(schedule), step = noted->step;
+    noted->step = launch->step->number;
+    for (uint64_t i = 0; i < chunk->tokens; i++) {
+        uint64_t token = chunk->first_token + i, row = chunk->row + i;
+        uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, token));
+        for (uint64_t back = 0; back <= token - start; back++)
+            for (uint64_t head = 0; head < lists; head++)
+                pairs += tdm_seen(noted, launch->op->layer, head, row, row - back);
+    }
+    noted->step = step;
+    return pairs / lists;
+}
+
+/* Pairs that the backend counted of the op that ran last. */
+static uint64_t pairs_counted(struct tdm_executor *executor, const struct tdm_op *op)
+{
+    struct tdm_timing timings[64];
+    size_t count;
+    uint64_t pairs = 0;
+    do {
+        count = tdm_cpu_backend.reap(executor, timings, 64);
+        if (count > 0)
+            pairs = timings[count - 1].op_number == op->number ? timings[count - 1].pairs : 0;
+    } while (count == 64);
+    return pairs;
+}
+
 /* Votes in fp32 are sums of some hundred probabilities. */
 #define VOTE_ERROR 1e-4
 
@@ -58,6 +91,10 @@ static enum tdm_status select_pages(struct tdm_executor *executor, const struct 
             noted->wrong += !(tdm_election_margin(&election, list) >= -VOTE_ERROR);
         }
         free(election.votes);
+    }
+    if (launch->op->phase == TDM_FORWARD && launch->step->number == 1) {
+        note(launch, &launch->operand[2]);
+        noted->miscounted += pairs_counted(executor, launch->op) != pairs_by_token(launch);
     }
     return status;
 }

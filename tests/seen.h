@@ -18,6 +18,7 @@ struct tdm_seen {
     uint64_t step;    /* whose lists tdm_seen() asks, from 1 */
     uint32_t **lists; /* [steps, layers, chunks]: page lists of the last attention; owned */
     uint64_t changed; /* attention ops that read other lists than the one before them in the step */
+    uint64_t miscounted; /* forward select ops of the first step: pairs that are not as counted */
     uint64_t
         elections, /* of lists, and those in which a page won with less votes than one that lost */
         wrong;

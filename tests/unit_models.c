@@ -537,6 +537,11 @@ static void test_broken(void **state)
         {"{\"layer_types\": [\"full_attention\", \"chunked_attention\", \"full_attention\","
          " \"full_attention\"]}",
          "\"layer_types\" has \"chunked_attention\" for layer 1; \"full_attention\" or"},
+        {"{\"layer_types\": [\"full_attention\", \"full_attention\", 1, 0]}",
+         "\"layer_types\" has 1 for layer 2; \"full_attention\" or"},
+        {"{\"layer_types\": [null, {}, [], 0.5]}", "\"layer_types\" has null for layer 0; "},
+        {"{\"layer_types\": [\"full_attention\", {}, [], 0.5]}",
+         "\"layer_types\" has an object for layer 1; "},
         {"{\"layer_types\": \"sliding_attention\"}", "\"layer_types\" is"},
         {"{\"architectures\": [\"MistralForCausalLM\"], \"sliding_window\": 0}",
          "\"sliding_window\" is 0"},

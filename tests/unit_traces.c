@@ -229,7 +229,7 @@ static void fill_batch(struct tdm_trace_batch *batch, int64_t program, uint64_t 
     for (uint64_t i = 0; i < OPS; i++) {
         int64_t start = (int64_t)i * 40;
         batch->timings[batch->timing_count++] =
-            (struct tdm_trace_timing){i, start, start + 2 * example_duration(i)};
+            (struct tdm_trace_timing){i, start, start + 2 * example_duration(i), 0};
     }
     for (uint32_t i = 0; i < BUFFERS; i++)
         if (i != 2)
@@ -1033,7 +1033,9 @@ static void test_bad_files(void **state)
     read_is_refused(path, TDM_INPUT, "another program's database");
     change(whole, "PRAGMA user_version = 99;");
     read_is_refused(whole, TDM_INPUT, "version 99");
-    change(whole, "PRAGMA user_version = 2; DELETE FROM run;");
+    char sql[96];
+    snprintf(sql, sizeof(sql), "PRAGMA user_version = %d; DELETE FROM run;", TDM_TRACE_VERSION);
+    change(whole, sql);
     read_is_refused(whole, TDM_INPUT, "holds no run");
 }
 

@@ -104,6 +104,20 @@ enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t pr
                                      struct tdm_trace_time_row **rows, size_t *count,
                                      struct tdm_error *err);
 
+/* Of a program whose select ops make lists of pages: what these have room for and what they held,
+ * and the bytes of all buffers of lists and of page means. */
+struct tdm_trace_selection {
+    uint64_t ops;        /* select, a step; 0: there are no lists */
+    uint64_t room_pairs; /* (query, key), of them all */
+    double held_pairs;   /* of a step, or the mean over every timed step; NAN if none is counted */
+    bool touched;        /* was looked at: of a step, or the most of every step */
+    uint64_t list_bytes, touched_list_bytes;
+    uint64_t mean_bytes, touched_mean_bytes;
+};
+enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_t program,
+                                         int64_t step, struct tdm_trace_selection *selection,
+                                         struct tdm_error *err);
+
 /* How long each lane worked, and was idle before its last op ended. Measured as above. */
 struct tdm_trace_lane_row {
     enum tdm_lane lane;

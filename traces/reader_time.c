@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader of traces: time by phase and op kind, by lane and by op. The sums are the views'
- * own. */
+/* The reader of traces: time by phase and op kind, by lane and by op, and what selections
+ * held. The sums of times are the views' own. */
 #include "traces/query.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void take_time(struct tdm_query *query, void *row)
 {
@@ -120,5 +122,51 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
         program, step, sizeof(**rows), take_interval, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
+    return status;
+}
+
+#define SELECT_PAIRS(condition)                                             \
+    "SELECT count(*), sum(pairs), CASE WHEN count(*) > 0 THEN "             \
+    "(SELECT 1.0 * sum(t.pairs) / count(DISTINCT t.step) FROM timing AS t " \
+    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "     \
+    "WHERE t.run = ?1 AND t.program = ?2 " condition                        \
+    " AND o.kind = 'select' AND t.pairs > 0) END FROM op WHERE program = ?2 AND kind = 'select'"
+
+#define SELECT_CONTENTS(condition)                                                             \
+    "SELECT b.content, sum(b.bytes), sum(t.bytes) FROM buffer AS b LEFT JOIN (SELECT buffer, " \
+    "max(bytes) AS bytes FROM touched WHERE run = ?1 AND program = ?2 " condition              \
+    " GROUP BY buffer) AS t ON t.buffer = b.number WHERE b.program = ?2 GROUP BY b.content"
+
+enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_t program,
+                                         int64_t step, struct tdm_trace_selection *selection,
+                                         struct tdm_error *err)
+{
+    bool every = step == TDM_TRACE_EVERY_STEP;
+    struct tdm_trace_selection found = {.held_pairs = NAN};
+    struct tdm_query query = tdm_query_begin(
+        reader, every ? SELECT_PAIRS("") : SELECT_PAIRS("AND t.step = ?3"), program, step, err);
+    while (tdm_query_next(&query)) {
+        found.ops = tdm_query_count(&query, 0);
+        found.room_pairs = tdm_query_count(&query, 1);
+        found.held_pairs = tdm_query_real(&query, 2);
+    }
+    enum tdm_status status = tdm_query_end(&query);
+    if (status != TDM_OK)
+        return status;
+    query = tdm_query_begin(reader, every ? SELECT_CONTENTS("") : SELECT_CONTENTS("AND step = ?3"),
+                            program, step, err);
+    while (tdm_query_next(&query)) {
+        const char *content = tdm_query_text(&query, 0);
+        bool lists = strcmp(content, tdm_content_name(TDM_PAGE_LISTS)) == 0;
+        if (!lists && strcmp(content, tdm_content_name(TDM_PAGE_MEANS)) != 0)
+            continue;
+        *(lists ? &found.list_bytes : &found.mean_bytes) = tdm_query_count(&query, 1);
+        *(lists ? &found.touched_list_bytes : &found.touched_mean_bytes) =
+            tdm_query_count(&query, 2);
+        found.touched = found.touched || sqlite3_column_type(query.statement, 2) != SQLITE_NULL;
+    }
+    status = tdm_query_end(&query);
+    if (status == TDM_OK)
+        *selection = found;
     return status;
 }

@@ -45,6 +45,7 @@ CREATE TABLE buffer ( -- those that some item names
     name     TEXT NOT NULL,
     place    TEXT NOT NULL,
     category TEXT NOT NULL,
+    content  TEXT NOT NULL, -- that it was made for
     bytes    INTEGER NOT NULL,
     offset   INTEGER NOT NULL, -- in the arena of its place
     PRIMARY KEY (program, number)
@@ -63,6 +64,7 @@ CREATE TABLE op (
     flops              INTEGER NOT NULL,
     bytes              INTEGER NOT NULL, -- read and written
     copied_bytes       INTEGER,          -- of a copy on a lane between places
+    pairs              INTEGER,          -- (query, key): of attention, or that lists have room for
     predicted_start_ns INTEGER NOT NULL,
     predicted_end_ns   INTEGER NOT NULL,
     PRIMARY KEY (program, number)
@@ -113,6 +115,7 @@ CREATE TABLE timing ( -- of the steps whose ops were timed
     op_number INTEGER NOT NULL,
     start_ns  INTEGER NOT NULL,
     end_ns    INTEGER NOT NULL,
+    pairs     INTEGER, -- (query, key) pairs of the lists that it made; NULL: not counted
     PRIMARY KEY (run, program, step, op_number),
     FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
     FOREIGN KEY (program, op_number) REFERENCES op (program, number)

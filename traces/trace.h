@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 2
+#define TDM_TRACE_VERSION 3
 
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
@@ -34,6 +34,7 @@ struct tdm_trace_run {
 struct tdm_trace_timing {
     uint64_t op_number;
     int64_t start_ns, end_ns; /* from the begin of the step */
+    uint64_t pairs;           /* (query, key) pairs of the lists that it made; 0: not counted */
 };
 
 /* A buffer as the launches touched it in one step. */

@@ -40,13 +40,13 @@ enum insertion {
 static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_PROGRAM] = "INSERT INTO program (name, schedule) VALUES (?, ?)",
     [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
-    [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -138,6 +138,11 @@ static int64_t moments_next(struct moments *moments, int64_t time_ns, enum tdm_p
     return moments->number;
 }
 
+static struct tdm_value count_or_null(uint64_t count)
+{
+    return count == 0 ? tdm_null() : tdm_count(count);
+}
+
 /* The thread. */
 
 static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trace_batch *batch,
@@ -155,8 +160,9 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
                tdm_real(batch->gradient_norm), tdm_count(batch->tokens), tdm_real(batch->seconds));
     for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
         const struct tdm_trace_timing *row = &batch->timings[i];
-        status = INSERT(trace, INSERT_TIMING, err, run, program, step, tdm_count(row->op_number),
-                        tdm_integer(row->start_ns), tdm_integer(row->end_ns));
+        status =
+            INSERT(trace, INSERT_TIMING, err, run, program, step, tdm_count(row->op_number),
+                   tdm_integer(row->start_ns), tdm_integer(row->end_ns), count_or_null(row->pairs));
     }
     for (size_t i = 0; i < batch->touch_count && status == TDM_OK; i++) {
         const struct tdm_trace_touch *row = &batch->touches[i];
@@ -458,7 +464,8 @@ static enum tdm_status write_program(struct tdm_trace *trace, const char *name,
         if (buffer->used)
             status = INSERT(trace, INSERT_BUFFER, err, id, tdm_integer(i), tdm_text(buffer->name),
                             tdm_text(tdm_place_name(buffer->place)),
-                            tdm_text(tdm_category_name(buffer->category)), tdm_count(buffer->bytes),
+                            tdm_text(tdm_category_name(buffer->category)),
+                            tdm_text(tdm_content_name(buffer->content)), tdm_count(buffer->bytes),
                             tdm_count(buffer->offset));
     }
     return status;
@@ -512,7 +519,7 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
         tdm_text(tdm_op_kind_name(op->kind)), part_of(op), tdm_text(tdm_phase_name(op->phase)),
         tdm_text(tdm_lane_name(op->lane)), number_or_null(op->layer), number_or_null(op->chunk),
         tdm_count(op->tokens), tdm_count(op->flops), tdm_count(op->bytes),
-        between_places ? tdm_count(op->access[0].bytes) : tdm_null(),
+        between_places ? tdm_count(op->access[0].bytes) : tdm_null(), count_or_null(op->pairs),
         tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }

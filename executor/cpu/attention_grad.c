@@ -9,9 +9,9 @@
  *
  * A task owns blocks of keys of one KV head: it sums their dK and dV over all rows of the chunk in
  * fp32 and adds them to the pages once; in chunks that no later chunk has seen it writes them. The
- * keys of a KV head are split among tasks, so that
- * there are enough of them; each has a dQ of its own, and these are added up in order at the end.
- * Going over the keys twice instead would need no partial dQ but seven products in place of five.
+ * keys of a KV head are split among tasks, so that there are enough of them; each has a dQ of its
+ * own, and these are added up in order at the end. Going over the keys twice instead would need no
+ * partial dQ but seven products in place of five.
  */
 #include "executor/cpu/attention.h"
 
@@ -32,7 +32,7 @@ struct backward {
     float *q, *d_out;      /* [kv_heads, rows, head_dim]; q scaled by 1 / sqrt(head_dim) */
     float *lse, *d;        /* [kv_heads, rows] */
     float *dq;             /* [splits, kv_heads, rows, head_dim] */
-    struct tdm_from *from; /* [tokens] what each sees */
+    struct tdm_from *sees; /* [tokens] what each sees; the rows of a token see the same */
 };
 
 static uint64_t splits_most(uint64_t kv_heads)
@@ -48,7 +48,7 @@ static void take_shared(unsigned char **scratch, struct backward *x)
     x->lse = tdm_cpu_take(scratch, rows, sizeof(float));
     x->d = tdm_cpu_take(scratch, rows, sizeof(float));
     x->dq = tdm_cpu_take(scratch, x->splits * elements, sizeof(float));
-    x->from = tdm_cpu_take(scratch, x->rows, sizeof(*x->from));
+    x->sees = tdm_cpu_take(scratch, x->a.tokens, sizeof(*x->sees));
 }
 
 /* Rows by KV head, and D of each. */
@@ -64,14 +64,14 @@ static void rows_task(void *context, void *thread_scratch, uint64_t index)
     float *out_line = tdm_cpu_take(&scratch, line, sizeof(float));
     uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
-        x->from[t] = tdm_attention_from(a, t);
+        x->sees[t] = tdm_attention_from(a, t);
         for (uint64_t g = 0; g < a->kv_heads; g++) {
-            uint64_t from = (t * a->query_heads + g * a->ratio) * dim;
+            uint64_t first = (t * a->query_heads + g * a->ratio) * dim;
             uint64_t row = g * x->rows + t * a->ratio;
             float *q_line = x->q + row * dim, *d_line = x->d_out + row * dim;
-            tdm_load_row(q->data, q->dtype, from, line, q_line);
-            tdm_load_row(d_out->data, d_out->dtype, from, line, d_line);
-            const float *o_line = tdm_view_row(out->data, out->dtype, from, line, out_line);
+            tdm_load_row(q->data, q->dtype, first, line, q_line);
+            tdm_load_row(d_out->data, d_out->dtype, first, line, d_line);
+            const float *o_line = tdm_view_row(out->data, out->dtype, first, line, out_line);
             for (uint64_t i = 0; i < line; i++)
                 q_line[i] *= a->scale;
             for (uint64_t r = 0; r < a->ratio; r++) {
@@ -136,7 +136,7 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
     for (uint64_t i = 0; i < rows; i++) {
         float *p_row = tile.p + i * TDM_TILE_KEYS, *dp_row = tile.dp + i * TDM_TILE_KEYS;
         uint64_t t = first + i / a->ratio;
-        struct tdm_seen seen = tdm_keys_seen(keys, x->from[t], a->first_token + t);
+        struct tdm_seen seen = tdm_keys_seen(keys, x->sees[t], a->first_token + t);
         uint64_t padded = tdm_row_pad(p_row, seen, keys->count);
         for (uint64_t j = 0; j < seen.low; j++)
             dp_row[j] = 0.0f;
@@ -198,8 +198,8 @@ static bool reads(const struct backward *x, struct tdm_tile tile, uint64_t kv_he
             return false;
         keys->whole = (*entry & TDM_PAGE_WHOLE) != 0;
     }
-    struct tdm_from from = x->from[tile.first];
-    return (keys->whole ? from.start : from.near) < keys->first + keys->count;
+    struct tdm_from sees = x->sees[tile.first];
+    return (keys->whole ? sees.start : sees.near) < keys->first + keys->count;
 }
 
 static void keys_task(void *context, void *thread_scratch, uint64_t index)
@@ -256,12 +256,12 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t end = tdm_least(a->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
         for (uint64_t g = 0; g < a->kv_heads; g++) {
-            const float *restrict from = x->dq + g * x->rows * a->head_dim + t * line;
-            memcpy(sum, from, line * sizeof(float));
+            const float *restrict own = x->dq + g * x->rows * a->head_dim + t * line;
+            memcpy(sum, own, line * sizeof(float));
             for (uint64_t s = 1; s < x->splits; s++) {
                 TDM_SIMD
                 for (uint64_t i = 0; i < line; i++)
-                    sum[i] += from[s * part + i];
+                    sum[i] += own[s * part + i];
             }
             for (uint64_t i = 0; i < line; i++)
                 sum[i] *= a->scale;
@@ -299,8 +299,10 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
 struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape)
 {
     const struct tdm_model *model = shape->model;
-    struct backward x = {.a = {.kv_heads = model->kv_heads, .head_dim = model->head_dim}};
-    x.rows = shape->chunk_tokens * (model->query_heads / model->kv_heads);
+    struct backward x = {.a = {.tokens = shape->chunk_tokens,
+                               .kv_heads = model->kv_heads,
+                               .head_dim = model->head_dim}};
+    x.rows = x.a.tokens * (model->query_heads / model->kv_heads);
     x.splits = splits_most(model->kv_heads);
     unsigned char *thread = NULL, *shared = NULL;
     take_tiles(&thread, tdm_tile_rows(model), model->head_dim);

@@ -14,6 +14,7 @@
 #include "schedule/layout.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- means ---- */
@@ -58,8 +59,9 @@ struct selection {
     const struct tdm_model *model;
     struct tdm_page_rule rule;
     uint64_t lists, words;
-    uint64_t chunk_page; /* first page of the queries' chunk */
-    uint64_t first_page; /* of the means' first slot */
+    uint64_t chunk_page;     /* first page of the queries' chunk */
+    uint64_t first_page;     /* of the means' first slot */
+    _Atomic uint64_t *pairs; /* (query, key) pairs of all lists */
 };
 
 /* Scratch of a task. */
@@ -111,7 +113,9 @@ static void add_vote(uint64_t dim, uint64_t count, struct vote x)
         x.votes[i] += x.score[i] / sum;
 }
 
-/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. */
+/* The pages [first, first + count) before the chunk that win the vote of a query page, to `list`. A score
+ * that is not a number makes the votes of all pages NaN, to which nothing compares: the first page takes
+ * every seat, and is listed alone (on a GPU as many as there are seats are: list_by_vote). */
 static uint32_t elect(const struct selection *s, const struct tdm_query_page *page,
                       uint64_t kv_head, uint64_t first, uint64_t count, uint32_t *list,
                       struct vote x)
@@ -151,6 +155,34 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
     return chosen;
 }
 
+/* Pairs of the queries of a page and the keys that they see of the pages in a list. */
+static uint64_t listed_pairs(const struct selection *s, const struct tdm_query_page *page,
+                             const uint32_t *list)
+{
+    const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
+    const struct tdm_schedule *schedule = s->launch->program->schedule;
+    const struct tdm_sequence *sequence = &schedule->sequences[chunk->sequence];
+    uint64_t pairs = 0;
+    for (uint32_t i = 1; i <= list[0]; i++) {
+        uint64_t first = tdm_page_token(&s->rule, list[i] & TDM_PAGE_NUMBER);
+        uint64_t end = tdm_page_token(&s->rule, (list[i] & TDM_PAGE_NUMBER) + 1);
+        bool whole = (list[i] & TDM_PAGE_WHOLE) != 0;
+        if (whole && !page->opens && first >= page->start && end <= page->first) {
+            pairs += (page->last + 1 - page->first) * (end - first);
+            continue;
+        }
+        for (uint64_t token = page->first; token <= page->last; token++) {
+            uint64_t start = page->opens
+                                 ? tdm_document_start(sequence, tdm_document_of(sequence, token))
+                                 : page->start;
+            uint64_t low = tdm_most(first, whole ? start : tdm_near_token(&s->rule, start, token));
+            uint64_t high = tdm_least(end, token + 1);
+            pairs += low < high ? high - low : 0;
+        }
+    }
+    return pairs;
+}
+
 static void select_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct selection *s = context;
@@ -173,6 +205,7 @@ static void select_task(void *context, void *thread_scratch, uint64_t index)
             list[1 + count++] = (uint32_t)i | (whole ? TDM_PAGE_WHOLE : 0);
     }
     list[0] = count;
+    atomic_fetch_add_explicit(s->pairs, listed_pairs(s, &page, list), memory_order_relaxed);
     while (++count < s->words)
         list[count] = TDM_PAGE_NONE;
 }
@@ -184,7 +217,9 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
     const struct tdm_program *program = launch->program;
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_op *op = launch->op;
+    _Atomic uint64_t pairs = 0;
     struct selection s = {.launch = launch,
+                          .pairs = &pairs,
                           .model = schedule->model,
                           .rule = tdm_schedule_page_rule(schedule, op->layer),
                           .lists = tdm_page_lists(schedule),
@@ -195,6 +230,7 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
             tdm_page_of(&s.rule, program->chunks[op->access[1].before.chunk].first_token);
     uint64_t pages = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
     tdm_cpu_for(executor, pages * s.lists, select_task, &s);
+    executor->listed_pairs = pairs / s.lists; /* of a query head */
     return TDM_OK;
 }
 

@@ -181,7 +181,11 @@ static __device__ uint32_t find_threshold(const float *votes, uint32_t count, ui
     return threshold;
 }
 
-/* A block a list. */
+/* A block a list. A score that is not a number makes its row's LSE NaN, and so the votes of all
+ * candidates; where that LSE is merged from two parts (select_hopper.cu) and the other one is a number,
+ * only those of the candidates with such scores. The NaN of this GPU's arithmetic (0x7fffffff) has larger
+ * bits than any vote: these candidates win, the earliest first, and the list has as many pages as ever.
+ * The cpu backend lists the first candidate alone then. */
 static __global__ void __launch_bounds__(PICK_THREADS) list_by_vote(const tdm_select s)
 {
     const tdm_page_rule *rule = &s.lists.rule;
