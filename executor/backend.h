@@ -48,11 +48,18 @@ struct tdm_launch {
 /* A backend's own state. */
 struct tdm_executor;
 
+/* What only running shows of an op; 0: not counted. */
+struct tdm_counts {
+    uint64_t pairs;         /* of a selection: (query, key) pairs of its lists */
+    uint64_t fetched_bytes; /* of attention that gathers: from the host, and sent there */
+    uint64_t sent_bytes;
+};
+
 /* When an op ran, on the clock of tdm_backend.now(). */
 struct tdm_timing {
     uint64_t op_number;
     int64_t start_ns, end_ns;
-    uint64_t pairs; /* of a selection: (query, key) pairs of its lists; 0: not counted */
+    struct tdm_counts counts;
 };
 
 /* A device of its own. */

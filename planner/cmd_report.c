@@ -451,6 +451,14 @@ static void print_selection(const struct program_report *report)
     printf("%-18s  %20s  %20s  %8s\n", "(query, key) pairs", tdm_format_digits(s->room_pairs, room),
            counted ? tdm_format_digits((uint64_t)llround(s->held_pairs), held) : "-",
            show_error(counted ? error_of((double)s->room_pairs, s->held_pairs) : NAN, error));
+    if (s->gathered_bytes > 0) {
+        char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
+        bool known = !isnan(s->held_gathered_bytes);
+        printf("%-18s  %20s  %20s  %8s\n", "gathered, sent", show_bytes(true, s->gathered_bytes, left),
+               show_bytes(known, known ? (uint64_t)s->held_gathered_bytes : 0, right),
+               show_error(known ? error_of((double)s->gathered_bytes, s->held_gathered_bytes) : NAN,
+                          error));
+    }
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) {
         char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
         if (buffers[i].bytes == 0)
@@ -627,9 +635,12 @@ static json_t *json_selection(const struct program_report *report)
     if (s->ops == 0)
         return json_null();
     return json_pack(
-        "{s:I, s:I, s:o, s:I, s:o, s:I, s:o}", "ops", (json_int_t)s->ops, "room_pairs",
+        "{s:I, s:I, s:o, s:I, s:o, s:I, s:o, s:I, s:o}", "ops", (json_int_t)s->ops, "room_pairs",
         (json_int_t)s->room_pairs, "held_pairs",
         isnan(s->held_pairs) ? json_null() : json_integer((json_int_t)llround(s->held_pairs)),
+        "gathered_bytes", (json_int_t)s->gathered_bytes, "held_gathered_bytes",
+        isnan(s->held_gathered_bytes) ? json_null()
+                                      : json_integer((json_int_t)llround(s->held_gathered_bytes)),
         "page_list_bytes", (json_int_t)s->list_bytes, "touched_page_list_bytes",
         json_bytes(s->touched, s->touched_list_bytes), "page_mean_bytes", (json_int_t)s->mean_bytes,
         "touched_page_mean_bytes", json_bytes(s->touched, s->touched_mean_bytes));
@@ -790,7 +801,8 @@ const struct tdm_command tdm_cmd_report = {
         "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
         "stalled while it is idle before its last op ends. A wrong rate shows at the top of the\n"
         "op kinds; tidemark calibrate --from TRACE corrects it. Selection: (query, key) pairs that\n"
-        "page lists have room for, and held (counted on cpu); bytes of page lists and means.\n"
+        "page lists have room for, and held (counted on cpu); bytes that attention gathers\n"
+        "from the host and sends back, by chance and in truth; bytes of page lists and means.\n"
         "\n"
         "Example:\n"
         "  tidemark report demo/run.db --step 100\n",

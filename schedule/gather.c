@@ -139,10 +139,10 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
         const struct tdm_access *sums = &op->access[i];
         if (sums->buffer == TDM_NONE || program->buffers[sums->buffer].place != TDM_HOST)
             continue;
-        if (sums->mode == TDM_WRITE) { /* made zero first */
+        if (sums->mode == TDM_WRITE) /* made zero first */
             op->sent_bytes += sums->bytes;
-            continue;
-        }
+        if (i == 6 && op->access[5].buffer != TDM_NONE)
+            continue; /* counted with those */
         page = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
         op->fetched_bytes += (uint64_t)(pages * (double)page);
         op->sent_bytes += (uint64_t)(pages * (double)page);

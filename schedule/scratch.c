@@ -58,7 +58,7 @@ static uint64_t gather_bytes(const struct tdm_schedule *schedule, uint64_t token
                      arrays(tdm_content_bytes(schedule, TDM_PAGE_LISTS, 0, tokens),
                             tdm_size_mul(tdm_gather_pages(schedule), lists * sizeof(uint32_t)))),
         tdm_size_add(arrays(sight, sight),
-                     arrays((batches + 1) * sizeof(uint32_t), 2 * lists * sizeof(uint32_t))));
+                     arrays((batches + 1) * sizeof(uint32_t), 3 * lists * sizeof(uint32_t))));
 }
 
 /* Of a selection by vote: the LSE of each row, in two parts, and the votes of each query page for each page. */

@@ -111,6 +111,9 @@ struct tdm_trace_selection {
     uint64_t room_pairs; /* (query, key), of them all */
     double held_pairs;   /* of a step, or the mean over every timed step; NAN if none is counted */
     bool touched;        /* was looked at: of a step, or the most of every step */
+    /* what attention gathers from the host itself and sends there, together; held as above */
+    uint64_t gathered_bytes;
+    double held_gathered_bytes;
     uint64_t list_bytes, touched_list_bytes;
     uint64_t mean_bytes, touched_mean_bytes;
 };

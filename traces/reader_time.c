@@ -132,6 +132,12 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
     "WHERE t.run = ?1 AND t.program = ?2 " condition                        \
     " AND o.kind = 'select' AND t.pairs > 0) END FROM op WHERE program = ?2 AND kind = 'select'"
 
+#define SELECT_GATHERED(condition)                                                             \
+    "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "                           \
+    "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / "                   \
+    "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 " condition              \
+    " AND fetched_bytes > 0) FROM op WHERE program = ?2 AND fetched_bytes > 0"
+
 #define SELECT_CONTENTS(condition)                                                             \
     "SELECT b.content, sum(b.bytes), sum(t.bytes) FROM buffer AS b LEFT JOIN (SELECT buffer, " \
     "max(bytes) AS bytes FROM touched WHERE run = ?1 AND program = ?2 " condition              \
@@ -142,7 +148,7 @@ enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_
                                          struct tdm_error *err)
 {
     bool every = step == TDM_TRACE_EVERY_STEP;
-    struct tdm_trace_selection found = {.held_pairs = NAN};
+    struct tdm_trace_selection found = {.held_pairs = NAN, .held_gathered_bytes = NAN};
     struct tdm_query query = tdm_query_begin(
         reader, every ? SELECT_PAIRS("") : SELECT_PAIRS("AND t.step = ?3"), program, step, err);
     while (tdm_query_next(&query)) {
@@ -151,6 +157,15 @@ enum tdm_status tdm_trace_read_selection(struct tdm_trace_reader *reader, int64_
         found.held_pairs = tdm_query_real(&query, 2);
     }
     enum tdm_status status = tdm_query_end(&query);
+    if (status != TDM_OK)
+        return status;
+    query = tdm_query_begin(reader, every ? SELECT_GATHERED("") : SELECT_GATHERED("AND step = ?3"),
+                            program, step, err);
+    while (tdm_query_next(&query)) {
+        found.gathered_bytes = tdm_query_count(&query, 0);
+        found.held_gathered_bytes = tdm_query_real(&query, 1);
+    }
+    status = tdm_query_end(&query);
     if (status != TDM_OK)
         return status;
     query = tdm_query_begin(reader, every ? SELECT_CONTENTS("") : SELECT_CONTENTS("AND step = ?3"),

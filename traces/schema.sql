@@ -65,6 +65,8 @@ CREATE TABLE op (
     bytes              INTEGER NOT NULL, -- read and written
     copied_bytes       INTEGER,          -- of a copy on a lane between places
     pairs              INTEGER,          -- (query, key): of attention, or that lists have room for
+    fetched_bytes      INTEGER,          -- from the host by an op of the compute lane itself, as predicted
+    sent_bytes         INTEGER,          -- and sent there
     predicted_start_ns INTEGER NOT NULL,
     predicted_end_ns   INTEGER NOT NULL,
     PRIMARY KEY (program, number)
@@ -116,6 +118,8 @@ CREATE TABLE timing ( -- of the steps whose ops were timed
     start_ns  INTEGER NOT NULL,
     end_ns    INTEGER NOT NULL,
     pairs     INTEGER, -- (query, key) pairs of the lists that it made; NULL: not counted
+    fetched_bytes INTEGER, -- from the host by the op itself; NULL: not counted
+    sent_bytes    INTEGER, -- and sent there
     PRIMARY KEY (run, program, step, op_number),
     FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
     FOREIGN KEY (program, op_number) REFERENCES op (program, number)

@@ -34,7 +34,9 @@ struct tdm_trace_run {
 struct tdm_trace_timing {
     uint64_t op_number;
     int64_t start_ns, end_ns; /* from the begin of the step */
-    uint64_t pairs;           /* (query, key) pairs of the lists that it made; 0: not counted */
+    /* what was counted; 0: nothing */
+    uint64_t pairs;                     /* (query, key) pairs of the lists that it made */
+    uint64_t fetched_bytes, sent_bytes; /* from and to the host by the op itself */
 };
 
 /* A buffer as the launches touched it in one step. */

@@ -41,12 +41,12 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_PROGRAM] = "INSERT INTO program (name, schedule) VALUES (?, ?)",
     [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -162,7 +162,8 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
         const struct tdm_trace_timing *row = &batch->timings[i];
         status =
             INSERT(trace, INSERT_TIMING, err, run, program, step, tdm_count(row->op_number),
-                   tdm_integer(row->start_ns), tdm_integer(row->end_ns), count_or_null(row->pairs));
+                   tdm_integer(row->start_ns), tdm_integer(row->end_ns), count_or_null(row->pairs),
+                   count_or_null(row->fetched_bytes), count_or_null(row->sent_bytes));
     }
     for (size_t i = 0; i < batch->touch_count && status == TDM_OK; i++) {
         const struct tdm_trace_touch *row = &batch->touches[i];
@@ -520,6 +521,7 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
         tdm_text(tdm_lane_name(op->lane)), number_or_null(op->layer), number_or_null(op->chunk),
         tdm_count(op->tokens), tdm_count(op->flops), tdm_count(op->bytes),
         between_places ? tdm_count(op->access[0].bytes) : tdm_null(), count_or_null(op->pairs),
+        count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
         tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }

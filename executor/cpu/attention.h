@@ -54,7 +54,7 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
 bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *attention);
 
 /* Backward: sums that are added to first are made zero; the batch's are gathered, and sent back. */
-void tdm_gather_open_sums(const struct tdm_attention *attention);
+void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *attention);
 

@@ -286,7 +286,7 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
 
     uint64_t row_tasks = (x.a.tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS;
     tdm_cpu_for(executor, row_tasks, rows_task, &x);
-    tdm_gather_open_sums(&x.a);
+    tdm_gather_open_sums(executor, &x.a);
     while (tdm_attention_next(executor, &x.a)) {
         tdm_gather_sums(executor, &x.a);
         tdm_cpu_for(executor, x.splits * x.a.kv_heads, keys_task, &x);

@@ -179,10 +179,10 @@ static enum tdm_status run_cpu(struct tdm_executor *executor, const struct tdm_l
                                struct tdm_error *err)
 {
     struct tdm_timing timing = {.op_number = launch->op->number, .start_ns = now_cpu(executor)};
-    executor->listed_pairs = 0;
+    executor->counts = (struct tdm_counts){0};
     enum tdm_status status = ops[launch->op->kind](executor, launch, err);
     timing.end_ns = now_cpu(executor);
-    timing.pairs = executor->listed_pairs;
+    timing.counts = executor->counts;
     tdm_timings_push(&executor->timings, timing);
     return status;
 }

@@ -40,7 +40,7 @@ struct tdm_executor {
     uint64_t rope_bytes;
 
     struct tdm_timings timings;
-    uint64_t listed_pairs; /* (query, key) pairs of the lists that the op at hand made */
+    struct tdm_counts counts; /* of the op at hand */
 
     struct tdm_cpu_arena *arenas;
     uint32_t arena_count;

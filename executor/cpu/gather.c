@@ -146,12 +146,31 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
 
+/* Moves the pages of the batch, and counts them if they lie on the host; the chunk's own with the first batch, or
+ * where they are finished the last, although here they are used where they are. */
 static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a,
                        const struct tdm_operand *home, unsigned char *room, bool back)
 {
     struct move m = {a, home, room, back};
-    if (a->gathered.room > 0)
-        tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
+    const struct tdm_program *program = a->launch->program;
+    uint64_t all = tdm_size_ceil_div(a->tokens, a->rule.page_tokens);
+    if (a->gathered.room == 0)
+        return;
+    tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
+
+    enum tdm_content content = home == &a->launch->operand[1] ? TDM_KVPAGES : TDM_DKVPAGES;
+    uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens), pages = 0;
+    uint64_t number = (uint64_t)(home - a->launch->operand);
+    const struct tdm_access *access = &a->launch->op->access[number];
+    if (access->buffer == TDM_NONE)
+        access++;
+    if (program->buffers[access->buffer].place != TDM_HOST)
+        return;
+    for (uint64_t list = 0; list < a->list_count; list++)
+        pages += a->gathered.count[list];
+    uint64_t own = (back ? a->end_page == all : a->begin_page == 0) ? all : 0;
+    *(back ? &executor->counts.sent_bytes : &executor->counts.fetched_bytes) +=
+        pages * page / a->list_count + own * page;
 }
 
 bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
@@ -172,11 +191,15 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     return true;
 }
 
-void tdm_gather_open_sums(const struct tdm_attention *a)
+void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
     const struct tdm_operand *opened = &a->launch->operand[5];
-    if (a->gathered.room > 0 && opened->data != NULL)
-        memset(opened->data, 0, opened->slots * opened->slot_bytes);
+    const struct tdm_access *access = &a->launch->op->access[5];
+    if (a->gathered.room == 0 || opened->data == NULL)
+        return;
+    memset(opened->data, 0, opened->slots * opened->slot_bytes);
+    if (a->launch->program->buffers[access->buffer].place == TDM_HOST)
+        executor->counts.sent_bytes += access->bytes;
 }
 
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *a)

@@ -230,7 +230,7 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
             tdm_page_of(&s.rule, program->chunks[op->access[1].before.chunk].first_token);
     uint64_t pages = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
     tdm_cpu_for(executor, pages * s.lists, select_task, &s);
-    executor->listed_pairs = pairs / s.lists; /* of a query head */
+    executor->counts.pairs = pairs / s.lists; /* of a query head */
     return TDM_OK;
 }
 

@@ -56,8 +56,9 @@ static void take_gathering(unsigned char **scratch, const struct tdm_schedule *s
     g->from = tdm_cuda_take(scratch, tokens * lists * word);
     g->start = tdm_cuda_take(scratch, tokens * lists * word);
     g->bounds = tdm_cuda_take(scratch, (tdm_gather_batches(schedule, tokens) + 1) * word);
-    g->ends = tdm_cuda_take(scratch, 2 * lists * word);
+    g->ends = tdm_cuda_take(scratch, 3 * lists * word);
     g->count = g->ends + lists;
+    g->total = g->count + lists;
 }
 
 static void take_selection(unsigned char **scratch, const struct tdm_schedule *schedule,
@@ -178,6 +179,31 @@ static uint64_t room_stride(const struct tdm_schedule *schedule, enum tdm_conten
            tdm_dtype_bytes(tdm_content_dtype(schedule, content));
 }
 
+/* Counts what an op has moved from the host, and back. */
+static enum tdm_status count_moved(struct tdm_executor *executor, const struct tdm_launch *launch,
+                                   const struct gathering *x, bool backward, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_access *opened = &launch->op->access[5], *sums = opened + 1;
+    uint64_t own = tdm_size_ceil_div(x->gather.tokens, schedule->page_tokens);
+    uint64_t lists = x->gather.lists.lists;
+    uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens), sum = 0;
+    cudaStream_t stream = tdm_cuda_compute(executor);
+    if (backward && opened->buffer != TDM_NONE)
+        sums = opened;
+    if (backward && launch->program->buffers[sums->buffer].place == TDM_HOST)
+        sum = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
+    struct tdm_page_bytes fetched = {(page + sum) / lists, own * (page + sum)};
+    struct tdm_page_bytes sent = {sum / lists, own * sum};
+    if (sum > 0 && sums == opened)
+        sent.beside += opened->bytes;
+    enum tdm_status status =
+        tdm_cuda_count_pages(&x->gather, fetched, &executor->count->fetched_bytes, stream, err);
+    if (status == TDM_OK && sum > 0)
+        status = tdm_cuda_count_pages(&x->gather, sent, &executor->count->sent_bytes, stream, err);
+    return status;
+}
+
 /* Gathers what `attend`, an op over pages at home, asks for, batch by batch, and attends to it in the room. */
 static enum tdm_status attend_gathered(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_attend attend,
@@ -240,7 +266,7 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
         if (status == TDM_OK && backward)
             status = tdm_cuda_move_pages(&x.gather, &sums, last, true, stream, err);
     }
-    return status;
+    return status == TDM_OK ? count_moved(executor, launch, &x, backward, err) : status;
 }
 
 enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,

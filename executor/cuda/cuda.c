@@ -195,6 +195,12 @@ static enum tdm_status open_fault(struct tdm_executor *executor, struct tdm_erro
             err);
     if (status == TDM_OK)
         memset(executor->fault, 0, sizeof(*executor->fault));
+    if (status == TDM_OK)
+        status = TDM_CUDA(cudaHostAlloc((void **)&executor->counts,
+                                        TDM_CUDA_RING * sizeof(*executor->counts),
+                                        cudaHostAllocMapped),
+                          err);
+    executor->count = executor->counts;
     return status;
 }
 
@@ -211,6 +217,7 @@ static void close_cuda(struct tdm_executor *executor)
     cudaFree(executor->document_starts);
     cudaFree(executor->frequencies);
     cudaFreeHost(executor->fault);
+    cudaFreeHost(executor->counts);
     for (uint32_t i = 0; i < executor->program_count; i++)
         free(executor->programs[i].documents);
     free(executor->programs);

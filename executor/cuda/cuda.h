@@ -88,6 +88,8 @@ struct tdm_executor {
     uint64_t table_bytes;
 
     struct tdm_fault *fault; /* of a token; pinned, kernels write it */
+    /* what ops of the compute lane count, as their marks; pinned, kernels write them */
+    struct tdm_counts *counts, *count; /* of the op under way */
 
     const struct tdm_program *prepared; /* and what of it is ready */
     struct tdm_cuda_like likes[TDM_CUDA_LIKES];

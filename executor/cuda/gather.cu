@@ -147,6 +147,7 @@ static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g,
     const uint32_t count = sum_marks(m);
     if (threadIdx.x == 0) {
         g.count[list] = count;
+        g.total[list] = (batch == 0 ? 0 : g.total[list]) + count;
         if (list == 0)
             g.bounds[batch + 1] = end;
     }
@@ -312,4 +313,20 @@ extern "C" enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home,
         make_zero<<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>((uint4 *)home->opened.data,
                                                            bytes / sizeof(uint4));
     return tdm_cuda_status(cudaGetLastError(), "page opening launch", err);
+}
+
+static __global__ void count_pages(const tdm_gather g, tdm_page_bytes bytes, uint64_t *counted)
+{
+    uint64_t pages = 0;
+    for (uint32_t list = 0; list < g.lists.lists; list++)
+        pages += g.total[list];
+    *counted = pages * bytes.each + bytes.beside;
+}
+
+extern "C" enum tdm_status tdm_cuda_count_pages(const struct tdm_gather *g,
+                                                struct tdm_page_bytes bytes, uint64_t *counted,
+                                                cudaStream_t stream, struct tdm_error *err)
+{
+    count_pages<<<1, 1, 0, stream>>>(*g, bytes, counted);
+    return tdm_cuda_status(cudaGetLastError(), "page count launch", err);
 }

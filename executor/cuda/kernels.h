@@ -327,6 +327,7 @@ struct tdm_gather {
     uint32_t *bounds; /* [batches + 1] first query page of each */
     uint32_t *ends;   /* [lists] where room for a list ends the batch */
     uint32_t *count;  /* [lists] pages of the batch */
+    uint32_t *total;  /* [lists] of all batches so far */
     uint32_t *table;  /* [lists, room] their numbers */
     uint32_t *listed; /* lists of the batch over the room, as `lists`; empty ones of other query pages */
     uint32_t *from, *start; /* [lists, tokens] as in tdm_attend, over the room */
@@ -348,6 +349,13 @@ struct tdm_page_home {
 enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *gather,
                                     const struct tdm_page_home *home, bool own, bool back,
                                     cudaStream_t stream, struct tdm_error *err);
+
+/* Bytes moved: what a page of a list takes, what comes beside; of all batches `counted` has the sum. */
+struct tdm_page_bytes {
+    uint64_t each, beside;
+};
+enum tdm_status tdm_cuda_count_pages(const struct tdm_gather *gather, struct tdm_page_bytes bytes,
+                                     uint64_t *counted, cudaStream_t stream, struct tdm_error *err);
 
 /* Makes the opened slots zero. */
 enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home, cudaStream_t stream,

@@ -70,6 +70,8 @@ static enum tdm_status take_time(struct tdm_executor *executor, struct tdm_cuda_
         status = TDM_CUDA(cudaEventElapsedTime(&milliseconds, executor->base.end, mark->end), err);
     if (status != TDM_OK)
         return status;
+    if (lane == &executor->lanes[TDM_LANE_COMPUTE])
+        timing.counts = executor->counts[lane->ended % TDM_CUDA_RING];
     timing.end_ns = executor->base_ns + (int64_t)(1e6 * (double)milliseconds);
     if (timing.start_ns > timing.end_ns)
         timing.start_ns = timing.end_ns;
@@ -109,6 +111,10 @@ enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_lau
     mark->timed = !launch->step->untimed;
     if (mark->timed)
         mark->launch_ns = tdm_cuda_now(executor);
+    if (launch->op->lane == TDM_LANE_COMPUTE) {
+        executor->count = &executor->counts[lane->position % TDM_CUDA_RING];
+        *executor->count = (struct tdm_counts){0};
+    }
     for (int i = 0; i < TDM_LANES; i++) {
         mark->awaited[i] = lane->awaited[i];
         lane->awaited[i] = 0;
