@@ -314,11 +314,30 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     }
 }
 
+/* In chunk-major order, does a layer's attention gather its pages, where they are on the host? */
+static bool gathers(const struct tdm_estimator *e, uint32_t layer)
+{
+    return e->gathered_pages[e->kind_of[layer]] > 0;
+}
+
+/* Seconds that this takes all chunks' attention: for K and V, or for their gradients, which go back too. */
+static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, bool gradients)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    double chunk_pages = (double)tdm_size_ceil_div(e->base->chunk_tokens, e->base->page_tokens);
+    double bytes = e->gathered_pages[e->kind_of[layer]] *
+                   (double)(gradients ? e->dkv : e->kv) / chunk_pages;
+    return bytes / machine->rate[TDM_RATE_H2D] +
+           (gradients ? bytes / machine->rate[TDM_RATE_D2H] : 0);
+}
+
 /* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's own, or
  * without. */
 static double prefix_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t layer,
                              uint64_t bytes, bool own)
 {
+    if (gathers(e, layer))
+        return 0;
     double chunks = (double)e->seen_chunks[e->kind_of[layer]] - (own ? 0 : e->chunks);
     return chunks * (double)bytes / e->base->machine->rate[rate];
 }
@@ -357,6 +376,14 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
         if (again)
             stored = both(stored, copy_kept(e, &span, TDM_RATE_H2D, false));
         fetch = both(fetch, stored);
+        if (far && gathers(e, layer)) {
+            double share = (double)span.kept / n; /* whose attention runs again */
+            double seconds = gather_seconds(e, layer, false);
+            forward += only_kv ? 0 : seconds;
+            backward += (1 + share) * seconds;
+            if (on_host(span.group->kv_gradients_place))
+                backward += gather_seconds(e, layer, true);
+        }
         if (far) {
             sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
             early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
@@ -630,9 +657,12 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
             held += e->gate_up;
     }
-    uint64_t kv = stored->kv[TDM_DEVICE], dkv = layers * n * e->dkv;
+    bool gather = far_kv(span);
+    for (uint32_t layer = span->first; layer <= span->top; layer++)
+        gather = gather && gathers(e, layer);
+    uint64_t kv = stored->kv[TDM_DEVICE] + (gather ? e->gather_work : 0), dkv = layers * n * e->dkv;
     if (on_host(span->group->kv_gradients_place)) /* there, of the chunks that later ones see */
-        dkv = smaller(layers, e->base->rings.kv) * n * e->dkv;
+        dkv = smaller(layers, e->base->rings.kv) * (gather ? 1 : n) * e->dkv;
     uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
                      (one_group ? 1 : n) * e->x +
                      (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + kv + dkv +

@@ -6,8 +6,10 @@
 #include "planner/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
+#include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/optimizer.h"
+#include "schedule/scratch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -494,6 +496,19 @@ static void find_kinds(struct tdm_estimator *e)
     }
 }
 
+/* Pages that attention of a chunk moves where it gathers them from the host. */
+static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint32_t chunk)
+{
+    const struct tdm_schedule *schedule = chunks->schedule;
+    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, layer);
+    if (schedule->rings.gather == 0 || !tdm_selector_lists(rule.selector.kind))
+        return 0;
+    uint64_t before = chunk - tdm_attend_first(chunks, layer, chunk);
+    return tdm_gather_moved_pages(
+        schedule, before * tdm_pages_of_chunk(&rule),
+        tdm_size_ceil_div(chunks->chunks[chunk].tokens, schedule->page_tokens));
+}
+
 /* Seconds of the attention of all chunks in layers of every kind. */
 static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_program *chunks,
                                       struct tdm_error *err)
@@ -505,8 +520,9 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     e->attention_before = calloc(e->kinds * row + 1, sizeof(*e->attention_before));
     e->attention_grad_seconds = calloc((size_t)e->kinds + 1, sizeof(*e->attention_grad_seconds));
     e->seen_chunks = calloc((size_t)e->kinds + 1, sizeof(*e->seen_chunks));
+    e->gathered_pages = calloc((size_t)e->kinds + 1, sizeof(*e->gathered_pages));
     if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL ||
-        e->seen_chunks == NULL)
+        e->seen_chunks == NULL || e->gathered_pages == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     for (uint32_t kind = 0; kind < e->kinds; kind++) {
         uint32_t layer = first_of_kind(e, kind);
@@ -520,9 +536,23 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
             else
                 before[i + 1] += select_seconds(chunks, layer, i);
             e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
+            e->gathered_pages[kind] += moved_pages(chunks, layer, i);
         }
     }
     return TDM_OK;
+}
+
+/* Room for gathered pages, with K and V of all layers on the host. */
+static void find_gather_work(struct tdm_estimator *e)
+{
+    struct tdm_group all = {
+        .layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
+    struct tdm_schedule far = *e->base;
+    far.order = TDM_CHUNK_MAJOR;
+    far.groups = &all;
+    far.group_count = 1;
+    e->gather_work = tdm_scratch_bytes(&far, e->longest_tokens) -
+                     tdm_scratch_product_bytes(&far, e->longest_tokens);
 }
 
 /* Classes of all chunks and the seconds of their attention. `lengths` has room for two classes a
@@ -626,6 +656,7 @@ enum tdm_status tdm_estimator_new(const struct tdm_schedule *base, struct tdm_es
         goto done;
     }
     note_homes(e);
+    find_gather_work(e);
     status = walk_chunks(e, lengths, &class_list, err);
     if (status == TDM_OK)
         status = count_classes(e, class_list, err);
@@ -672,6 +703,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->attention_before);
     free(e->attention_grad_seconds);
     free(e->seen_chunks);
+    free(e->gathered_pages);
     free(e);
 }
 

@@ -50,7 +50,11 @@ struct tdm_estimator {
     uint32_t *kind_of;        /* [layers] */
     double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
     double *attention_grad_seconds; /* [kinds] */
-    uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
+    /* [kinds] of all chunks, how many each attends to, itself included; and the pages that attention moves where
+     * it gathers from the host, 0 if it does not */
+    uint64_t *seen_chunks;
+    double *gathered_pages;
+    uint64_t gather_work; /* room for them */
     double head_seconds, optimizer_seconds; /* of the whole step */
     uint64_t longest_tokens;                /* of a chunk */
     double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */

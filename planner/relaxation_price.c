@@ -473,12 +473,15 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
 {
     const struct tdm_pricing *p = m->p;
     const struct tdm_estimator *e = p->e;
-    double n = e->chunks, seen = (double)e->seen_chunks[e->kind_of[m->layer]];
+    bool gathers = e->gathered_pages[e->kind_of[m->layer]] > 0; /* then it fetches no prefixes */
+    double n = e->chunks, seen = gathers ? n : (double)e->seen_chunks[e->kind_of[m->layer]];
     double bytes = m->kv_bytes, sums = (double)e->dkv;
     double mib = n * bytes / TDM_MIB, sum_mib = n * sums / TDM_MIB;
     double ring =
         1.0 / (m->held.to - m->held.from + 1); /* of a row that the group's layers share */
-    double fetch = 1 / e->base->machine->rate[TDM_RATE_H2D];
+    if (gathers) /* a row of one slot, and attention moves what it needs */
+        ring = 0;
+    double fetch = gathers ? 0 : 1 / e->base->machine->rate[TDM_RATE_H2D];
     double send = 1 / e->base->machine->rate[TDM_RATE_D2H];
     double near = mib * price_of(p, TDM_DEVICE, m->kv_kept);
     double far =

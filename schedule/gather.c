@@ -123,6 +123,12 @@ static double gathered_pages(const struct tdm_schedule *schedule, double pages, 
            listed_together(pages, listed, query_pages - whole * batch);
 }
 
+double tdm_gather_moved_pages(const struct tdm_schedule *schedule, uint64_t pages_before,
+                              uint64_t own_pages)
+{
+    return gathered_pages(schedule, (double)pages_before, (double)own_pages) + (double)own_pages;
+}
+
 void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = program->schedule;
@@ -132,7 +138,7 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
         return;
     uint64_t before = (kv->slots - 1) * chunk_pages(schedule);
     uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
-    double pages = gathered_pages(schedule, (double)before, (double)own) + (double)own;
+    double pages = tdm_gather_moved_pages(schedule, before, own);
     uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
     op->fetched_bytes = (uint64_t)(pages * (double)page);
     for (uint32_t i = 5; op->kind == TDM_OP_ATTENTION_GRAD && i <= 6; i++) {

@@ -37,8 +37,12 @@ uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule);
 /* Batches of the query pages of so many tokens, at most. */
 uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens);
 
-/* Fills op->fetched_bytes and op->sent_bytes of an attention op whose operands are set: as much as there would be
- * if every query page listed pages by chance. */
+/* Pages that pass over the link for a chunk of so many own pages that sees so many before it: as many as if every
+ * query page listed pages by chance. */
+double tdm_gather_moved_pages(const struct tdm_schedule *schedule, uint64_t pages_before,
+                              uint64_t own_pages);
+
+/* Fills op->fetched_bytes and op->sent_bytes of an attention op whose operands are set. */
 void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op);
 
 #endif
