@@ -2,6 +2,7 @@
 /* Estimates: counts of bodies times their costs, and sums of what is live together. */
 #include "planner/estimate_parts.h"
 
+#include "base/size.h"
 #include "schedule/optimizer.h"
 
 #include <string.h>

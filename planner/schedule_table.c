@@ -7,6 +7,7 @@
 #include "planner/nest_text.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
+#include "schedule/gather.h"
 #include "schedule/learning_rate.h"
 #include "schedule/selector_fields.h"
 
@@ -190,6 +191,9 @@ static void print_stores(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ROW "kept on the %s\n", "K and V", tdm_place_name(group->kv_place));
     if (group->kv_gradients_place == TDM_HOST)
         fprintf(out, ROW "on the host, between the chunks that add to them\n", "their gradients");
+    if (tdm_gathers_at_all(schedule))
+        fprintf(out, ROW "by attention itself, into room for %llu pages a list\n", "gathered",
+                (unsigned long long)tdm_gather_pages(schedule));
 }
 
 static void print_groups(FILE *out, const struct tdm_schedule *schedule)
