@@ -2,6 +2,7 @@
 /* The buffers of a program: what a schedule declares, with place, category, slots and bytes. */
 #include "base/size.h"
 #include "schedule/attend.h"
+#include "schedule/kv_row.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
@@ -383,12 +384,16 @@ static bool declare_kv(struct builder *b)
     uint32_t chunks = b->program->chunk_count;
     uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
 
-    if (row)
-        shared = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
-                         chunks, "kv");
-    if (row && backward)
-        shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
-                                   b->chunk_capacity, chunks, "kv_gradients");
+    if (row) {
+        layout->kv_span = tdm_kv_span(b->program);
+        uint32_t slots = tdm_kv_slots(b->program, layout->kv_span);
+        enum tdm_axis axis = slots < chunks ? TDM_AXIS_RING : TDM_AXIS_CHUNK;
+        shared =
+            declare(b, TDM_DEVICE, TDM_KV, axis, TDM_KVPAGES, 0, b->chunk_capacity, slots, "kv");
+        if (backward)
+            shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, axis, TDM_DKVPAGES, 0,
+                                       b->chunk_capacity, slots, "kv_gradients");
+    }
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
         bool kept = group->kv == TDM_KV_KEEP;

@@ -89,15 +89,17 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     struct tdm_tag before = after;
     before.contributor = chunk + 1;
 
+    tdm_low_dkv_make_room(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
-    tdm_low_chunks(l, tdm_low_kv_row(l, layer, body->pass), first, chunk + 1, TDM_READ, pages,
+    tdm_low_chunks(l, body, tdm_low_kv_row(l, layer, body->pass), first, chunk + 1, TDM_READ, pages,
                    pages);
     tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
     tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
-    tdm_low_chunks(l, l->layout->dkv[layer], first, shared, TDM_WRITE, before, after);
-    tdm_low_chunks(l, l->layout->dkv[layer], shared, chunk + 1, TDM_ACCUMULATE, before, after);
+    tdm_low_chunks(l, body, l->layout->dkv[layer], first, shared, TDM_WRITE, before, after);
+    tdm_low_chunks(l, body, l->layout->dkv[layer], shared, chunk + 1, TDM_ACCUMULATE, before,
+                   after);
     tdm_low_reads_lists(l, body, lists);
     tdm_low_op_end(l);
 }
@@ -141,7 +143,7 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
         tdm_low_kv_raw(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
     tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, (struct tdm_ref){l->layout->dkv[body->layer], body->chunk},
+    tdm_low_reads(l, tdm_low_kv_ref(l, body, l->layout->dkv[body->layer], body->chunk),
                   tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DKVRAW), raw);
     if (norm)
