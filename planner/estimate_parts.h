@@ -32,6 +32,13 @@ struct state_copies {
     bool in_turn; /* one slot: what comes waits for what goes */
 };
 
+/* Layer-major: seconds of the copies inside the rows of a layer under way, of K and V in a sweep upward or downward, of
+ * their gradients downward. */
+struct row_moves {
+    double rising, falling, gradients;
+    bool apart; /* downward, K and V of all chunks are made before the first backward */
+};
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* `own` */
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
@@ -50,7 +57,9 @@ struct tdm_estimator {
     uint32_t *kind_of;        /* [layers] */
     double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
     double *attention_grad_seconds; /* [kinds] */
-    uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
+    uint64_t *seen_chunks;   /* [kinds] of all chunks, how many each attends to, itself included */
+    struct row_moves *moves; /* [kinds] */
+    uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
     double head_seconds, optimizer_seconds; /* of the whole step */
     uint64_t longest_tokens;                /* of a chunk */
     double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */
