@@ -159,7 +159,8 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     /* a sweep fills its row chunk by chunk; who makes K and V alone sees nothing of those before */
     if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
         first = tdm_attend_first(l->program, layer, chunk);
-    kv_make_room(l, body, row);
+    if (step == TDM_KV_FETCH)
+        kv_make_room(l, body, row);
     copy_chunks(l, body, TDM_LANE_H2D, (struct tdm_ref){host, first},
                 tdm_low_kv_ref(l, body, row, first), first, end,
                 tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
