@@ -432,7 +432,8 @@ static void shorten_sight(struct tdm_dice *dice, struct tdm_schedule *schedule)
 {
     bool window = tdm_dice_chance(dice, 70);
     uint64_t tokens = tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
-    schedule->selector = (struct tdm_selector){.kind = window ? TDM_SELECT_WINDOW : TDM_SELECT_BLOCK};
+    schedule->selector =
+        (struct tdm_selector){.kind = window ? TDM_SELECT_WINDOW : TDM_SELECT_BLOCK};
     *(window ? &schedule->selector.window : &schedule->selector.block) = tokens;
 }
 

@@ -238,13 +238,13 @@ static void test_random_schedules(void **state)
         tdm_program_free(program);
         tdm_schedule_free(schedule);
     }
-    print_message("%llu schedules from seed %d, %llu ops, %llu move K and V in their rows; arena over "
-                  "live peak: %.2f%% of %llu equal, mean %.3f%%, worst %.2f%% (seed %llu)\n",
-                  (unsigned long long)cases, BASE_SEED, (unsigned long long)ops,
-                  (unsigned long long)moving,
-                  100.0 * (double)overhead.exact / (double)overhead.count,
-                  (unsigned long long)overhead.count, 100 * overhead.sum / (double)overhead.count,
-                  100 * overhead.worst, (unsigned long long)overhead.worst_seed);
+    print_message(
+        "%llu schedules from seed %d, %llu ops, %llu move K and V in their rows; arena over "
+        "live peak: %.2f%% of %llu equal, mean %.3f%%, worst %.2f%% (seed %llu)\n",
+        (unsigned long long)cases, BASE_SEED, (unsigned long long)ops, (unsigned long long)moving,
+        100.0 * (double)overhead.exact / (double)overhead.count, (unsigned long long)overhead.count,
+        100 * overhead.sum / (double)overhead.count, 100 * overhead.worst,
+        (unsigned long long)overhead.worst_seed);
 }
 
 /* A variant is a schedule for the same work: as many tokens through the head, the same losses. */

@@ -622,8 +622,8 @@ static bool move_from_another_slot(struct trial *t)
         return false;
     struct tdm_op *op = op_at(t, i);
     struct tdm_access *from = &op->access[0], *to = &op->access[1];
-    from->first_slot = another(t, buffer_at(t, from->buffer)->slots - from->slots + 1,
-                               from->first_slot);
+    from->first_slot =
+        another(t, buffer_at(t, from->buffer)->slots - from->slots + 1, from->first_slot);
     from->before = from->after = to->after = held(t, i, from->buffer, from->first_slot, 0);
     op->layer = from->before.layer;
     op->chunk = from->before.chunk;
