@@ -185,10 +185,9 @@ static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arena
         arenas->backend->reap(arenas->executor, recorder->timings, recorder->timing_capacity);
     for (size_t i = 0; i < count; i++) {
         const struct tdm_timing *timing = &recorder->timings[i];
-        recorder->relative[i] =
-            (struct tdm_trace_timing){timing->op_number, timing->start_ns - start_ns,
-                                      timing->end_ns - start_ns, timing->counts.pairs,
-                                      timing->counts.fetched_bytes, timing->counts.sent_bytes};
+        recorder->relative[i] = (struct tdm_trace_timing){
+            timing->op_number,    timing->start_ns - start_ns,  timing->end_ns - start_ns,
+            timing->counts.pairs, timing->counts.fetched_bytes, timing->counts.sent_bytes};
     }
     return count;
 }

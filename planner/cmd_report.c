@@ -454,7 +454,8 @@ static void print_selection(const struct program_report *report)
     if (s->gathered_bytes > 0) {
         char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE];
         bool known = !isnan(s->held_gathered_bytes);
-        printf("%-18s  %20s  %20s  %8s\n", "gathered, sent", show_bytes(true, s->gathered_bytes, left),
+        printf("%-18s  %20s  %20s  %8s\n", "gathered, sent",
+               show_bytes(true, s->gathered_bytes, left),
                show_bytes(known, known ? (uint64_t)s->held_gathered_bytes : 0, right),
                show_error(known ? error_of((double)s->gathered_bytes, s->held_gathered_bytes) : NAN,
                           error));

@@ -198,6 +198,12 @@ static bool far_kv(const struct span *span)
     return keeps_kv(span) && on_host(span->group->kv_place);
 }
 
+/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is kept. */
+static bool own_kv(const struct span *span)
+{
+    return keeps_kv(span) && !on_host(span->group->kv_place);
+}
+
 /* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others from
  * `kept` on what is kept, beside what is held of another store. */
 static double backward_seconds(const struct tdm_estimator *e, const struct span *span,
@@ -275,10 +281,13 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
             send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
         if (layer == span->top && !span->last && on_host(group[1].input_place))
             send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
-        sweeps->forward =
-            add_sweep(&phases->forward, forward + sum_attention(e, layer, 0, n), no_link, send);
-
+        const struct row_moves *moves = &e->moves[e->kind_of[layer]];
         bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
+        bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
+        double moved = passes ? moves->rising : 0;
+        sweeps->forward = add_sweep(&phases->forward,
+                                    forward + sum_attention(e, layer, 0, n) + moved, no_link, send);
+
         struct link fetch = fetch_input(e, span, layer);
         struct link row = far ? link_seconds(e, TDM_RATE_H2D, 0, n, e->kv) : no_link;
         if (again) {
@@ -288,6 +297,8 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 compute -= all->norm - before->norm + all->kv - (keeps_kv(span) ? 0 : before->kv);
             if (group->kept == TDM_SET_ALL)
                 compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
+            if (span->kept == n && !holds_kv)
+                compute += moved;
             send = copy_held(e, span, TDM_RATE_D2H);
             if (on_host(group->held_place))
                 send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
@@ -299,16 +310,21 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
                 sweeps->again.fetch += early.all;
             }
         }
-        if (far) /* into a row that the layer above leaves chunk by chunk */
-            phases->backward.fetch += row.least;
-        else if (!keeps_kv(span) && !holds_kv)
-            sweeps->kv =
-                add_sweep(&phases->backward, all->embed + all->norm + all->kv, fetch, no_link);
         struct link stored = both(fetch, copy_kept(e, span, TDM_RATE_H2D, true));
+        double made = all->embed + all->norm + all->kv, beside = moves->gradients;
+        beside += passes && !holds_kv ? moves->falling : 0;
+        if (far) { /* into a row that the layer above leaves chunk by chunk */
+            phases->backward.fetch += row.least;
+        } else if (passes && !holds_kv && moves->apart) {
+            sweeps->kv = add_sweep(&phases->backward, made, fetch, no_link);
+        } else if (passes && !holds_kv) { /* between the chunks' backwards */
+            beside += made;
+            stored = both(stored, fetch);
+        }
         if (again)
             stored = both(stored, copy_held(e, span, TDM_RATE_H2D));
-        sweeps->backward =
-            add_sweep(&phases->backward, backward_seconds(e, span, layer, again), stored, no_link);
+        sweeps->backward = add_sweep(
+            &phases->backward, backward_seconds(e, span, layer, again) + beside, stored, no_link);
         sweeps->backward.fetch += row.all;
         add_phase(&all_layers->forward, &of_layer.forward);
         add_phase(&all_layers->backward, &of_layer.backward);
@@ -326,8 +342,8 @@ static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, bool
 {
     const struct tdm_machine *machine = e->base->machine;
     double chunk_pages = (double)tdm_size_ceil_div(e->base->chunk_tokens, e->base->page_tokens);
-    double bytes = e->gathered_pages[e->kind_of[layer]] *
-                   (double)(gradients ? e->dkv : e->kv) / chunk_pages;
+    double bytes =
+        e->gathered_pages[e->kind_of[layer]] * (double)(gradients ? e->dkv : e->kv) / chunk_pages;
     return bytes / machine->rate[TDM_RATE_H2D] +
            (gradients ? bytes / machine->rate[TDM_RATE_D2H] : 0);
 }
@@ -567,12 +583,6 @@ static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
 }
 
-/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is kept. */
-static bool own_kv(const struct span *span)
-{
-    return keeps_kv(span) && !on_host(span->group->kv_place);
-}
-
 /* Device bytes of a layer's backward in layer-major order, beside what is stored. */
 static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
                             uint32_t layer)
@@ -581,8 +591,8 @@ static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *sp
     if (layer == 0)
         work = beside_embedding_gradient(e, work) + e->embedding_room;
     return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
-           layer_gradients(e, layer, layer) +
-           (uint64_t)e->chunks * (e->x + (own_kv(span) ? 0 : e->kv) + e->dkv) + work;
+           layer_gradients(e, layer, layer) + e->chunks * e->x +
+           e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
 }
 
 /* Host bytes of gradients of layers above `top`, which are complete. */
@@ -699,8 +709,8 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
     bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
     uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
     bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
-    raise_to(&estimate->body_bytes,
-             all + forward_rings + means_bytes(e) + n * (e->x + (own_kv ? 0 : e->kv)) + work);
+    raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
+                                        (own_kv ? 0 : e->row_slots * e->kv) + work);
     raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
                                         e->head_gradient + e->work_head + e->head_room);
 }

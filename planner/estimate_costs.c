@@ -7,6 +7,7 @@
 #include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/gather.h"
+#include "schedule/kv_row.h"
 #include "schedule/layout.h"
 #include "schedule/optimizer.h"
 #include "schedule/scratch.h"
@@ -460,6 +461,32 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t layer
     return op_seconds(chunks, &op);
 }
 
+/* The copy inside a row of a content that makes room for what a chunk sees. */
+static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool falling,
+                           uint32_t layer, uint32_t reader, enum tdm_content content)
+{
+    struct tdm_kv_move move;
+    struct tdm_op op = {.kind = TDM_OP_COPY, .lane = TDM_LANE_COMPUTE, .access_count = 2};
+    if (!tdm_kv_moves(chunks, span, falling, layer, reader, &move))
+        return 0;
+    op.access[0].bytes = op.access[1].bytes =
+        tdm_chunks_bytes(chunks, content, move.first, move.end);
+    return op_seconds(chunks, &op);
+}
+
+/* Moves in the rows of a layer; where they have a slot for every chunk there are none. */
+static struct row_moves row_moves(const struct tdm_program *chunks, uint32_t span, uint32_t layer)
+{
+    uint32_t n = chunks->chunk_count;
+    struct row_moves moves = {.apart = tdm_attend_first(chunks, layer, n - 1) == 0};
+    for (uint32_t i = 0; i < n && tdm_kv_slots(chunks, span) < n; i++) {
+        moves.rising += move_seconds(chunks, span, false, layer, i, TDM_KVPAGES);
+        moves.falling += move_seconds(chunks, span, true, layer, i, TDM_KVPAGES);
+        moves.gradients += move_seconds(chunks, span, true, layer, i, TDM_DKVPAGES);
+    }
+    return moves;
+}
+
 /* The class of a length, made if it is new. */
 static uint32_t class_of(uint64_t *lengths, uint32_t *classes, uint64_t tokens)
 {
@@ -521,11 +548,15 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     e->attention_grad_seconds = calloc((size_t)e->kinds + 1, sizeof(*e->attention_grad_seconds));
     e->seen_chunks = calloc((size_t)e->kinds + 1, sizeof(*e->seen_chunks));
     e->gathered_pages = calloc((size_t)e->kinds + 1, sizeof(*e->gathered_pages));
+    e->moves = calloc((size_t)e->kinds + 1, sizeof(*e->moves));
     if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL ||
-        e->seen_chunks == NULL || e->gathered_pages == NULL)
+        e->seen_chunks == NULL || e->gathered_pages == NULL || e->moves == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    uint32_t span = tdm_kv_span(chunks);
+    e->row_slots = tdm_kv_slots(chunks, span);
     for (uint32_t kind = 0; kind < e->kinds; kind++) {
         uint32_t layer = first_of_kind(e, kind);
+        e->moves[kind] = row_moves(chunks, span, layer);
         double *before = e->attention_before + kind * row;
         for (uint32_t i = 0; i < e->chunks; i++) {
             before[i + 1] = before[i] + attention_seconds(chunks, layer, i, false);
@@ -545,8 +576,7 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
 /* Room for gathered pages, with K and V of all layers on the host. */
 static void find_gather_work(struct tdm_estimator *e)
 {
-    struct tdm_group all = {
-        .layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
+    struct tdm_group all = {.layers = e->layers, .kv = TDM_KV_KEEP, .kv_place = TDM_HOST};
     struct tdm_schedule far = *e->base;
     far.order = TDM_CHUNK_MAJOR;
     far.groups = &all;
@@ -704,6 +734,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->attention_grad_seconds);
     free(e->seen_chunks);
     free(e->gathered_pages);
+    free(e->moves);
     free(e);
 }
 

@@ -14,19 +14,21 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
             if (schedule->groups[g].layers > most)
                 most = schedule->groups[g].layers;
     }
-    uint64_t n = e->chunks;
+    uint64_t n = e->chunks, row = by_layer ? e->row_slots : n;
     uint64_t slots = by_layer || schedule->group_count > 1 ? n : 1; /* of X between layers */
     uint64_t all =
         runtime[TDM_DEVICE] + e->resident_bytes[TDM_DEVICE] + e->weight_ring + slots * e->x;
     struct tdm_estimate estimate = {
         .seconds = tdm_estimator_forward_seconds(e) + e->head_seconds,
         .bytes[TDM_HOST] = runtime[TDM_HOST] + e->resident_bytes[TDM_HOST],
-        .body_bytes = all + most * n * e->kv + e->work_forward,
+        .body_bytes = all + most * row * e->kv + e->work_forward,
         .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
     };
     estimate.bytes[TDM_DEVICE] =
         larger(estimate.body_bytes,
                estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
+    for (uint32_t layer = 0; layer < e->layers && by_layer; layer++)
+        estimate.seconds += e->moves[e->kind_of[layer]].rising;
     estimate.likely_seconds = estimate.seconds;
     *out = estimate;
 }

@@ -32,6 +32,13 @@ struct state_copies {
     bool in_turn; /* one slot: what comes waits for what goes */
 };
 
+/* Layer-major: seconds of the copies inside the rows of a layer under way, of K and V in a sweep upward or downward, of
+ * their gradients downward. */
+struct row_moves {
+    double rising, falling, gradients;
+    bool apart; /* downward, K and V of all chunks are made before the first backward */
+};
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* `own` */
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
@@ -54,7 +61,9 @@ struct tdm_estimator {
      * it gathers from the host, 0 if it does not */
     uint64_t *seen_chunks;
     double *gathered_pages;
-    uint64_t gather_work; /* room for them */
+    uint64_t gather_work;    /* room for them */
+    struct row_moves *moves; /* [kinds] */
+    uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
     double head_seconds, optimizer_seconds; /* of the whole step */
     uint64_t longest_tokens;                /* of a chunk */
     double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */

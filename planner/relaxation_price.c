@@ -199,7 +199,10 @@ struct member {
     bool by_layer, again, keeps;
     uint32_t work_row; /* where its workspace may bind; TDM_NONE: nowhere */
     struct life kept, held, kv_kept, kv_held;
-    double bytes[STORES], kv_bytes;
+    /* layer-major: what a row of the layer's own has, of a chunk, beyond the row of the layer under way, which is
+     * counted in any case */
+    struct life row_kept, row_held;
+    double bytes[STORES], kv_bytes, row_bytes;
     double reads[STORES];                          /* fetches of a kept chunk from the host */
     double kept_price[STORES], held_price[STORES]; /* of a chunk, at the better place */
     enum tdm_place kept_place[STORES], held_place[STORES];
@@ -222,6 +225,9 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         m.kv_kept = (struct life){j + 1, top, j < top, true};
         m.held = (struct life){j, b, false, false};
         m.kv_held = (struct life){j + 1, b, false, false};
+        m.row_kept = (struct life){j, j, j == top, false};
+        m.row_held = (struct life){j, j, false, false};
+        m.row_bytes = (double)e->kv * (double)(e->chunks - e->row_slots) / e->chunks;
     } else {
         m.kept = m.kv_kept = (struct life){a, top, true, false};
         m.held = m.kv_held = (struct life){a, b, false, false};
@@ -416,14 +422,17 @@ static double price_kv(const struct member *m, const struct layer_cost *cost, bo
         seconds += cost->embed + cost->norm + cost->kv;
         break;
     case KV_NEAR:
-        price = mib * price_of(p, TDM_DEVICE, m->kv_kept);
+        price = mib * price_of(p, TDM_DEVICE, m->kv_kept) +
+                m->row_bytes / TDM_MIB * price_of(p, TDM_DEVICE, m->row_kept);
         break;
     case KV_FAR:
         price = mib * price_of(p, TDM_HOST, m->kept) + price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
                 price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);
         break;
     default:
-        price = m->again ? mib * price_of(p, TDM_DEVICE, m->kv_held) : NEVER;
+        price = !m->again ? NEVER
+                          : mib * price_of(p, TDM_DEVICE, m->kv_held) +
+                                m->row_bytes / TDM_MIB * price_of(p, TDM_DEVICE, m->row_held);
     }
     return price + p->prices.compute * seconds;
 }
@@ -431,7 +440,7 @@ static double price_kv(const struct member *m, const struct layer_cost *cost, bo
 static void use_kv(const struct member *m, const struct layer_cost *cost, bool made, int way,
                    double count, struct tdm_amounts *use)
 {
-    double mib = count * m->kv_bytes / TDM_MIB;
+    double mib = count * m->kv_bytes / TDM_MIB, row_mib = count * m->row_bytes / TDM_MIB;
     if (m->again && (made || way == KV_HELD))
         use->compute += count * cost->norm;
     if (m->again && (way == KV_HELD || (made && way == KV_SWEPT)))
@@ -442,6 +451,7 @@ static void use_kv(const struct member *m, const struct layer_cost *cost, bool m
         break;
     case KV_NEAR:
         add_life(m->p, use, TDM_DEVICE, m->kv_kept, mib);
+        add_life(m->p, use, TDM_DEVICE, m->row_kept, row_mib);
         break;
     case KV_FAR:
         add_life(m->p, use, TDM_HOST, m->kept, mib);
@@ -450,6 +460,7 @@ static void use_kv(const struct member *m, const struct layer_cost *cost, bool m
         break;
     default:
         add_life(m->p, use, TDM_DEVICE, m->kv_held, mib);
+        add_life(m->p, use, TDM_DEVICE, m->row_held, row_mib);
     }
 }
 

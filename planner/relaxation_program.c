@@ -50,7 +50,7 @@ static void find_fixed(struct tdm_relaxation *r)
             work = larger(work, e->work_head + least_logits(e));
         bytes += work;
         if (by_layer)
-            bytes += layer_gradient(e, layer) + n * (e->kv + e->dkv);
+            bytes += layer_gradient(e, layer) + e->row_slots * (e->kv + e->dkv);
         else
             bytes += e->staying_below[TDM_DEVICE][e->layers] - e->staying_below[TDM_DEVICE][layer];
         r->fixed[TDM_DEVICE][layer] = (double)bytes / TDM_MIB;
@@ -64,7 +64,9 @@ static void find_fixed(struct tdm_relaxation *r)
     double *device = r->fixed[TDM_DEVICE] + e->layers;
     uint64_t stored = e->attention + e->q + e->gate_up;
     device[TDM_AT_FORWARD] =
-        (double)(all + (by_layer ? n * (e->x + e->kv) + e->work_forward - stored : 0)) / TDM_MIB;
+        (double)(all +
+                 (by_layer ? n * e->x + e->row_slots * e->kv + e->work_forward - stored : 0)) /
+        TDM_MIB;
     device[TDM_AT_HEAD] = (double)(all + n * e->x + e->tied_gradient + e->head_gradient +
                                    e->work_head + least_logits(e)) /
                           TDM_MIB;

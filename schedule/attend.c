@@ -50,6 +50,19 @@ uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, ui
     return tdm_attend_first(program, layer, chunk + 1);
 }
 
+uint32_t tdm_attend_last(const struct tdm_program *program, uint32_t layer, uint32_t chunk)
+{
+    uint32_t low = chunk, high = program->chunks[chunk].last_chunk;
+    while (low < high) { /* what is seen first never falls */
+        uint32_t middle = high - (high - low) / 2;
+        if (tdm_attend_first(program, layer, middle) <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t *before)
 {
     before[0] = 0;

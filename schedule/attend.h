@@ -28,6 +28,9 @@ uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uin
  * to add. */
 uint32_t tdm_attend_shared(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
 
+/* Last chunk that reads K and V of a chunk; the first is itself. */
+uint32_t tdm_attend_last(const struct tdm_program *program, uint32_t layer, uint32_t chunk);
+
 /* Fills before[chunks + 1]: how many of the chunks before a chunk are read by a later one than
  * themselves. */
 void tdm_attend_seen(const struct tdm_program *program, uint32_t layer, uint32_t *before);

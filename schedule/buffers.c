@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
+#include "schedule/kv_row.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
@@ -350,8 +351,9 @@ static bool declare_far_gradients(struct builder *b, uint32_t layer)
     uint32_t seen = layout->far_slot[layer][chunks];
     if (seen > 0)
         layout->host_dkv[layer] =
-            declare(b, TDM_HOST, TDM_KV_GRADIENTS, TDM_AXIS_RING, TDM_DKVPAGES, 0,
-                    b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
+            declare(b, TDM_HOST, TDM_KV_GRADIENTS,
+                    tdm_gathers(b->schedule, layer) ? TDM_AXIS_CHUNK : TDM_AXIS_RING, TDM_DKVPAGES,
+                    0, b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
     return true;
 }
 
@@ -393,12 +395,16 @@ static bool declare_kv(struct builder *b)
     uint32_t chunks = b->program->chunk_count;
     uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
 
-    if (row)
-        shared = declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
-                         chunks, "kv");
-    if (row && backward)
-        shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
-                                   b->chunk_capacity, chunks, "kv_gradients");
+    if (row) {
+        layout->kv_span = tdm_kv_span(b->program);
+        uint32_t slots = tdm_kv_slots(b->program, layout->kv_span);
+        enum tdm_axis axis = slots < chunks ? TDM_AXIS_RING : TDM_AXIS_CHUNK;
+        shared =
+            declare(b, TDM_DEVICE, TDM_KV, axis, TDM_KVPAGES, 0, b->chunk_capacity, slots, "kv");
+        if (backward)
+            shared_gradients = declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, axis, TDM_DKVPAGES, 0,
+                                       b->chunk_capacity, slots, "kv_gradients");
+    }
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
         const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
         bool kept = group->kv == TDM_KV_KEEP;

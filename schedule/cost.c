@@ -49,7 +49,7 @@ static void attention_cost(const struct tdm_program *program, uint64_t products,
     op->keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
     /* by lists, as many as a range would have that has as many pairs */
     if (tdm_selector_lists(tdm_schedule_page_rule(program->schedule, op->layer).selector.kind) &&
-        op->keys > pairs / op->tokens + op->tokens / 2 + 1)
+        op->tokens > 0 && op->keys > pairs / op->tokens + op->tokens / 2 + 1)
         op->keys = pairs / op->tokens + op->tokens / 2 + 1;
     op->head_dim = model->head_dim;
     tdm_gather_cost(program, op);

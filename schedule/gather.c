@@ -60,20 +60,21 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
     if (!tdm_gathers_at_all(schedule))
         return TDM_OK;
     if (schedule->chunk_tokens % schedule->page_tokens != 0)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"rings.gather\" gathers whole pages; \"chunk_tokens\" (%llu) must be a "
-                        "multiple of \"page_tokens\" (%llu)",
-                        file, (unsigned long long)schedule->chunk_tokens,
-                        (unsigned long long)schedule->page_tokens);
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"rings.gather\" gathers whole pages; \"chunk_tokens\" (%llu) must be a "
+            "multiple of \"page_tokens\" (%llu)",
+            file, (unsigned long long)schedule->chunk_tokens,
+            (unsigned long long)schedule->page_tokens);
     uint64_t listed = listed_pages(schedule), pages = chunk_pages(schedule);
     bool all = room_chunks(schedule) < schedule->rings.gather; /* that there can be */
     if (listed > tdm_gather_pages(schedule) && !all)
-        return tdm_fail(err, TDM_INPUT,
-                        "%s: \"rings.gather\" is %u chunks of %llu pages, and a query page lists up to "
-                        "%llu; use at least %llu, or 0",
-                        file, schedule->rings.gather, (unsigned long long)pages,
-                        (unsigned long long)listed,
-                        (unsigned long long)tdm_size_ceil_div(listed, pages));
+        return tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"rings.gather\" is %u chunks of %llu pages, and a query page lists up to "
+            "%llu; use at least %llu, or 0",
+            file, schedule->rings.gather, (unsigned long long)pages, (unsigned long long)listed,
+            (unsigned long long)tdm_size_ceil_div(listed, pages));
     return TDM_OK;
 }
 
@@ -86,9 +87,8 @@ uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_con
 uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule)
 {
     uint64_t longest = tdm_longest_pages(schedule);
-    uint64_t room = tdm_gathers_at_all(schedule)
-                        ? (room_chunks(schedule) + 1) * chunk_pages(schedule)
-                        : 0;
+    uint64_t room =
+        tdm_gathers_at_all(schedule) ? (room_chunks(schedule) + 1) * chunk_pages(schedule) : 0;
     return room > longest ? room : longest;
 }
 

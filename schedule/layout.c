@@ -152,7 +152,7 @@ uint32_t tdm_page_list_capacity(const struct tdm_schedule *schedule)
 
 uint64_t tdm_page_list_voted(const struct tdm_schedule *schedule)
 {
-    return schedule->selector.kind == TDM_SELECT_TOP_K ? tdm_longest_pages(schedule) - 1 : 0;
+    return tdm_schedule_lists(schedule) == TDM_SELECT_TOP_K ? tdm_longest_pages(schedule) - 1 : 0;
 }
 
 uint64_t tdm_logit_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t entries)

@@ -5,6 +5,8 @@ libtidemark_a_SOURCES += \
 	schedule/buffers.c \
 	schedule/cost.c \
 	schedule/cost.h \
+	schedule/kv_row.c \
+	schedule/kv_row.h \
 	schedule/layout.c \
 	schedule/layout.h \
 	schedule/learning_rate.c \

@@ -368,13 +368,28 @@ static void leave_queue(struct tdm_lowering *l)
     run_body(l, &pending);
 }
 
+/* Is what a body would fetch still to be made by one in the queue? The backward of a layer begins with the last
+ * chunks, which the layer below has just run forward again. */
+static bool overtakes(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    if (body->kind != TDM_BODY_KV && body->kind != TDM_BODY_BACKWARD)
+        return false;
+    for (uint32_t i = 0; i < l->queue_count; i++) {
+        const struct tdm_body *earlier = &l->queue[(l->queue_first + i) % MAX_QUEUE].body;
+        if (earlier->kind == TDM_BODY_FORWARD && earlier->layer + 1 == body->layer &&
+            earlier->chunk == body->chunk)
+            return tdm_low_on_host(l, tdm_low_stored_x(l, body).buffer);
+    }
+    return false;
+}
+
 static enum tdm_status take_body(void *self, const struct tdm_body *body, struct tdm_error *err)
 {
     struct tdm_lowering *l = self;
     (void)err; /* the sink fills it: it is l->err */
     /* a phase begins and ends with nothing under way: its rings must be there before a fetch */
     bool phase = body->kind == TDM_BODY_PHASE_BEGIN || body->kind == TDM_BODY_PHASE_END;
-    while (l->queue_count > (phase ? 0 : l->depth))
+    while (l->queue_count > (phase ? 0 : l->depth) || overtakes(l, body))
         leave_queue(l);
     struct tdm_pending pending = {.body = *body};
     if (phase) {
@@ -405,7 +420,7 @@ enum tdm_status tdm_lower(const struct tdm_program *program, tdm_sink sink, void
             tdm_low_alloc(&l, i);
     tdm_low_alloc(&l, program->scratch);
     if (l.status == TDM_OK)
-        l.status = tdm_nest_walk(l.schedule, program->chunk_count, take_body, &l, err);
+        l.status = tdm_nest_walk(program, take_body, &l, err);
     tdm_low_release(&l, program->scratch);
     for (uint32_t i = program->buffer_count; i-- > 0;)
         if (program->buffers[i].resident)

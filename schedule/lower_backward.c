@@ -89,15 +89,16 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     struct tdm_tag before = after;
     before.contributor = chunk + 1;
 
+    tdm_low_dkv_make_room(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
-    tdm_low_chunks(l, tdm_low_seen_kv(l, body), first, chunk + 1, TDM_READ, pages,
-                   pages);
+    tdm_low_chunks(l, body, tdm_low_seen_kv(l, body), first, chunk + 1, TDM_READ, pages, pages);
     tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
     tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
-    tdm_low_chunks(l, tdm_low_seen_dkv(l, layer), first, shared, TDM_WRITE, before, after);
-    tdm_low_chunks(l, tdm_low_seen_dkv(l, layer), shared, chunk + 1, TDM_ACCUMULATE, before, after);
+    tdm_low_chunks(l, body, tdm_low_seen_dkv(l, layer), first, shared, TDM_WRITE, before, after);
+    tdm_low_chunks(l, body, tdm_low_seen_dkv(l, layer), shared, chunk + 1, TDM_ACCUMULATE, before,
+                   after);
     tdm_low_reads_lists(l, body, lists);
     tdm_low_op_end(l);
 }
@@ -142,8 +143,7 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
     struct tdm_ref sums = tdm_low_finished_dkv(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
     tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, sums,
-                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
+    tdm_low_reads(l, sums, tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
     tdm_low_writes(l, tdm_low_work(l, TDM_DKVRAW), raw);
     if (norm)
         qk_norm_operands(l, TDM_KVRAW, TDM_PART_K_NORM);

@@ -2,14 +2,16 @@
 /*
  * K and V of a layer, and their gradients: where a body reads and leaves them.
  *
- * In layer-major order a sweep has a row of its own on the device. In chunk-major order every layer has
- * a row; one that is at home on the host passes through a few rows on the device, which layers
- * share in turn: a body fetches what its chunk sees, and sends home what it made or added to. Where attention
- * gathers its pages from the host itself (gather.h), only what a body makes, and the finished sums of its own
- * chunk, pass through these rows, which have a slot for one chunk.
+ * In layer-major order a sweep has a row of its own on the device, of as many slots as windows let it need
+ * (kv_row.h); where a layer's K and V outlive a sweep they are in a row with a slot for every chunk. In
+ * chunk-major order every layer has a row; one that is at home on the host passes through a few rows on
+ * the device, which layers share in turn: a body fetches what its chunk sees, and sends home what it made or
+ * added to. Where attention gathers its pages from the host itself (gather.h), only what a body makes, and the
+ * finished sums of its own chunk, pass through these rows, which have a slot for one chunk.
  */
 #include "schedule/attend.h"
 #include "schedule/gather.h"
+#include "schedule/kv_row.h"
 #include "schedule/lower_parts.h"
 
 static bool gathers(const struct tdm_lowering *l, uint32_t layer)
@@ -41,10 +43,41 @@ uint32_t tdm_low_kv_row(const struct tdm_lowering *l, uint32_t layer, enum tdm_p
     return own != TDM_NONE && (kept || pass != TDM_PASS_FIRST) ? own : l->layout->kv[layer];
 }
 
+static bool is_falling(const struct tdm_body *body)
+{
+    return body->pass == TDM_PASS_BACKWARD;
+}
+
+/* Has a row fewer slots than there are chunks? */
+static bool is_ring(const struct tdm_lowering *l, uint32_t row)
+{
+    return l->program->buffers[row].axis == TDM_AXIS_RING;
+}
+
+/* In the backward, the chunk whose backward is or comes next; what it sees enters before it. */
+static uint32_t reader_of(const struct tdm_lowering *l, const struct tdm_body *body)
+{
+    return body->kind == TDM_BODY_KV ? tdm_attend_last(l->program, body->layer, body->chunk)
+                                     : body->chunk;
+}
+
+struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_body *body,
+                              uint32_t row, uint32_t chunk)
+{
+    uint32_t entered = body->chunk;
+    if (!is_ring(l, row))
+        return (struct tdm_ref){row, chunk};
+    if (is_falling(body))
+        entered = tdm_attend_first(l->program, body->layer, reader_of(l, body));
+    return (struct tdm_ref){
+        row, tdm_kv_slot(l->program, l->layout->kv_span, is_falling(body), entered, chunk)};
+}
+
 struct tdm_ref tdm_low_made_kv(const struct tdm_lowering *l, const struct tdm_body *body)
 {
-    return (struct tdm_ref){tdm_low_kv_row(l, body->layer, body->pass),
-                            gathers(l, body->layer) ? 0 : body->chunk};
+    uint32_t row = tdm_low_kv_row(l, body->layer, body->pass);
+    return gathers(l, body->layer) ? (struct tdm_ref){row, 0}
+                                   : tdm_low_kv_ref(l, body, row, body->chunk);
 }
 
 uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *body)
@@ -67,24 +100,24 @@ uint32_t tdm_low_seen_dkv(const struct tdm_lowering *l, uint32_t layer)
 struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t layer = body->layer, chunk = body->chunk;
-    struct tdm_ref sums = {l->layout->dkv[layer], chunk};
+    struct tdm_ref sums = {l->layout->dkv[layer], 0};
     if (!sums_at_home(l, layer))
-        return sums;
-    sums.slot = 0;
+        return tdm_low_kv_ref(l, body, sums.buffer, chunk);
     tdm_low_copy(l, body, TDM_LANE_H2D, (struct tdm_ref){l->layout->host_dkv[layer], chunk}, sums,
                  tdm_low_sum_tag(TDM_DKVPAGES, layer, chunk, chunk));
     return sums;
 }
 
-void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
-                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after)
+void tdm_low_chunks(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
+                    uint32_t first, uint32_t end, enum tdm_mode mode, struct tdm_tag before,
+                    struct tdm_tag after)
 {
     if (first == end) {
         tdm_low_absent(l);
         return;
     }
     before.chunk = after.chunk = first;
-    tdm_low_access(l, (struct tdm_ref){buffer, first}, end - first, mode, 0, before, after,
+    tdm_low_access(l, tdm_low_kv_ref(l, body, row, first), end - first, mode, 0, before, after,
                    tdm_chunks_bytes(l->program, after.content, first, end));
 }
 
@@ -108,12 +141,41 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enu
     tdm_low_op_end(l);
 }
 
+/* Before chunks enter a row that `reader` is the first to see: what it sees beside them moves, if the row is full. */
+static void make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
+                      uint32_t reader, struct tdm_tag what)
+{
+    struct tdm_kv_move move;
+    if (tdm_kv_moves(l->program, l->layout->kv_span, is_falling(body), body->layer, reader, &move))
+        copy_chunks(l, body, TDM_LANE_COMPUTE, (struct tdm_ref){row, move.from},
+                    (struct tdm_ref){row, move.to}, move.first, move.end, what);
+}
+
+static void kv_make_room(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row)
+{
+    if (!is_ring(l, row))
+        return;
+    uint32_t reader = is_falling(body) ? reader_of(l, body) : body->chunk;
+    /* in the backward, before the first of several */
+    if (!is_falling(body) || tdm_attend_first(l->program, body->layer, reader) == body->chunk)
+        make_room(l, body, row, reader, tdm_low_tag(TDM_KVPAGES, body->layer, TDM_NONE));
+}
+
+void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    uint32_t row = l->layout->dkv[body->layer];
+    if (is_ring(l, row))
+        make_room(l, body, row, body->chunk,
+                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, TDM_NONE, body->chunk + 1));
+}
+
 void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
 {
     struct tdm_tag raw = tdm_low_tag(TDM_KVRAW, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, body->chunk);
     struct tdm_ref row = tdm_low_made_kv(l, body);
     bool norm = tdm_low_qk_norm(l, body);
+    kv_make_room(l, body, row.buffer);
     tdm_low_kv_raw(l, body);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
     tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
@@ -140,8 +202,11 @@ void tdm_low_kv_fetch(struct tdm_lowering *l, const struct tdm_body *body)
     /* a sweep fills its row chunk by chunk; who makes K and V alone sees nothing of those before */
     if (!tdm_low_layer_major(l) && body->kind != TDM_BODY_KV)
         first = tdm_attend_first(l->program, layer, chunk);
-    copy_chunks(l, body, TDM_LANE_H2D, (struct tdm_ref){host, first}, (struct tdm_ref){row, first},
-                first, end, tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
+    if (step == TDM_KV_FETCH)
+        kv_make_room(l, body, row);
+    copy_chunks(l, body, TDM_LANE_H2D, (struct tdm_ref){host, first},
+                tdm_low_kv_ref(l, body, row, first), first, end,
+                tdm_low_tag(TDM_KVPAGES, layer, TDM_NONE));
 }
 
 /* Slots of the host's sums, beginning with a chunk. */

@@ -113,8 +113,8 @@ void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, stru
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
     tdm_low_reads(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_chunks(l, tdm_low_seen_kv(l, body), first, body->chunk + 1, TDM_READ,
-                   pages, pages);
+    tdm_low_chunks(l, body, tdm_low_seen_kv(l, body), first, body->chunk + 1, TDM_READ, pages,
+                   pages);
     tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
     tdm_low_reads_lists(l, body, lists);
     tdm_low_op_end(l);

@@ -38,8 +38,7 @@ void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body)
     if (!votes(l, layer) || body->pass != TDM_PASS_FIRST)
         return;
     tdm_low_op_begin(l, body, TDM_OP_PAGE_MEANS, 0);
-    tdm_low_reads(l, tdm_low_made_kv(l, body),
-                  tdm_low_tag(TDM_KVPAGES, layer, chunk));
+    tdm_low_reads(l, tdm_low_made_kv(l, body), tdm_low_tag(TDM_KVPAGES, layer, chunk));
     tdm_low_writes(l, (struct tdm_ref){l->layout->means[layer], chunk},
                    tdm_low_tag(TDM_PAGE_MEANS, layer, chunk));
     tdm_low_op_end(l);
@@ -51,14 +50,13 @@ static void select_pages(struct tdm_lowering *l, const struct tdm_body *body, st
     uint32_t layer = body->layer, chunk = body->chunk;
     struct tdm_tag means = tdm_low_tag(TDM_PAGE_MEANS, layer, chunk);
     bool vote = votes(l, layer);
+    uint32_t first = vote ? tdm_attend_first(l->program, layer, chunk) : chunk;
     tdm_low_op_begin(l, body, TDM_OP_SELECT, 0);
     if (vote)
         tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
     else
         tdm_low_absent(l);
-    tdm_low_chunks(l, l->layout->means[layer],
-                   vote ? tdm_attend_first(l->program, layer, chunk) : chunk, chunk, TDM_READ,
-                   means, means);
+    tdm_low_chunks(l, body, l->layout->means[layer], first, chunk, TDM_READ, means, means);
     tdm_low_writes(l, lists, tdm_low_tag(TDM_PAGE_LISTS, layer, chunk));
     tdm_low_op_end(l);
 }

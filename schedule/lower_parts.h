@@ -194,10 +194,19 @@ uint32_t tdm_low_seen_kv(const struct tdm_lowering *l, const struct tdm_body *bo
 uint32_t tdm_low_seen_dkv(const struct tdm_lowering *l, uint32_t layer);
 struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_body *body);
 
-/* The slots of chunks [first, end) in a KV buffer; the tags are those of `first`. Absent if there are
- * none. */
-void tdm_low_chunks(struct tdm_lowering *l, uint32_t buffer, uint32_t first, uint32_t end,
-                    enum tdm_mode mode, struct tdm_tag before, struct tdm_tag after);
+/* The slot of a chunk, in a row of K and V or of their gradients, while a body is under way. */
+struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_body *body,
+                              uint32_t row, uint32_t chunk);
+
+/* Chunks [first, end) in such a row, or in one with a slot for every chunk, as an operand; the tags are those of
+ * `first`. Absent if there are none. */
+void tdm_low_chunks(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
+                    uint32_t first, uint32_t end, enum tdm_mode mode, struct tdm_tag before,
+                    struct tdm_tag after);
+
+/* Before a backward adds to the gradients of K and V of chunks that none before it saw: what it still sees moves, in a
+ * row that is full. */
+void tdm_low_dkv_make_room(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* K and V of a body's chunk from the host, with all that it sees in chunk-major order; or made, from the
  * normed input in the workspace. */

@@ -61,6 +61,7 @@ struct tdm_layout {
     uint32_t *layer_gradient_slot;
     uint32_t *gradient_home; /* [layers] where gradients stay; none if they do not */
     uint32_t *kv;     /* [layers] row for one sweep, shared by the layers; in chunk-major kv_rows */
+    uint32_t kv_span; /* layer-major: of that row and of that of the gradients (kv_row.h) */
     uint32_t *own_kv; /* [layers] row of a layer whose K and V outlive a sweep on the device */
     uint32_t *host_kv; /* [layers] K and V kept on the host */
     uint32_t *dkv;     /* [layers] */

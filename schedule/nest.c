@@ -2,9 +2,11 @@
 /* The loop nest: both orders written as plain loops over groups, layers and chunks. */
 #include "schedule/nest.h"
 
+#include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
 struct walk {
+    const struct tdm_program *program;
     const struct tdm_schedule *schedule;
     uint32_t chunks;
     tdm_body_visitor visit;
@@ -72,15 +74,18 @@ static void forward_sweep(struct walk *walk, enum tdm_pass pass, uint32_t group,
     visit(walk, TDM_BODY_LAYER_END, pass, group, layer, TDM_NONE);
 }
 
-/* Its K and V over all chunks; then backward, chunks in reverse: when a chunk is reached, all later
- * ones have added to its dK, dV. */
+/* Backward, chunks in reverse: when a chunk is reached, all later ones have added to its dK, dV. K and V of what
+ * it sees are made just before, so that no more of them need be there than windows let a chunk see. */
 static void backward_sweep(struct walk *walk, uint32_t group, uint32_t layer)
 {
     visit(walk, TDM_BODY_LAYER_BEGIN, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
-    for (uint32_t chunk = 0; chunk < walk->chunks; chunk++)
-        visit(walk, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, chunk);
-    for (uint32_t chunk = walk->chunks; chunk-- > 0;)
+    for (uint32_t chunk = walk->chunks, made = chunk; chunk-- > 0;) {
+        uint32_t first = tdm_attend_first(walk->program, layer, chunk);
+        for (uint32_t seen = first; seen < made; seen++)
+            visit(walk, TDM_BODY_KV, TDM_PASS_BACKWARD, group, layer, seen);
+        made = first;
         visit(walk, TDM_BODY_BACKWARD, TDM_PASS_BACKWARD, group, layer, chunk);
+    }
     gradient_complete(walk, layer);
     visit(walk, TDM_BODY_LAYER_END, TDM_PASS_BACKWARD, group, layer, TDM_NONE);
 }
@@ -226,11 +231,13 @@ static void evaluate(struct walk *walk)
     phase_end(walk);
 }
 
-enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chunk_count,
-                              tdm_body_visitor visitor, void *self, struct tdm_error *err)
+enum tdm_status tdm_nest_walk(const struct tdm_program *program, tdm_body_visitor visitor,
+                              void *self, struct tdm_error *err)
 {
-    struct walk walk = {.schedule = schedule,
-                        .chunks = chunk_count,
+    const struct tdm_schedule *schedule = program->schedule;
+    struct walk walk = {.program = program,
+                        .schedule = schedule,
+                        .chunks = program->chunk_count,
                         .visit = visitor,
                         .self = self,
                         .err = err,

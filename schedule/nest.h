@@ -45,8 +45,8 @@ struct tdm_body {
 typedef enum tdm_status (*tdm_body_visitor)(void *self, const struct tdm_body *body,
                                             struct tdm_error *err);
 
-/* Calls `visit` for every body of one step, in program order. */
-enum tdm_status tdm_nest_walk(const struct tdm_schedule *schedule, uint32_t chunk_count,
-                              tdm_body_visitor visit, void *self, struct tdm_error *err);
+/* Calls `visit` for every body of one step, in program order. Of the program, its schedule and chunks are read. */
+enum tdm_status tdm_nest_walk(const struct tdm_program *program, tdm_body_visitor visit, void *self,
+                              struct tdm_error *err);
 
 #endif

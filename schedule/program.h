@@ -219,10 +219,10 @@ struct tdm_op {
     uint32_t access_count; /* operands, absent ones included */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
-    uint64_t bytes; /* read and written, as far as the algorithm must */
+    uint64_t bytes;         /* read and written, as far as the algorithm must */
     uint64_t fetched_bytes; /* by an op of the compute lane itself from the host, and sent there, */
     uint64_t sent_bytes;    /* as far as can be known before: gather.h */
-    uint64_t keys;  /* attention: in the chunks that it sees, and one; 0 in other ops */
+    uint64_t keys;          /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint64_t pairs; /* attention, select: (query, key) pairs, or as many as lists have room for */
     uint32_t head_dim; /* attention; 0 in other ops */
 };

@@ -358,7 +358,7 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         tdm_selector_check(&schedule->selector, schedule->page_tokens, selector, err);
     if (status != TDM_OK)
         return status;
-    if (tdm_selector_lists(schedule->selector.kind) &&
+    if (tdm_schedule_lists(schedule) != TDM_SELECT_DENSE &&
         (tokens / schedule->chunk_tokens + 1) *
                 (schedule->chunk_tokens / schedule->page_tokens + 1) >
             TDM_PAGE_NUMBER)
@@ -467,4 +467,14 @@ struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule,
     if (window > 0)
         rule.selector = (struct tdm_selector){.kind = TDM_SELECT_WINDOW, .window = window};
     return rule;
+}
+
+enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule)
+{
+    for (uint32_t layer = 0; layer < schedule->model->layers; layer++) {
+        enum tdm_selector_kind kind = tdm_schedule_page_rule(schedule, layer).selector.kind;
+        if (tdm_selector_lists(kind))
+            return kind;
+    }
+    return TDM_SELECT_DENSE;
 }

@@ -96,7 +96,8 @@ struct tdm_rings {
     uint32_t optimizer; /* layers of which masters or moments are */
     uint32_t stashed;   /* chunks of a content on their way to the host */
     uint32_t kv; /* chunk-major: rows of K and V, or of their gradients, that are on the host */
-    uint32_t gather; /* chunks whose pages of K and V have room on the device where attention gathers
+    uint32_t
+        gather; /* chunks whose pages of K and V have room on the device where attention gathers
                         those of its lists from the host; 0: whole chunks are fetched (gather.h) */
 };
 
@@ -224,6 +225,10 @@ void tdm_schedule_set_home(struct tdm_schedule *schedule, enum tdm_state state,
 
 /* What a layer's queries see: the model's window, or else by the schedule's selector. */
 struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer);
+
+/* By which selector layers list pages; TDM_SELECT_DENSE if none does: the schedule's does not, or the model gives
+ * windows to all. */
+enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule);
 
 /* Group of a layer. */
 uint32_t tdm_schedule_group_of(const struct tdm_schedule *schedule, uint32_t layer);

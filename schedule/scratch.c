@@ -36,7 +36,7 @@ static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens
 {
     uint64_t items = tdm_size_mul(pages, tdm_page_lists(schedule));
     uint64_t words = tdm_size_ceil_div(tokens, tdm_size_mul(32, schedule->page_tokens));
-    if (!tdm_selector_lists(schedule->selector.kind))
+    if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
         return 0;
     return tdm_size_add(arrays(tdm_size_mul(items, tdm_size_mul(words, 2 * sizeof(uint32_t))),
                                tdm_size_mul(items, sizeof(uint32_t))),
@@ -67,7 +67,7 @@ static uint64_t votes_bytes(const struct tdm_schedule *schedule, uint64_t tokens
     const struct tdm_model *model = schedule->model;
     uint64_t items = tdm_size_mul(tdm_size_ceil_div(tokens, schedule->page_tokens),
                                   tdm_size_mul(tdm_longest_pages(schedule), model->kv_heads));
-    if (schedule->selector.kind != TDM_SELECT_TOP_K)
+    if (tdm_schedule_lists(schedule) != TDM_SELECT_TOP_K)
         return 0;
     return arrays(tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads),
                   tdm_size_mul(items, sizeof(float)));

@@ -412,6 +412,10 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         read->slots != write->slots || read->part != write->part)
         return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
                         (unsigned long long)op->number);
+    if (read->buffer == write->buffer && read->first_slot < write->first_slot + write->slots &&
+        write->first_slot < read->first_slot + read->slots)
+        return tdm_fail(err, TDM_INPUT, "op %llu copies slots of \"%s\" to slots that overlap them",
+                        (unsigned long long)op->number, v->program->buffers[read->buffer].name);
     struct tdm_tag what = read->before;
     bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT;
     if (unit ? !is_whole_unit(v, op, what) : !is_of_chunks(v, op, what))

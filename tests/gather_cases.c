@@ -50,9 +50,8 @@ enum tdm_status tdm_gather_case(uint64_t seed, bool large, struct tdm_schedule *
                                 struct tdm_error *err)
 {
     static const uint64_t pages[] = {128, 128, 128, 64, 32, 256};
-    const struct tdm_random_options options = {.dtypes = TDM_RANDOM_FP32,
-                                               .optimizer = TDM_RANDOM_NO_OPTIMIZER,
-                                               .max_tokens = 96};
+    const struct tdm_random_options options = {
+        .dtypes = TDM_RANDOM_FP32, .optimizer = TDM_RANDOM_NO_OPTIMIZER, .max_tokens = 96};
     struct tdm_schedule *schedule;
     struct tdm_dice dice;
     tdm_dice_seed(&dice, seed ^ 0x6a7e);

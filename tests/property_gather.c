@@ -30,7 +30,8 @@ static bool gathers_the_same(uint64_t seed, uint64_t *batched, double *worst)
     if (outcome.error > *worst)
         *worst = outcome.error;
     if (!passed) {
-        fprintf(stderr, "seed %llu: with room for all %s, with the least losses %s and off by %.1e: %s\n",
+        fprintf(stderr,
+                "seed %llu: with room for all %s, with the least losses %s and off by %.1e: %s\n",
                 (unsigned long long)seed, outcome.same ? "the same" : "not the same",
                 outcome.same_losses ? "the same" : "not the same", outcome.error,
                 tdm_schedule_describe(schedule, text, sizeof(text)));

@@ -422,14 +422,41 @@ static void random_gather(struct tdm_dice *dice, struct tdm_schedule *schedule)
     schedule->rings.gather = fills && tdm_dice_chance(dice, 60) ? TDM_MAX_GATHER : 0;
 }
 
+/* One in four sees so few of so many chunks that in layer-major order K and V move in their rows. Of dice of its
+ * own, so that what else is drawn stays as it is. */
+static bool is_shortsighted(uint64_t seed, struct tdm_dice *dice)
+{
+    tdm_dice_seed(dice, seed ^ 0x5117);
+    return tdm_dice_chance(dice, 25);
+}
+
+static void shorten_chunks(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    uint64_t longest = 1, chunks = tdm_dice_roll(dice, 8, 16);
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > longest)
+            longest = schedule->sequences[i].tokens;
+    schedule->chunk_tokens = longest < chunks ? 1 : longest / chunks;
+}
+
+static void shorten_sight(struct tdm_dice *dice, struct tdm_schedule *schedule)
+{
+    bool window = tdm_dice_chance(dice, 70);
+    uint64_t tokens = tdm_dice_roll(dice, 1, schedule->chunk_tokens + 2);
+    schedule->selector =
+        (struct tdm_selector){.kind = window ? TDM_SELECT_WINDOW : TDM_SELECT_BLOCK};
+    *(window ? &schedule->selector.window : &schedule->selector.block) = tokens;
+}
+
 enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_options *options,
                                     struct tdm_schedule **out, struct tdm_error *err)
 {
     struct tdm_model *model = NULL;
     struct tdm_machine *machine = NULL;
     struct tdm_schedule *schedule = NULL;
-    struct tdm_dice dice;
+    struct tdm_dice dice, sight;
     tdm_dice_seed(&dice, seed);
+    bool shortsighted = is_shortsighted(seed, &sight);
 
     enum tdm_status status = random_model(&dice, seed, &model, err);
     if (status != TDM_OK)
@@ -445,6 +472,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
 
     status =
         random_sequences(&dice, options->max_tokens == 0 ? 64 : options->max_tokens, schedule, err);
+    if (shortsighted)
+        shorten_chunks(&sight, schedule);
     random_dtypes(&dice, options, &schedule->dtypes);
     random_optimizer(&dice, options, schedule);
     if (options->pass == TDM_RANDOM_EVALUATE ||
@@ -456,6 +485,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
         status = random_documents(&dice, schedule->chunk_tokens, &schedule->sequences[i], err);
     tdm_random_selector(&dice, schedule);
     random_gather(&dice, schedule);
+    if (shortsighted)
+        shorten_sight(&sight, schedule);
     if (status == TDM_OK)
         status = tdm_schedule_check(schedule, model->name, err);
     if (status != TDM_OK) {
@@ -595,8 +626,8 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             tdm_place_name(schedule->homes[state].embedding)[0],
             tdm_place_name(schedule->homes[state].head)[0]);
     add(&text, " rings %u %u %u gather %u; %s at %s", schedule->rings.weights,
-        schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather, tdm_optimizer_name(schedule->optimizer.kind),
-        tdm_when_name(schedule->optimizer.when));
+        schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather,
+        tdm_optimizer_name(schedule->optimizer.kind), tdm_when_name(schedule->optimizer.when));
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
             schedule->optimizer.clip_norm);

@@ -135,6 +135,15 @@ static enum tdm_status count_overlapped(const struct tdm_program *program,
     return status;
 }
 
+static enum tdm_status count_move(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    uint64_t *moves = self;
+    (void)err;
+    *moves += item->kind == TDM_RUN && item->op->kind == TDM_OP_COPY &&
+              item->op->lane == TDM_LANE_COMPUTE;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
                               const struct tdm_backend *backend, const struct tdm_step_data *data,
                               uint64_t seed, bool poisoned, struct tdm_steps *steps,
@@ -154,6 +163,8 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     enum tdm_status status = tdm_program_lower(schedule, &program, err);
     if (status == TDM_OK)
         status = tdm_program_validate(program, no_limit, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, count_move, &steps->moves, err);
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
         planned_bytes[place] = program->arena_bytes[place];
         program->arena_bytes[place] += GUARD_BYTES; /* that nobody may touch */

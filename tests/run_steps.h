@@ -17,6 +17,7 @@ struct tdm_steps {
     double norms[TDM_STEPS_MOST]; /* of all gradients; NAN of an evaluation */
     size_t count;                 /* elements of all units, which lie one after the other */
     float *values;                /* [TDM_STEPS_MOST][TDM_LEFTS][count] */
+    uint64_t moves;      /* copies inside a row of K and V or of their gradients, in a step */
     uint64_t overlapped; /* copies of the last step that ran while an op of the compute lane did */
     uint64_t
         used_bytes; /* of a device of its own, as its driver reports after the last step; else 0 */

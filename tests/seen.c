@@ -66,7 +66,8 @@ static uint64_t pairs_counted(struct tdm_executor *executor, const struct tdm_op
     do {
         count = tdm_cpu_backend.reap(executor, timings, 64);
         if (count > 0)
-            pairs = timings[count - 1].op_number == op->number ? timings[count - 1].counts.pairs : 0;
+            pairs =
+                timings[count - 1].op_number == op->number ? timings[count - 1].counts.pairs : 0;
     } while (count == 64);
     return pairs;
 }

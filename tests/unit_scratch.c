@@ -46,6 +46,21 @@ static void test_bytes(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Lists take scratch where some layer makes them: none does if the model gives windows to all. */
+static void test_lists(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule = schedule_of("mistral-7b-v0.1", 4096);
+    uint64_t dense = tdm_scratch_bytes(schedule, 131072);
+    schedule->selector = (struct tdm_selector){.kind = TDM_SELECT_TOP_K, .budget = 4096};
+    assert_int_equal(tdm_schedule_lists(schedule), TDM_SELECT_DENSE);
+    assert_int_equal(tdm_scratch_bytes(schedule, 131072), dense);
+    schedule->model->layer_kinds[1].window = 0;
+    assert_int_equal(tdm_schedule_lists(schedule), TDM_SELECT_TOP_K);
+    assert_true(tdm_scratch_bytes(schedule, 131072) > dense);
+    tdm_schedule_free(schedule);
+}
+
 /* It is a buffer like others: in the arena, workspace, at the peak. */
 static void test_is_counted(void **state)
 {
@@ -97,6 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_is_counted),
         cmocka_unit_test(test_is_enough),
     };

@@ -126,6 +126,10 @@ static void check_chunk(const struct tdm_program *program, uint32_t layer, uint3
         assert_true(tdm_attend_pairs(program, layer, chunk) <= pairs);
     assert_int_equal(tdm_attend_first(program, layer, chunk), first);
     assert_int_equal(tdm_attend_shared(program, layer, chunk), shared);
+    uint32_t last = chunk;
+    while (last + 1 < program->chunk_count && pairs_between(program, layer, last + 1, chunk) > 0)
+        last++;
+    assert_int_equal(tdm_attend_last(program, layer, chunk), last);
 }
 
 static void test_attend(void **state)

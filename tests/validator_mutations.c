@@ -572,6 +572,85 @@ static bool stale_ring_slot(struct trial *t)
     return false;
 }
 
+/* ---- faults of rows in which chunks move ---- */
+
+/* A copy of a content inside its row, or the number of items. */
+static size_t some_move(struct trial *t, enum tdm_content content)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_COMPUTE &&
+            op_at(t, i)->access[0].before.content == content)
+            return i;
+    return t->r.count;
+}
+
+static bool move_dropped(struct trial *t, enum tdm_content content)
+{
+    size_t i = some_move(t, content);
+    if (i < t->r.count)
+        tdm_recording_remove(&t->r, i);
+    return i < t->r.count;
+}
+
+static bool kv_move_dropped(struct trial *t)
+{
+    return move_dropped(t, TDM_KVPAGES);
+}
+
+static bool dkv_move_dropped(struct trial *t)
+{
+    return move_dropped(t, TDM_DKVPAGES);
+}
+
+/* Where it was made, as if it had entered a row with more room. */
+static bool move_after_its_use(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    const struct tdm_access *to = &op_at(t, i)->access[1];
+    size_t j = next_reader(t, i + 1, to->buffer, to->first_slot);
+    move(t, i, j + 1);
+    return true;
+}
+
+/* The tags lie as a lowering would that takes another chunk for the one to move. */
+static bool move_from_another_slot(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    struct tdm_access *from = &op->access[0], *to = &op->access[1];
+    from->first_slot =
+        another(t, buffer_at(t, from->buffer)->slots - from->slots + 1, from->first_slot);
+    from->before = from->after = to->after = held(t, i, from->buffer, from->first_slot, 0);
+    op->layer = from->before.layer;
+    op->chunk = from->before.chunk;
+    return true;
+}
+
+static bool move_to_another_slot(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_access *to = &op_at(t, i)->access[1];
+    to->first_slot = another(t, buffer_at(t, to->buffer)->slots - to->slots + 1, to->first_slot);
+    return true;
+}
+
+static bool sums_of_another_contributor(struct trial *t)
+{
+    size_t i = some_move(t, TDM_DKVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_access *from = &op_at(t, i)->access[0], *to = &op_at(t, i)->access[1];
+    from->before.contributor = from->after.contributor = to->after.contributor =
+        from->before.contributor - 1;
+    return true;
+}
+
 /* ---- faults of ranges ---- */
 
 static bool is_prefix(const struct tdm_op *op, uint32_t a)
@@ -1382,6 +1461,12 @@ static struct fault {
     {.name = "a cost forged", .plant = cost_forged},
     {.name = "an op on a host buffer", .plant = compute_on_the_host},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
+    {.name = "a move of K, V dropped", .plant = kv_move_dropped},
+    {.name = "a move of dK, dV dropped", .plant = dkv_move_dropped},
+    {.name = "a move of K, V after its use", .plant = move_after_its_use},
+    {.name = "a move from another slot, tags too", .plant = move_from_another_slot},
+    {.name = "a move to another slot", .plant = move_to_another_slot},
+    {.name = "a move of dK, dV with one addition more", .plant = sums_of_another_contributor},
     {.name = "a range shifted", .plant = range_shifted},
     {.name = "a range shifted, tags too", .plant = range_shifted_with_tags},
     {.name = "a range short of its last slot", .plant = range_short_above},
@@ -1525,12 +1610,22 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
+/* Do K and V move in their rows? In few programs they do. */
+static bool has_moves(const struct tdm_recording *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (r->items[i].item.kind == TDM_RUN && r->items[i].op.kind == TDM_OP_COPY &&
+            r->items[i].op.lane == TDM_LANE_COMPUTE)
+            return true;
+    return false;
+}
+
 static void test_faults(void **state)
 {
     (void)state;
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
-    uint64_t cases = tdm_case_count(10, 150), programs = 0, planted = 0, caught = 0;
-    for (uint64_t n = 0; n < cases; n++) {
+    uint64_t cases = tdm_case_count(10, 200), programs = 0, planted = 0, caught = 0;
+    for (uint64_t n = 0; n < 6 * cases; n++) { /* most of them for the few with moves */
         uint64_t seed = tdm_case_seed(BASE_SEED, n);
         struct tdm_schedule *schedule = NULL;
         struct tdm_program *program = NULL;
@@ -1540,9 +1635,11 @@ static void test_faults(void **state)
         must(seed, tdm_program_lower(schedule, &program, &err), &err);
         if (program->op_count <= 4000) {
             must(seed, tdm_recording_new(program, &recording, &err), &err);
-            plant_all(seed, &recording);
+            if (n < cases || has_moves(&recording)) {
+                plant_all(seed, &recording);
+                programs++;
+            }
             tdm_recording_free(&recording);
-            programs++;
         }
         tdm_program_free(program);
         tdm_schedule_free(schedule);
@@ -1563,7 +1660,7 @@ static void test_faults(void **state)
                   (unsigned long long)kinds, (int)FAULTS, (int)NEEDED, (unsigned long long)planted,
                   (unsigned long long)caught);
     assert_int_equal(planted, caught);
-    if (cases >= 150)
+    if (cases >= 200)
         assert_int_equal(kinds, FAULTS);
 }
 

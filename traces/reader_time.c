@@ -132,10 +132,10 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
     "WHERE t.run = ?1 AND t.program = ?2 " condition                        \
     " AND o.kind = 'select' AND t.pairs > 0) END FROM op WHERE program = ?2 AND kind = 'select'"
 
-#define SELECT_GATHERED(condition)                                                             \
-    "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "                           \
-    "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / "                   \
-    "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 " condition              \
+#define SELECT_GATHERED(condition)                                                \
+    "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "              \
+    "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / "      \
+    "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 " condition \
     " AND fetched_bytes > 0) FROM op WHERE program = ?2 AND fetched_bytes > 0"
 
 #define SELECT_CONTENTS(condition)                                                             \

@@ -41,7 +41,7 @@ struct tdm_attention {
     const struct tdm_operand *lists; /* page lists, or NULL: all keys of a range */
     uint64_t list_count;             /* of a query page: a KV head each, or one */
     uint64_t list_words;
-    uint64_t first_page; /* of slot 0 of the pages, in the sequence */
+    uint64_t first_page;           /* of slot 0 of the pages, in the sequence */
     uint64_t begin_page, end_page; /* query pages under way: all, or a batch */
     struct tdm_gathered gathered;
 };

@@ -188,8 +188,8 @@ static bool reads(const struct backward *x, struct tdm_tile tile, uint64_t kv_he
                   struct tdm_keys *keys)
 {
     const struct tdm_attention *a = &x->a;
-    if (keys->first >= a->first_token + tile.first + tile.tokens ||
-        tile.page < a->begin_page || tile.page >= a->end_page)
+    if (keys->first >= a->first_token + tile.first + tile.tokens || tile.page < a->begin_page ||
+        tile.page >= a->end_page)
         return false;
     if (a->lists != NULL) {
         const uint32_t *entry =

@@ -139,9 +139,8 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
     uint64_t bytes = line / a->list_count;
     unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
-    unsigned char *room = m->room +
-                          place * tdm_page_elements(a->launch->program->schedule) * size +
-                          list * bytes;
+    unsigned char *room =
+        m->room + place * tdm_page_elements(a->launch->program->schedule) * size + list * bytes;
     for (uint64_t row = 0; row < 2 * a->rule.page_tokens; row++)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
@@ -159,7 +158,8 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
     tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
 
     enum tdm_content content = home == &a->launch->operand[1] ? TDM_KVPAGES : TDM_DKVPAGES;
-    uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens), pages = 0;
+    uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens),
+             pages = 0;
     uint64_t number = (uint64_t)(home - a->launch->operand);
     const struct tdm_access *access = &a->launch->op->access[number];
     if (access->buffer == TDM_NONE)

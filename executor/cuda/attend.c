@@ -14,18 +14,13 @@ static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
     return kind;
 }
 
-static bool makes_lists(const struct tdm_schedule *schedule)
-{
-    return tdm_selector_lists(schedule->selector.kind);
-}
-
 static void take_attention(unsigned char **scratch, const struct tdm_schedule *schedule,
                            uint64_t tokens, struct tdm_attend *attend)
 {
     uint64_t heads = schedule->model->query_heads;
     attend->from = tdm_cuda_take(scratch, tokens * sizeof(*attend->from));
     attend->d = tdm_cuda_take(scratch, 2 * tokens * heads * sizeof(*attend->d));
-    if (!makes_lists(schedule))
+    if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
         return;
     uint64_t items = tdm_gather_key_pages(schedule) * tdm_page_lists(schedule);
     uint64_t words = tdm_size_ceil_div(tokens, 32 * schedule->page_tokens);
@@ -67,7 +62,7 @@ static void take_selection(unsigned char **scratch, const struct tdm_schedule *s
     const struct tdm_model *model = schedule->model;
     uint64_t pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
     uint64_t items = pages * model->kv_heads * tdm_longest_pages(schedule);
-    if (schedule->selector.kind != TDM_SELECT_TOP_K)
+    if (tdm_schedule_lists(schedule) != TDM_SELECT_TOP_K)
         return;
     select->lse = tdm_cuda_take(scratch, 2 * tokens * model->query_heads * sizeof(*select->lse));
     select->votes = tdm_cuda_take(scratch, items * sizeof(*select->votes));

@@ -373,7 +373,10 @@ template <bool LISTS> struct row_walk {
         t = begin = (word * 32 + bit) * (uint32_t)a.page_tokens;
         end = begin + (uint32_t)a.page_tokens;
         end = end < (uint32_t)a.tokens ? end : (uint32_t)a.tokens;
-        all_end = tdm_seen_from(a, whole, first_head / (a.query_heads / a.kv_heads))[end - 1] <= key0 ? end : 0;
+        all_end =
+            tdm_seen_from(a, whole, first_head / (a.query_heads / a.kv_heads))[end - 1] <= key0
+                ? end
+                : 0;
         head = first_head;
     }
 
@@ -468,7 +471,8 @@ static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float s
                                a, NULL, step.t, key0 + first_key);
         else
             add_rows<D, true>(of, q, q + tile_bytes, facts + stage * STEP_ROWS, scale * TDM_LOG2_E,
-                              a, tdm_seen_from(a, LISTS && step.whole, kv_head), step.t, key0 + first_key);
+                              a, tdm_seen_from(a, LISTS && step.whole, kv_head), step.t,
+                              key0 + first_key);
         stage = stage + 1 == KEY_STAGES ? 0 : stage + 1;
     }
 

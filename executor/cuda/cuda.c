@@ -196,10 +196,10 @@ static enum tdm_status open_fault(struct tdm_executor *executor, struct tdm_erro
     if (status == TDM_OK)
         memset(executor->fault, 0, sizeof(*executor->fault));
     if (status == TDM_OK)
-        status = TDM_CUDA(cudaHostAlloc((void **)&executor->counts,
-                                        TDM_CUDA_RING * sizeof(*executor->counts),
-                                        cudaHostAllocMapped),
-                          err);
+        status =
+            TDM_CUDA(cudaHostAlloc((void **)&executor->counts,
+                                   TDM_CUDA_RING * sizeof(*executor->counts), cudaHostAllocMapped),
+                     err);
     executor->count = executor->counts;
     return status;
 }

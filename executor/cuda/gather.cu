@@ -57,8 +57,7 @@ struct marks {
         const uint32_t *entries = list_of(g, query_page, list);
         uint32_t fresh = 0;
         for (uint32_t i = threadIdx.x; i < entries[0]; i += THREADS) {
-            const uint32_t page =
-                (entries[1 + i] & TDM_PAGE_NUMBER) - (uint32_t)g.first_page;
+            const uint32_t page = (entries[1 + i] & TDM_PAGE_NUMBER) - (uint32_t)g.first_page;
             const uint32_t bit = 1u << page % 32;
             if (page < chunk_page)
                 fresh += (atomicOr(bits + page / 32, bit) & bit) == 0;
@@ -163,9 +162,9 @@ static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g,
         for (uint32_t i = threadIdx.x; i < entry_count; i += THREADS) {
             const uint32_t entry = entries[1 + i];
             const uint32_t page = (entry & TDM_PAGE_NUMBER) - (uint32_t)g.first_page;
-            listed[1 + i] = (entry & TDM_PAGE_WHOLE) |
-                            (page < m.chunk_page ? m.place(page)
-                                                 : (uint32_t)g.room + page - m.chunk_page);
+            listed[1 + i] =
+                (entry & TDM_PAGE_WHOLE) |
+                (page < m.chunk_page ? m.place(page) : (uint32_t)g.room + page - m.chunk_page);
         }
         if (threadIdx.x == 0)
             listed[0] = entry_count;
@@ -175,8 +174,7 @@ static __global__ void __launch_bounds__(THREADS) find_pages(const tdm_gather g,
     const uint64_t last = end * page_tokens < g.tokens ? end * page_tokens : g.tokens;
     for (uint64_t t = begin * page_tokens + threadIdx.x; t < last; t += THREADS) {
         const uint64_t token = g.first_token + t, start = tdm_start_of(g.documents, token);
-        g.from[list * g.tokens + t] =
-            key_of(g, m, tdm_near_token(&g.lists.rule, start, token));
+        g.from[list * g.tokens + t] = key_of(g, m, tdm_near_token(&g.lists.rule, start, token));
         g.start[list * g.tokens + t] = key_of(g, m, start);
     }
 }
@@ -188,15 +186,15 @@ extern "C" enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *g, uin
     const uint64_t bytes = (before + 31) / 32 * 2 * sizeof(uint32_t);
     if (bytes > INT32_MAX)
         return tdm_fail(err, TDM_INPUT, "a chunk has too many pages before it to gather some");
-    enum tdm_status status = TDM_CUDA(
-        cudaFuncSetAttribute((const void *)find_pages, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes),
-        err);
+    enum tdm_status status =
+        TDM_CUDA(cudaFuncSetAttribute((const void *)find_pages,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                 err);
     if (status == TDM_OK)
-        status = TDM_CUDA(cudaFuncSetAttribute((const void *)find_end,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)bytes),
-                          err);
+        status =
+            TDM_CUDA(cudaFuncSetAttribute((const void *)find_end,
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                     err);
     if (status != TDM_OK)
         return status;
     find_end<<<g->lists.lists, THREADS, bytes, stream>>>(*g, batch);
@@ -222,8 +220,7 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
 {
     const tdm_page_rule *rule = &g.lists.rule;
     const uint64_t pages = tdm_pages_of_chunk(rule);
-    const uint64_t page_bytes =
-        2 * rule->page_tokens * g.kv_heads * (uint64_t)g.head_dim * size;
+    const uint64_t page_bytes = 2 * rule->page_tokens * g.kv_heads * (uint64_t)g.head_dim * size;
     const uint64_t chunk_page = tdm_page_of(rule, g.first_token) - g.first_page;
     uint32_t list = 0;
     uint64_t place, page;
@@ -271,7 +268,8 @@ static __global__ void __launch_bounds__(MOVE_THREADS)
             for (uint32_t i = 0; i < AT_ONCE; i++) {
                 const uint32_t at = first + i * MOVE_THREADS;
                 if (at < words)
-                    word[i] = *((const Word *)(from + (uint64_t)(at / in_row) * stride) + at % in_row);
+                    word[i] =
+                        *((const Word *)(from + (uint64_t)(at / in_row) * stride) + at % in_row);
             }
 #pragma unroll
             for (uint32_t i = 0; i < AT_ONCE; i++) {
@@ -311,7 +309,7 @@ extern "C" enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home,
         home->opened_slots * home->slot_elements * tdm_dtype_bytes(home->room.dtype);
     if (bytes > 0) /* slots begin and end on 256 bytes */
         make_zero<<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>((uint4 *)home->opened.data,
-                                                           bytes / sizeof(uint4));
+                                                            bytes / sizeof(uint4));
     return tdm_cuda_status(cudaGetLastError(), "page opening launch", err);
 }
 

@@ -329,7 +329,8 @@ struct tdm_gather {
     uint32_t *count;  /* [lists] pages of the batch */
     uint32_t *total;  /* [lists] of all batches so far */
     uint32_t *table;  /* [lists, room] their numbers */
-    uint32_t *listed; /* lists of the batch over the room, as `lists`; empty ones of other query pages */
+    uint32_t
+        *listed; /* lists of the batch over the room, as `lists`; empty ones of other query pages */
     uint32_t *from, *start; /* [lists, tokens] as in tdm_attend, over the room */
 };
 
