@@ -424,7 +424,7 @@ static void write_trace(const char *path, uint64_t steps)
         batch->timing_count = step <= 2 ? (size_t)recording.ops : 0;
         for (size_t i = 0; i < batch->timing_count; i++)
             batch->timings[i] =
-                (struct tdm_trace_timing){i, (int64_t)i * 1000, 1000 + (int64_t)i * 1000, 0};
+                (struct tdm_trace_timing){i, (int64_t)i * 1000, 1000 + (int64_t)i * 1000, 0, 0, 0};
         batch->observed_count = step == 1 ? 3 : 0;
         for (size_t i = 0; i < batch->observed_count; i++)
             batch->observed[i] = (struct tdm_trace_observed){(int64_t)i * 100000, TDM_DEVICE,

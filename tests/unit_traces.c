@@ -229,7 +229,7 @@ static void fill_batch(struct tdm_trace_batch *batch, int64_t program, uint64_t 
     for (uint64_t i = 0; i < OPS; i++) {
         int64_t start = (int64_t)i * 40;
         batch->timings[batch->timing_count++] =
-            (struct tdm_trace_timing){i, start, start + 2 * example_duration(i), 0};
+            (struct tdm_trace_timing){i, start, start + 2 * example_duration(i), 0, 0, 0};
     }
     for (uint32_t i = 0; i < BUFFERS; i++)
         if (i != 2)

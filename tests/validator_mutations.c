@@ -524,6 +524,33 @@ static bool cost_forged(struct trial *t)
     return false;
 }
 
+static bool gathering_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION_GRAD) && op_at(t, i)->fetched_bytes > 0) {
+            op_at(t, i)->fetched_bytes--;
+            return true;
+        }
+    return false;
+}
+
+/* Attention that gathers reads K and V at their home as soon as they are there. */
+static bool gathered_too_early(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION) || op_at(t, i)->fetched_bytes == 0)
+            continue;
+        for (size_t j = i; j-- > 0;)
+            if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
+                covers(&op_at(t, i)->access[1], op_at(t, j)->access[1].buffer,
+                       op_at(t, j)->access[1].first_slot)) {
+                move(t, j, i + 1);
+                return true;
+            }
+    }
+    return false;
+}
+
 static bool copy_lane_reversed(struct trial *t)
 {
     for (EACH_ITEM(t, i))
@@ -1459,6 +1486,8 @@ static struct fault {
     {.name = "a copy cut short", .plant = copy_cut_short},
     {.name = "an operand cut short", .plant = operand_cut_short},
     {.name = "a cost forged", .plant = cost_forged},
+    {.name = "the bytes of a gathering forged", .plant = gathering_forged},
+    {.name = "K, V gathered before they are at home", .plant = gathered_too_early},
     {.name = "an op on a host buffer", .plant = compute_on_the_host},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
     {.name = "a move of K, V dropped", .plant = kv_move_dropped},
@@ -1591,8 +1620,8 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
             must(seed, validate(&t, waits, &err), &err);
         } else if (faults[f].plant(&t)) {
             faults[f].planted++;
-            if (faults[f].plant !=
-                cost_forged) /* a mistake in the lowering has costs that fit it */
+            if (faults[f].plant != cost_forged && /* a mistake in the lowering has costs that fit it */
+                faults[f].plant != gathering_forged)
                 for (size_t i = 0; i < t.r.count; i++)
                     if (t.r.items[i].item.kind == TDM_RUN)
                         tdm_op_cost(&t.r.program, &t.r.items[i].op);
@@ -1610,13 +1639,15 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows? In few programs they do. */
-static bool has_moves(const struct tdm_recording *r)
+/* Do K and V move in their rows, or are they gathered from the host? In few programs they are. */
+static bool is_rare(const struct tdm_recording *r)
 {
-    for (size_t i = 0; i < r->count; i++)
-        if (r->items[i].item.kind == TDM_RUN && r->items[i].op.kind == TDM_OP_COPY &&
-            r->items[i].op.lane == TDM_LANE_COMPUTE)
+    for (size_t i = 0; i < r->count; i++) {
+        const struct tdm_op *op = &r->items[i].op;
+        bool moves = op->kind == TDM_OP_COPY && op->lane == TDM_LANE_COMPUTE;
+        if (r->items[i].item.kind == TDM_RUN && (moves || op->fetched_bytes > 0))
             return true;
+    }
     return false;
 }
 
@@ -1625,7 +1656,7 @@ static void test_faults(void **state)
     (void)state;
     const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
     uint64_t cases = tdm_case_count(10, 200), programs = 0, planted = 0, caught = 0;
-    for (uint64_t n = 0; n < 6 * cases; n++) { /* most of them for the few with moves */
+    for (uint64_t n = 0; n < 8 * cases; n++) { /* most of them for the rare ones */
         uint64_t seed = tdm_case_seed(BASE_SEED, n);
         struct tdm_schedule *schedule = NULL;
         struct tdm_program *program = NULL;
@@ -1635,7 +1666,7 @@ static void test_faults(void **state)
         must(seed, tdm_program_lower(schedule, &program, &err), &err);
         if (program->op_count <= 4000) {
             must(seed, tdm_recording_new(program, &recording, &err), &err);
-            if (n < cases || has_moves(&recording)) {
+            if (n < cases || is_rare(&recording)) {
                 plant_all(seed, &recording);
                 programs++;
             }

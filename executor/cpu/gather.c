@@ -191,14 +191,31 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     return true;
 }
 
+/* Makes the sums of a slot's tokens zero. */
+static void open_slot(const struct tdm_attention *a, unsigned char *slot, uint64_t tokens)
+{
+    const struct tdm_schedule *schedule = a->launch->program->schedule;
+    uint64_t size = tdm_dtype_bytes(schedule->dtypes.kv_gradients);
+    uint64_t plane = tdm_page_plane_elements(schedule) * size, row = plane / a->rule.page_tokens;
+    for (uint64_t at = 0; at < tokens; at += a->rule.page_tokens) {
+        uint64_t bytes = tdm_least(tokens - at, a->rule.page_tokens) * row;
+        unsigned char *page = slot + at / a->rule.page_tokens * 2 * plane;
+        memset(page, 0, bytes);
+        memset(page + plane, 0, bytes);
+    }
+}
+
 void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
     const struct tdm_operand *opened = &a->launch->operand[5];
     const struct tdm_access *access = &a->launch->op->access[5];
+    const struct tdm_program *program = a->launch->program;
     if (a->gathered.room == 0 || opened->data == NULL)
         return;
-    memset(opened->data, 0, opened->slots * opened->slot_bytes);
-    if (a->launch->program->buffers[access->buffer].place == TDM_HOST)
+    for (uint32_t slot = 0; slot < opened->slots; slot++)
+        open_slot(a, (unsigned char *)opened->data + slot * opened->slot_bytes,
+                  program->chunks[access->after.chunk + slot].tokens);
+    if (program->buffers[access->buffer].place == TDM_HOST)
         executor->counts.sent_bytes += access->bytes;
 }
 
