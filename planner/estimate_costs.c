@@ -406,9 +406,11 @@ static enum tdm_status sum_layers(struct tdm_estimator *e, const uint32_t *class
 
 /* ---- chunks ---- */
 
+/* With K and V on the device; what it takes to gather them is counted with their place. */
 static double op_seconds(const struct tdm_program *chunks, struct tdm_op *op)
 {
     tdm_op_cost(chunks, op);
+    op->fetched_bytes = op->sent_bytes = 0;
     return tdm_op_seconds(chunks->schedule->machine, op, false);
 }
 

@@ -141,9 +141,12 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
     double pages = tdm_gather_moved_pages(schedule, before, own);
     uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
     op->fetched_bytes = (uint64_t)(pages * (double)page);
-    for (uint32_t i = 5; op->kind == TDM_OP_ATTENTION_GRAD && i <= 6; i++) {
+    const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, op->layer)];
+    if (op->kind != TDM_OP_ATTENTION_GRAD || group->kv_gradients_place != TDM_HOST)
+        return;
+    for (uint32_t i = 5; i <= 6; i++) {
         const struct tdm_access *sums = &op->access[i];
-        if (sums->buffer == TDM_NONE || program->buffers[sums->buffer].place != TDM_HOST)
+        if (sums->buffer == TDM_NONE)
             continue;
         if (sums->mode == TDM_WRITE) /* made zero first */
             op->sent_bytes += sums->bytes;
