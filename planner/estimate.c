@@ -331,21 +331,38 @@ static void layer_major_seconds(const struct tdm_estimator *e, const struct span
     }
 }
 
-/* In chunk-major order, does a layer's attention gather its pages, where they are on the host? */
-static bool gathers(const struct tdm_estimator *e, uint32_t layer)
+/* What a layer's attention gathers for the chunks before one. */
+static const struct gathered *gathered_before(const struct tdm_estimator *e, uint32_t layer,
+                                              uint32_t chunk)
 {
-    return e->gathered_pages[e->kind_of[layer]] > 0;
+    return &e->gathered_before[(size_t)e->kind_of[layer] * ((size_t)e->chunks + 1) + chunk];
 }
 
-/* Seconds that this takes all chunks' attention: for K and V, or for their gradients, which go back too. */
-static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, bool gradients)
+/* Does it, in chunk-major order, where K and V are on the host? */
+static bool gathers(const struct tdm_estimator *e, uint32_t layer)
 {
-    const struct tdm_machine *machine = e->base->machine;
-    double chunk_pages = (double)tdm_size_ceil_div(e->base->chunk_tokens, e->base->page_tokens);
-    double bytes =
-        e->gathered_pages[e->kind_of[layer]] * (double)(gradients ? e->dkv : e->kv) / chunk_pages;
-    return bytes / machine->rate[TDM_RATE_H2D] +
-           (gradients ? bytes / machine->rate[TDM_RATE_D2H] : 0);
+    return gathered_before(e, layer, e->chunks)->kv > 0;
+}
+
+/* Seconds that this adds to the attention of a forward, and to those of a backward, where that of the first
+ * chunks runs again. */
+static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
+{
+    return (double)gathered_before(e, layer, chunks)->kv / e->base->machine->rate[TDM_RATE_H2D];
+}
+
+static double gather_backward_seconds(const struct tdm_estimator *e, const struct span *span,
+                                      uint32_t layer, bool again)
+{
+    const double *rate = e->base->machine->rate;
+    double sums = (double)gathered_before(e, layer, e->chunks)->sums;
+    double seconds = gather_seconds(e, layer, e->chunks) +
+                     gather_seconds(e, layer, again ? span->held : span->kept);
+    if (again)
+        seconds += gather_seconds(e, layer, span->kept);
+    if (on_host(span->group->kv_gradients_place))
+        seconds += sums / rate[TDM_RATE_H2D] + sums / rate[TDM_RATE_D2H];
+    return seconds;
 }
 
 /* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's own, or
@@ -394,12 +411,8 @@ static void chunk_major_seconds(const struct tdm_estimator *e, const struct span
             stored = both(stored, copy_kept(e, &span, TDM_RATE_H2D, false));
         fetch = both(fetch, stored);
         if (far && gathers(e, layer)) {
-            double share = (double)span.kept / n; /* whose attention runs again */
-            double seconds = gather_seconds(e, layer, false);
-            forward += only_kv ? 0 : seconds;
-            backward += (1 + share) * seconds;
-            if (on_host(span.group->kv_gradients_place))
-                backward += gather_seconds(e, layer, true);
+            forward += only_kv ? 0 : gather_seconds(e, layer, n);
+            backward += gather_backward_seconds(e, &span, layer, again);
         }
         if (far) {
             sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));

@@ -549,11 +549,14 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
     e->attention_before = calloc(e->kinds * row + 1, sizeof(*e->attention_before));
     e->attention_grad_seconds = calloc((size_t)e->kinds + 1, sizeof(*e->attention_grad_seconds));
     e->seen_chunks = calloc((size_t)e->kinds + 1, sizeof(*e->seen_chunks));
-    e->gathered_pages = calloc((size_t)e->kinds + 1, sizeof(*e->gathered_pages));
+    e->gathered_before = calloc(e->kinds * row + 1, sizeof(*e->gathered_before));
     e->moves = calloc((size_t)e->kinds + 1, sizeof(*e->moves));
     if (e->kind_of == NULL || e->attention_before == NULL || e->attention_grad_seconds == NULL ||
-        e->seen_chunks == NULL || e->gathered_pages == NULL || e->moves == NULL)
+        e->seen_chunks == NULL || e->gathered_before == NULL || e->moves == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
+    const struct tdm_schedule *base = e->base;
+    double page = (double)tdm_content_bytes(base, TDM_KVPAGES, 0, base->page_tokens);
+    double sum_page = (double)tdm_content_bytes(base, TDM_DKVPAGES, 0, base->page_tokens);
     uint32_t span = tdm_kv_span(chunks);
     e->row_slots = tdm_kv_slots(chunks, span);
     for (uint32_t kind = 0; kind < e->kinds; kind++) {
@@ -569,7 +572,10 @@ static enum tdm_status time_attention(struct tdm_estimator *e, const struct tdm_
             else
                 before[i + 1] += select_seconds(chunks, layer, i);
             e->seen_chunks[kind] += i + 1 - tdm_attend_first(chunks, layer, i);
-            e->gathered_pages[kind] += moved_pages(chunks, layer, i);
+            double pages = moved_pages(chunks, layer, i);
+            struct gathered *gathered = e->gathered_before + kind * row + i;
+            gathered[1].kv = gathered->kv + (uint64_t)(pages * page);
+            gathered[1].sums = gathered->sums + (uint64_t)(pages * sum_page);
         }
     }
     return TDM_OK;
@@ -735,7 +741,7 @@ void tdm_estimator_free(struct tdm_estimator *e)
     free(e->attention_before);
     free(e->attention_grad_seconds);
     free(e->seen_chunks);
-    free(e->gathered_pages);
+    free(e->gathered_before);
     free(e->moves);
     free(e);
 }

@@ -39,6 +39,11 @@ struct row_moves {
     bool apart; /* downward, K and V of all chunks are made before the first backward */
 };
 
+/* Bytes of K and V, and of their gradients, that attention itself moves from the host. */
+struct gathered {
+    uint64_t kv, sums;
+};
+
 struct tdm_estimator {
     const struct tdm_schedule *base; /* `own` */
     struct tdm_schedule own;         /* a shallow copy, for homes of its own */
@@ -57,11 +62,10 @@ struct tdm_estimator {
     uint32_t *kind_of;        /* [layers] */
     double *attention_before; /* [kinds][chunks + 1] seconds of attention of the chunks before */
     double *attention_grad_seconds; /* [kinds] */
-    /* [kinds] of all chunks, how many each attends to, itself included; and the pages that attention moves where
-     * it gathers from the host, 0 if it does not */
-    uint64_t *seen_chunks;
-    double *gathered_pages;
-    uint64_t gather_work;    /* room for them */
+    uint64_t *seen_chunks; /* [kinds] of all chunks, how many each attends to, itself included */
+    /* [kinds][chunks + 1] of the chunks before, where attention gathers from the host; else 0; and room for it */
+    struct gathered *gathered_before;
+    uint64_t gather_work;
     struct row_moves *moves; /* [kinds] */
     uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
     double head_seconds, optimizer_seconds; /* of the whole step */

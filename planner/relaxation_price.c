@@ -484,7 +484,9 @@ static double price_kv_rows(const struct member *m, struct tdm_amounts *use,
 {
     const struct tdm_pricing *p = m->p;
     const struct tdm_estimator *e = p->e;
-    bool gathers = e->gathered_pages[e->kind_of[m->layer]] > 0; /* then it fetches no prefixes */
+    size_t row = (size_t)e->chunks + 1;
+    /* then it fetches no prefixes */
+    bool gathers = e->gathered_before[(e->kind_of[m->layer] + 1) * row - 1].kv > 0;
     double n = e->chunks, seen = gathers ? n : (double)e->seen_chunks[e->kind_of[m->layer]];
     double bytes = m->kv_bytes, sums = (double)e->dkv;
     double mib = n * bytes / TDM_MIB, sum_mib = n * sums / TDM_MIB;

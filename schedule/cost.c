@@ -262,7 +262,7 @@ double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op
     double memory = (double)op->bytes / machine->rate[TDM_RATE_ELEMENTWISE];
     if (op->flops > 0 && memory > seconds)
         seconds = memory;
-    seconds += (double)op->fetched_bytes / machine->rate[TDM_RATE_H2D] +
-               (double)op->sent_bytes / machine->rate[TDM_RATE_D2H];
-    return seconds > machine->launch_seconds ? seconds : machine->launch_seconds;
+    double gathering = (double)op->fetched_bytes / machine->rate[TDM_RATE_H2D] +
+                       (double)op->sent_bytes / machine->rate[TDM_RATE_D2H];
+    return (seconds > machine->launch_seconds ? seconds : machine->launch_seconds) + gathering;
 }

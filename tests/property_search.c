@@ -147,6 +147,7 @@ static struct tdm_schedule *draw_instance(uint64_t seed)
         if (schedule->model->layers == 2 && schedule->sequence_count == 1 && tokens > 1000) {
             for (int state = 0; state < TDM_STATES; state++)
                 schedule->homes[state] = (struct tdm_home){2, TDM_DEVICE, TDM_DEVICE};
+            schedule->rings.gather = 0; /* its pages need not fill these chunks */
             schedule->chunk_tokens = (tokens + 1) / 2;
             schedule->head_tile_tokens =
                 schedule->chunk_tokens < 256 ? schedule->chunk_tokens : 256;

@@ -245,7 +245,7 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
     if (!backward)
         attend.readers = NULL;
 
-    enum tdm_status status = backward ? tdm_cuda_open_pages(&sums, stream, err) : TDM_OK;
+    enum tdm_status status = backward ? tdm_cuda_open_pages(&x.gather, &sums, stream, err) : TDM_OK;
     for (uint32_t batch = 0; batch < batches && status == TDM_OK; batch++) {
         bool first = batch == 0, last = batch + 1 == batches;
         status = tdm_cuda_gather_batch(&x.gather, batch, stream, err);

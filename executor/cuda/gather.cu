@@ -208,11 +208,18 @@ extern "C" enum tdm_status tdm_cuda_gather_batch(const struct tdm_gather *g, uin
 #define MOVE_BLOCKS 528u /* a link is full long before these are */
 #define AT_ONCE 4u       /* words that a thread has under way */
 
-/* A page of a list: its columns at home and in the room. */
+/* A page of a list: its columns at home and in the room, and how many tokens it has. */
 struct page_move {
     unsigned char *home, *room;
-    uint32_t row_bytes;
+    uint32_t row_bytes, tokens;
 };
+
+/* Tokens of page `number` of a chunk. */
+static __device__ uint32_t tokens_of(uint64_t tokens, uint64_t page_tokens, uint64_t number)
+{
+    const uint64_t left = tokens - number * page_tokens;
+    return (uint32_t)(left < page_tokens ? left : page_tokens);
+}
 
 /* Item `number` of the pages of all lists, then of the own pages; false behind the last. */
 static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, uint32_t size,
@@ -227,6 +234,7 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
     while (list < g.lists.lists && number >= g.count[list])
         number -= g.count[list++];
     move->row_bytes = g.kv_heads * g.head_dim * size;
+    move->tokens = (uint32_t)rule->page_tokens;
     uint64_t column = 0;
     if (list < g.lists.lists) {
         place = number;
@@ -236,6 +244,7 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
     } else if (own && number < query_pages_of(g)) {
         place = g.room + number;
         page = chunk_page + number;
+        move->tokens = tokens_of(g.tokens, rule->page_tokens, number);
     } else {
         return false;
     }
@@ -251,34 +260,72 @@ static __device__ bool find_move(const tdm_gather &g, const tdm_page_home &h, ui
     return true;
 }
 
+/* Words of a page's K, then of its V: rows of some columns. */
+template <typename Word> struct page_words {
+    uint32_t in_row, half, stride, plane;
+
+    __device__ page_words(const tdm_gather &g, uint32_t size, uint32_t row_bytes, uint32_t tokens)
+    {
+        in_row = row_bytes / sizeof(Word);
+        half = tokens * in_row;
+        stride = g.kv_heads * g.head_dim * size;
+        plane = (uint32_t)g.lists.rule.page_tokens * stride;
+    }
+
+    __device__ Word *at(unsigned char *page, uint32_t word) const
+    {
+        const uint32_t of_plane = word < half ? word : word - half;
+        page += (word < half ? 0 : plane) + of_plane / in_row * stride;
+        return (Word *)page + of_plane % in_row;
+    }
+};
+
 template <typename Word>
 static __global__ void __launch_bounds__(MOVE_THREADS)
     move_pages(const tdm_gather g, const tdm_page_home h, uint32_t size, bool own, bool back)
 {
-    const uint32_t stride = g.kv_heads * g.head_dim * size;
-    const uint32_t rows = 2 * (uint32_t)g.lists.rule.page_tokens;
     page_move move;
     for (uint32_t item = blockIdx.x; find_move(g, h, size, own, item, &move); item += gridDim.x) {
-        const uint32_t in_row = move.row_bytes / sizeof(Word), words = rows * in_row;
-        const unsigned char *from = back ? move.room : move.home;
-        unsigned char *to = back ? move.home : move.room;
-        for (uint32_t first = threadIdx.x; first < words; first += AT_ONCE * MOVE_THREADS) {
+        const page_words<Word> words(g, size, move.row_bytes, move.tokens);
+        unsigned char *from = back ? move.room : move.home, *to = back ? move.home : move.room;
+        for (uint32_t first = threadIdx.x; first < 2 * words.half;
+             first += AT_ONCE * MOVE_THREADS) {
             Word word[AT_ONCE];
 #pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
-                const uint32_t at = first + i * MOVE_THREADS;
-                if (at < words)
-                    word[i] =
-                        *((const Word *)(from + (uint64_t)(at / in_row) * stride) + at % in_row);
-            }
+            for (uint32_t i = 0; i < AT_ONCE; i++)
+                if (first + i * MOVE_THREADS < 2 * words.half)
+                    word[i] = *words.at(from, first + i * MOVE_THREADS);
 #pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
-                const uint32_t at = first + i * MOVE_THREADS;
-                if (at < words)
-                    *((Word *)(to + (uint64_t)(at / in_row) * stride) + at % in_row) = word[i];
-            }
+            for (uint32_t i = 0; i < AT_ONCE; i++)
+                if (first + i * MOVE_THREADS < 2 * words.half)
+                    *words.at(to, first + i * MOVE_THREADS) = word[i];
         }
     }
+}
+
+/* A block a page of the opened slots; of the chunk's own no more than its tokens. */
+template <typename Word>
+static __global__ void __launch_bounds__(MOVE_THREADS)
+    open_pages(const tdm_gather g, const tdm_page_home h, uint32_t size)
+{
+    const tdm_page_rule *rule = &g.lists.rule;
+    const uint64_t pages = tdm_pages_of_chunk(rule), slot = blockIdx.x / pages;
+    const uint64_t page = blockIdx.x % pages, line = (uint64_t)g.kv_heads * g.head_dim * size;
+    const uint64_t own = (tdm_page_of(rule, g.first_token) - g.first_page) / pages;
+    const uint64_t tokens = slot == own ? g.tokens : rule->chunk_tokens;
+    if (page * rule->page_tokens >= tokens)
+        return;
+    unsigned char *data = (unsigned char *)h.opened.data + slot * h.slot_elements * size +
+                          page * 2 * rule->page_tokens * line;
+    const page_words<Word> words(g, size, (uint32_t)line,
+                                 tokens_of(tokens, rule->page_tokens, page));
+    for (uint32_t i = threadIdx.x; i < 2 * words.half; i += MOVE_THREADS)
+        *words.at(data, i) = Word{};
+}
+
+static bool is_wide(const struct tdm_gather *g, uint32_t size)
+{
+    return g->head_dim * size % sizeof(uint4) == 0;
 }
 
 extern "C" enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *g,
@@ -287,29 +334,25 @@ extern "C" enum tdm_status tdm_cuda_move_pages(const struct tdm_gather *g,
                                                struct tdm_error *err)
 {
     const uint32_t size = (uint32_t)tdm_dtype_bytes(home->room.dtype);
-    const bool wide = g->head_dim * size % sizeof(uint4) == 0;
-    if (wide)
+    if (is_wide(g, size))
         move_pages<uint4><<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>(*g, *home, size, own, back);
     else
         move_pages<uint16_t><<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>(*g, *home, size, own, back);
     return tdm_cuda_status(cudaGetLastError(), "page copy launch", err);
 }
 
-static __global__ void __launch_bounds__(MOVE_THREADS) make_zero(uint4 *words, uint64_t count)
-{
-    for (uint64_t i = (uint64_t)blockIdx.x * MOVE_THREADS + threadIdx.x; i < count;
-         i += (uint64_t)gridDim.x * MOVE_THREADS)
-        words[i] = make_uint4(0, 0, 0, 0);
-}
-
-extern "C" enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home,
+extern "C" enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *g,
+                                               const struct tdm_page_home *home,
                                                cudaStream_t stream, struct tdm_error *err)
 {
-    const uint64_t bytes =
-        home->opened_slots * home->slot_elements * tdm_dtype_bytes(home->room.dtype);
-    if (bytes > 0) /* slots begin and end on 256 bytes */
-        make_zero<<<MOVE_BLOCKS, MOVE_THREADS, 0, stream>>>((uint4 *)home->opened.data,
-                                                            bytes / sizeof(uint4));
+    const uint32_t size = (uint32_t)tdm_dtype_bytes(home->room.dtype);
+    const unsigned pages = (unsigned)(home->opened_slots * tdm_pages_of_chunk(&g->lists.rule));
+    if (pages == 0)
+        return TDM_OK;
+    if (is_wide(g, size))
+        open_pages<uint4><<<pages, MOVE_THREADS, 0, stream>>>(*g, *home, size);
+    else
+        open_pages<uint16_t><<<pages, MOVE_THREADS, 0, stream>>>(*g, *home, size);
     return tdm_cuda_status(cudaGetLastError(), "page opening launch", err);
 }
 

@@ -359,7 +359,8 @@ enum tdm_status tdm_cuda_count_pages(const struct tdm_gather *gather, struct tdm
                                      uint64_t *counted, cudaStream_t stream, struct tdm_error *err);
 
 /* Makes the opened slots zero. */
-enum tdm_status tdm_cuda_open_pages(const struct tdm_page_home *home, cudaStream_t stream,
+enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *gather,
+                                    const struct tdm_page_home *home, cudaStream_t stream,
                                     struct tdm_error *err);
 
 /* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 128. */

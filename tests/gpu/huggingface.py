@@ -34,17 +34,23 @@ BOUNDS = {"fp32": (1e-6, 1e-9), "bf16": (5e-3, 1e-3)}
 SMALL = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 448, "vocab_size": 320,
          "max_position_embeddings": 4096, "initializer_range": 0.05}
 
-# model_type, heads, KV heads, head dim, tied, dtype of the files, their size, what a schedule stores
+WINDOW = 70
+
+# model_type, heads, KV heads, head dim, tied, dtype of the files, their size, what a schedule stores, and who has a
+# sliding window: nobody, the config, or in its place the schedule's selector
 CASES = [
-    ("llama", 4, 2, 64, False, "bfloat16", "50GB", "bf16"),
-    ("llama", 2, 2, 128, True, "float32", "1MB", "fp32"),
-    ("qwen2", 4, 1, 64, True, "bfloat16", "1MB", "bf16"),
-    ("qwen2", 6, 2, 64, False, "float32", "50GB", "fp32"),
-    ("qwen3", 4, 2, 128, False, "bfloat16", "1MB", "bf16"),
-    ("qwen3", 8, 2, 64, True, "float16", "50GB", "fp32"),
-    ("qwen3", 4, 4, 64, True, "float32", "1MB", "bf16"),
-    ("llama", 8, 1, 64, True, "float16", "50GB", "bf16"),
-    ("mistral", 4, 2, 64, False, "bfloat16", "1MB", "bf16"),  # with a sliding window
+    ("llama", 4, 2, 64, False, "bfloat16", "50GB", "bf16", None),
+    ("llama", 2, 2, 128, True, "float32", "1MB", "fp32", None),
+    ("qwen2", 4, 1, 64, True, "bfloat16", "1MB", "bf16", None),
+    ("qwen2", 6, 2, 64, False, "float32", "50GB", "fp32", None),
+    ("qwen3", 4, 2, 128, False, "bfloat16", "1MB", "bf16", None),
+    ("qwen3", 8, 2, 64, True, "float16", "50GB", "fp32", None),
+    ("qwen3", 4, 4, 64, True, "float32", "1MB", "bf16", None),
+    ("llama", 8, 1, 64, True, "float16", "50GB", "bf16", None),
+    ("mistral", 4, 2, 64, False, "bfloat16", "1MB", "bf16", "config"),
+    ("mistral", 4, 2, 64, False, "float32", "50GB", "fp32", "selector"),
+    ("mistral", 2, 1, 128, True, "bfloat16", "50GB", "bf16", "selector"),
+    ("qwen2", 4, 2, 64, False, "float32", "1MB", "fp32", "config"),  # in the upper layers
 ]
 
 
@@ -77,6 +83,30 @@ def make_model(config, folder, dtype, shard):
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
 
 
+def forget_window(folder):
+    """The same model as tidemark shall see it: no window."""
+    with open(f"{folder}/config.json", encoding="utf-8") as file:
+        config = json.load(file)
+    config.pop("layer_types", None)
+    config["sliding_window"] = None
+    copy = f"{folder}-dense"
+    os.mkdir(copy)
+    for name in os.listdir(folder):
+        if name != "config.json":
+            os.symlink(f"{folder}/{name}", f"{copy}/{name}")
+    with open(f"{copy}/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    return copy
+
+
+def remember_window(folder, hf):
+    """What tidemark saved, with the config of `hf`."""
+    with open(f"{hf}/config.json", encoding="utf-8") as file:
+        config = file.read()
+    with open(f"{folder}/config.json", "w", encoding="utf-8") as file:
+        file.write(config)
+
+
 def reference(folder, tokens, gradients):
     """Loss of PyTorch in fp32 on all tokens, and its gradients by name."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
@@ -95,7 +125,7 @@ def cosine(a, b):
     return (a @ b / (a.norm() * b.norm())).item()
 
 
-def compare(config, dtype, shard, stored, context, chunk):
+def compare(config, dtype, shard, stored, context, chunk, by_selector=False):
     """Returns what is wrong, and a line of figures."""
     bound_loss, bound_cosine = BOUNDS[stored]
     wrong = []
@@ -103,13 +133,17 @@ def compare(config, dtype, shard, stored, context, chunk):
     with tempfile.TemporaryDirectory(dir=os.environ.get("TDM_SCRATCH")) as folder:
         hf, text = f"{folder}/hf", f"{folder}/tokens.npy"
         make_model(config, hf, dtype, shard)
+        ours_of = hf
+        if by_selector:
+            ours_of = forget_window(hf)
+            sets = sets + ["selector=window", f"selector.window={WINDOW}"]
         torch.manual_seed(2)
         # one token more than the context: there is one place where the step can begin
         tokens = torch.randint(0, config.vocab_size, [context + 1])
         numpy.save(text, tokens.numpy())
 
-        plan(f"{folder}/gradients.json", hf, context, "none", sets)
-        ours = run(f"{folder}/gradients.json", text, "--weights", hf, "--save-gradients",
+        plan(f"{folder}/gradients.json", ours_of, context, "none", sets)
+        ours = run(f"{folder}/gradients.json", text, "--weights", ours_of, "--save-gradients",
                    f"{folder}/gradients")["first_loss"]
         loss, gradients = reference(hf, tokens, True)
         error = abs(ours / loss - 1)
@@ -125,12 +159,14 @@ def compare(config, dtype, shard, stored, context, chunk):
             if not value >= 1 - bound_cosine:
                 wrong.append(f"{name}: cosine {value:.6f}")
 
-        plan(f"{folder}/train.json", hf, context, "adamw",
+        plan(f"{folder}/train.json", ours_of, context, "adamw",
              sets + ["optimizer.learning_rate=1e-3"])
-        run(f"{folder}/train.json", text, "--weights", hf, "--steps", 4, "--save",
+        run(f"{folder}/train.json", text, "--weights", ours_of, "--steps", 4, "--save",
             f"{folder}/trained", "--save-shard", "1M" if shard == "1MB" else "5G")
         before = ours
         ours = run(f"{folder}/gradients.json", text, "--weights", f"{folder}/trained")["first_loss"]
+        if by_selector:
+            remember_window(f"{folder}/trained", hf)
         loss, _ = reference(f"{folder}/trained", tokens, False)
         trained = abs(ours / loss - 1)
         if not trained <= bound_loss:
@@ -160,17 +196,22 @@ def main():
     cases = CASES[:3] if os.environ.get("TDM_SHORT") == "1" else CASES
     print(f"1..{len(cases)}")
     good = True
-    for number, (kind, heads, kv, dim, tied, dtype, shard, stored) in enumerate(cases, 1):
+    for number, (kind, heads, kv, dim, tied, dtype, shard, stored, window) in enumerate(cases, 1):
         config = AutoConfig.for_model(kind, num_attention_heads=heads, num_key_value_heads=kv,
                                       head_dim=dim, tie_word_embeddings=tied, **SMALL)
         if kind == "mistral":
-            config.sliding_window = 70
+            config.sliding_window = WINDOW
+        if kind == "qwen2" and window is not None:
+            config.use_sliding_window, config.sliding_window = True, WINDOW
+            config.max_window_layers = 1
+            config.layer_types = ["full_attention"] + ["sliding_attention"] * 2
         if kind == "qwen2":  # its heads share the hidden size
             config.hidden_size = heads * dim
             del config.head_dim
         good &= check(number, f"{BACKEND}, {kind}, {heads}/{kv} heads of {dim}, "
-                      f"{'tied' if tied else 'untied'}, {dtype} in files of {shard}, {stored}",
-                      config, dtype, shard, stored, 300, 128)
+                      f"{'tied' if tied else 'untied'}, {dtype} in files of {shard}, {stored}"
+                      + (f", window by the {window}" if window else ""), config, dtype, shard, stored,
+                      300, 32 if window else 128, window == "selector")
     return good
 
 
