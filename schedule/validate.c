@@ -472,7 +472,8 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
                         (unsigned long long)due.flops, (unsigned long long)due.bytes,
                         (unsigned long long)op->flops, (unsigned long long)op->bytes);
     if (due.fetched_bytes != op->fetched_bytes || due.sent_bytes != op->sent_bytes)
-        return tdm_fail(err, TDM_INPUT, "op %llu (%s) gathers %llu bytes and sends %llu, not %llu and %llu",
+        return tdm_fail(err, TDM_INPUT,
+                        "op %llu (%s) gathers %llu bytes and sends %llu, not %llu and %llu",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                         (unsigned long long)due.fetched_bytes, (unsigned long long)due.sent_bytes,
                         (unsigned long long)op->fetched_bytes, (unsigned long long)op->sent_bytes);

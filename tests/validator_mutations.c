@@ -1620,7 +1620,8 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
             must(seed, validate(&t, waits, &err), &err);
         } else if (faults[f].plant(&t)) {
             faults[f].planted++;
-            if (faults[f].plant != cost_forged && /* a mistake in the lowering has costs that fit it */
+            if (faults[f].plant !=
+                    cost_forged && /* a mistake in the lowering has costs that fit it */
                 faults[f].plant != gathering_forged)
                 for (size_t i = 0; i < t.r.count; i++)
                     if (t.r.items[i].item.kind == TDM_RUN)
