@@ -54,6 +54,12 @@ uint64_t tdm_gather_pages(const struct tdm_schedule *schedule)
     return room_chunks(schedule) * chunk_pages(schedule);
 }
 
+/* For all pages that a chunk can have before it? */
+static bool has_room_for_all(const struct tdm_schedule *schedule)
+{
+    return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);
+}
+
 enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
                                  struct tdm_error *err)
 {
@@ -67,14 +73,13 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
             file, (unsigned long long)schedule->chunk_tokens,
             (unsigned long long)schedule->page_tokens);
     uint64_t listed = listed_pages(schedule), pages = chunk_pages(schedule);
-    bool all = room_chunks(schedule) < schedule->rings.gather; /* that there can be */
-    if (listed > tdm_gather_pages(schedule) && !all)
+    if (listed > tdm_gather_pages(schedule) && !has_room_for_all(schedule))
         return tdm_fail(
             err, TDM_INPUT,
-            "%s: \"rings.gather\" is %u chunks of %llu pages, and a query page lists up to "
+            "%s: \"rings.gather\" (%u) has room for %llu pages a list, and a query page lists up to "
             "%llu; use at least %llu, or 0",
-            file, schedule->rings.gather, (unsigned long long)pages, (unsigned long long)listed,
-            (unsigned long long)tdm_size_ceil_div(listed, pages));
+            file, schedule->rings.gather, (unsigned long long)tdm_gather_pages(schedule),
+            (unsigned long long)listed, (unsigned long long)tdm_size_ceil_div(listed, pages));
     return TDM_OK;
 }
 
