@@ -99,13 +99,11 @@ uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule)
 
 uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens)
 {
-    uint64_t room = tdm_gather_pages(schedule);
     uint64_t query_pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
-    if (room + chunk_pages(schedule) >= tdm_longest_pages(schedule))
-        return 1; /* for all that there is */
-    uint64_t at_least =
-        room / listed_pages(schedule); /* a batch has; 0 in a schedule that is refused */
-    return tdm_size_ceil_div(query_pages, at_least > 0 ? at_least : 1);
+    uint64_t each = tdm_gather_pages(schedule) / listed_pages(schedule); /* at least */
+    if (has_room_for_all(schedule))
+        return 1;
+    return tdm_size_ceil_div(query_pages, each > 0 ? each : 1); /* 0: it is refused */
 }
 
 /* Of `pages` pages, those that so many query pages list together which list `listed` each by chance. */
