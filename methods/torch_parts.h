@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a PyTorch model share. Not for use outside methods/. */
+#ifndef TDM_METHODS_TORCH_PARTS_H
+#define TDM_METHODS_TORCH_PARTS_H
+
+#include "methods/torch_model.h"
+
+#define BF16 2u
+#define FP32 4u
+#define INT64 8u
+#define BOOL 1u
+
+struct torch_layer {
+    struct tdm_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
+    struct tdm_value *down[TDM_PROJECTIONS], *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
+    struct tdm_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+};
+
+struct torch_state {
+    struct tdm_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
+};
+
+struct tdm_torch_model {
+    struct tdm_eager *m;
+    const struct tdm_model *config;
+    struct tdm_torch_settings settings;
+    uint16_t weight_bytes; /* of an element */
+    bool padding;          /* the embedding has a padding row */
+    struct torch_layer *layers;
+    struct tdm_value *embedding, *final_norm, *head, *frequencies[2], *ids;
+    struct tdm_value *cosine, *sine, *mask, *window_mask; /* of the forward that runs */
+    struct tdm_value *held;                               /* logits of the output object */
+    struct tdm_value **parameters;
+    struct torch_state *states;
+    uint32_t parameter_count;
+};
+
+/* Position ids (torch_inputs.c); masks, NULL where the kernel is causal by itself; cosines and sines. */
+struct tdm_value *tdm_torch_positions(struct tdm_torch_model *t);
+void tdm_torch_masks(struct tdm_torch_model *t, struct tdm_value *positions);
+void tdm_torch_rotary(struct tdm_torch_model *t);
+
+#endif
