@@ -241,7 +241,25 @@ static void drop_frame(struct tdm_eager *m, struct tdm_frame *frame)
         tdm_drop(m, frame->made[i]);
     free(frame->made);
     tdm_drop(m, frame->input);
+    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
+        tdm_drop(m, frame->function.held[i]);
     free(frame);
+}
+
+/* A frame of one reference; NULL if memory ran out. */
+static struct tdm_frame *new_frame(struct tdm_eager *m, const struct tdm_function *function)
+{
+    struct tdm_frame *frame = calloc(1, sizeof(*frame));
+    if (frame == NULL) {
+        m->status = TDM_NO_MEMORY;
+        return NULL;
+    }
+    frame->references = 1;
+    frame->function = *function;
+    frame->autocast = m->autocast;
+    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
+        tdm_take(function->held[i]);
+    return frame;
 }
 
 /* While a function is run again: what its node number made_again saves is what was asked for. */
@@ -283,15 +301,10 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
 struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                  struct tdm_value *input)
 {
-    struct tdm_frame *frame = calloc(1, sizeof(*frame));
-    if (frame == NULL) {
-        m->status = TDM_NO_MEMORY;
+    struct tdm_frame *frame = new_frame(m, function);
+    if (frame == NULL)
         return tdm_take(input);
-    }
-    *frame = (struct tdm_frame){.references = 1,
-                                .function = *function,
-                                .input = tdm_take(input),
-                                .autocast = m->autocast};
+    frame->input = tdm_take(input);
     if (input->storage->category == TDM_METHOD_WORKSPACE)
         set_category(m, input->storage, TDM_METHOD_RESIDUALS);
     m->saving = frame;
@@ -336,15 +349,9 @@ struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm
     struct tdm_value *inputs[] = {input};
     struct tdm_node *node = tdm_node_new(m, &checkpoint_op, inputs, 1);
     if (node != NULL) {
-        struct tdm_frame *frame = calloc(1, sizeof(*frame));
-        if (frame == NULL) {
-            m->status = TDM_NO_MEMORY;
+        node->function = new_frame(m, function);
+        if (node->function == NULL)
             node->op = &accumulate_op;
-        } else {
-            *frame = (struct tdm_frame){
-                .references = 1, .function = *function, .autocast = m->autocast};
-        }
-        node->function = frame;
         tdm_node_save(m, node, input);
     }
     bool grad_enabled = m->grad_enabled;
@@ -540,7 +547,10 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_va
     struct tdm_value *leaf = node->leaf;
     if (leaf == NULL || leaf->grad != NULL)
         return; /* added in place */
-    leaf->grad = tdm_value_view(m, grads[0]);
+    if (grads[0]->references > 1)
+        leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
+    else
+        leaf->grad = tdm_value_view(m, grads[0]);
     if (leaf->storage->category == TDM_METHOD_WEIGHTS)
         set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
 }

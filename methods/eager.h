@@ -101,12 +101,15 @@ struct tdm_node {
     struct tdm_node *next_heap;
 };
 
+#define TDM_MOST_HELD 5u
+
 /* A function that checkpointing runs again: makes output from input. */
 struct tdm_function {
     struct tdm_value *(*run)(struct tdm_eager *m, const void *model, uint32_t layer,
                              struct tdm_value *input);
     const void *model;
     uint32_t layer;
+    struct tdm_value *held[TDM_MOST_HELD]; /* what it uses beside its input and leaves, NULL or not */
 };
 
 /* One run of a checkpointed function and what its nodes saved. */

@@ -6,13 +6,12 @@
 
 #define CUB_SCAN_BYTES 1279u /* of CUB's scan over a short array */
 
-struct tdm_value *tdm_torch_positions(struct tdm_torch_model *t)
+void tdm_torch_positions(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     struct tdm_value *range = tdm_value_new(m, t->settings.tokens, 1, INT64);
-    struct tdm_value *positions = tdm_value_new(m, t->settings.tokens, 1, INT64);
+    t->positions = tdm_value_new(m, t->settings.tokens, 1, INT64);
     tdm_drop(m, range);
-    return positions;
 }
 
 /* masking_utils: _packed_sequence_indices looks whether positions start anew in a row. */
@@ -103,10 +102,10 @@ static bool has_full_layer(const struct tdm_torch_model *t)
     return false;
 }
 
-void tdm_torch_masks(struct tdm_torch_model *t, struct tdm_value *positions)
+void tdm_torch_masks(struct tdm_torch_model *t)
 {
     bool eager = t->settings.attention == TDM_TORCH_EAGER;
-    (void)positions;
+    t->mask = t->window_mask = NULL;
     if (has_full_layer(t)) {
         look_for_documents(t);
         if (eager)
@@ -144,4 +143,13 @@ void tdm_torch_rotary(struct tdm_torch_model *t)
     tdm_drop(m, both);
     tdm_drop(m, scaled[0]);
     tdm_drop(m, scaled[1]);
+}
+
+void tdm_torch_drop_inputs(struct tdm_torch_model *t)
+{
+    tdm_drop(t->m, t->positions);
+    tdm_drop(t->m, t->cosine);
+    tdm_drop(t->m, t->sine);
+    tdm_drop(t->m, t->mask);
+    tdm_drop(t->m, t->window_mask);
 }

@@ -367,7 +367,11 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
 
 static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, struct tdm_value *x)
 {
-    const struct tdm_function function = {.run = run_layer, .model = t, .layer = number};
+    const struct tdm_function function = {
+        .run = run_layer,
+        .model = t,
+        .layer = number,
+        .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_ON:
         return tdm_checkpoint(t->m, &function, x);
@@ -385,8 +389,8 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     struct tdm_value *embedded =
         tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens, t->padding);
-    struct tdm_value *positions = tdm_torch_positions(t);
-    tdm_torch_masks(t, positions);
+    tdm_torch_positions(t);
+    tdm_torch_masks(t);
     tdm_torch_rotary(t);
     struct tdm_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
@@ -397,17 +401,8 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     struct tdm_value *normed = rms_norm(m, x, t->final_norm);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
-    tdm_drop(m, positions);
+    tdm_torch_drop_inputs(t);
     return normed;
-}
-
-static void drop_kept(struct tdm_torch_model *t)
-{
-    struct tdm_value **kept[] = {&t->cosine, &t->sine, &t->mask, &t->window_mask};
-    for (unsigned i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
-        tdm_drop(t->m, *kept[i]);
-        *kept[i] = NULL;
-    }
 }
 
 /* Upcast logits, labels moved by one, mean cross entropy. */
@@ -461,7 +456,6 @@ struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
     struct tdm_eager *m = t->m;
     m->autocast = t->settings.fp32_weights;
     struct tdm_value *hidden = base_model(t), *loss;
-    drop_kept(t);
     if (t->settings.logits == TDM_LOGITS_BASE)
         loss = tdm_mean(m, hidden);
     else

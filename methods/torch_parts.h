@@ -28,16 +28,19 @@ struct tdm_torch_model {
     bool padding;          /* the embedding has a padding row */
     struct torch_layer *layers;
     struct tdm_value *embedding, *final_norm, *head, *frequencies[2], *ids;
-    struct tdm_value *cosine, *sine, *mask, *window_mask; /* of the forward that runs */
+    /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
+    struct tdm_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_value *held;                               /* logits of the output object */
     struct tdm_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;
 };
 
-/* Position ids (torch_inputs.c); masks, NULL where the kernel is causal by itself; cosines and sines. */
-struct tdm_value *tdm_torch_positions(struct tdm_torch_model *t);
-void tdm_torch_masks(struct tdm_torch_model *t, struct tdm_value *positions);
+/* What a forward makes before its first layer (torch_inputs.c): position ids; masks, NULL where the kernel is
+ * causal by itself; cosines and sines. */
+void tdm_torch_positions(struct tdm_torch_model *t);
+void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
+void tdm_torch_drop_inputs(struct tdm_torch_model *t);
 
 #endif
