@@ -116,7 +116,7 @@ static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
     if (storage->block != NULL) {
         m->live[storage->category] -= tdm_torch_block_bytes(storage->block);
         if (m->observe != NULL)
-            m->observe(m->observer, false, tdm_torch_block_bytes(storage->block));
+            m->observe(m->observer, false, tdm_torch_block_requested(storage->block));
         tdm_torch_free(m->allocator, storage->block);
     }
     give_item(&m->spare_storages, storage);
@@ -180,7 +180,7 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of)
 static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
                        struct tdm_value **results);
 
-static const struct tdm_op accumulate_op = {"AccumulateGrad", accumulate};
+static const struct tdm_op accumulate_op = {"AccumulateGrad", false, accumulate};
 
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
 {
@@ -191,17 +191,22 @@ static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
     return node;
 }
 
+void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value)
+{
+    value->leaf = true;
+    value->requires_grad = true;
+    value->node = bare_node(m, &accumulate_op);
+    value->node->sequence = UINT64_MAX;
+    value->node->leaf = value;
+}
+
 struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                  uint16_t element_bytes, bool trained)
 {
     struct tdm_value *value = tdm_value_new(m, rows, columns, element_bytes);
     value->leaf = true;
-    value->requires_grad = trained;
-    if (trained) {
-        value->node = bare_node(m, &accumulate_op);
-        value->node->sequence = UINT64_MAX;
-        value->node->leaf = value;
-    }
+    if (trained)
+        tdm_value_require_grad(m, value);
     return value;
 }
 
@@ -320,11 +325,7 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     const struct tdm_frame *frame = node->function;
     struct tdm_value *saved = tdm_node_saved(m, node, 0);
     struct tdm_value *input = tdm_value_view(m, saved);
-    input->leaf = true;
-    input->requires_grad = true;
-    input->node = bare_node(m, &accumulate_op);
-    input->node->sequence = UINT64_MAX;
-    input->node->leaf = input;
+    tdm_value_require_grad(m, input);
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
     m->grad_enabled = true;
     m->autocast = frame->autocast;
@@ -341,7 +342,7 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved);
 }
 
-static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", checkpoint_backward};
+static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false, checkpoint_backward};
 
 struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
                                            struct tdm_value *input)
@@ -584,6 +585,28 @@ static struct tdm_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
     return cast;
 }
 
+static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready);
+
+/* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run at once. */
+static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_value **results,
+                    bool leaves, struct tdm_heap *ready)
+{
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        const struct tdm_edge *edge = &node->edges[i];
+        if (edge->node == NULL || (leaves && edge->node->op != &accumulate_op) ||
+            (!leaves && node->op->between_views && edge->node->op == &accumulate_op))
+            continue;
+        if (results[i] != NULL)
+            add_gradient(m, &edge->node->grads[edge->output], results[i]);
+        if (--edge->node->dependencies > 0)
+            continue;
+        if (leaves)
+            run_node(m, edge->node, ready);
+        else
+            heap_push(m, ready, edge->node);
+    }
+}
+
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready)
 {
     struct tdm_value *results[TDM_MOST_INPUTS] = {0}, *grads[TDM_MOST_OUTPUTS];
@@ -603,15 +626,9 @@ static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap
     for (uint32_t i = 0; i < TDM_MOST_OUTPUTS; i++)
         tdm_drop(m, grads[i]);
     release_saved(m, node);
-    for (uint32_t i = 0; i < node->inputs; i++) {
-        const struct tdm_edge *edge = &node->edges[i];
-        if (edge->node == NULL)
-            continue;
-        if (results[i] != NULL)
-            add_gradient(m, &edge->node->grads[edge->output], results[i]);
-        if (--edge->node->dependencies == 0)
-            heap_push(m, ready, edge->node);
-    }
+    if (node->op->between_views)
+        hand_on(m, node, results, true, ready);
+    hand_on(m, node, results, false, ready);
 }
 
 void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value *grad)

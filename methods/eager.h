@@ -69,6 +69,8 @@ struct tdm_eager;
 /* A kind of operation, as autograd knows it. */
 struct tdm_op {
     const char *name; /* as PyTorch names the node: "MulBackward0" */
+    /* It stands for a node between nodes of views: gradients of its leaves are taken up before others wait. */
+    bool between_views;
     /* Fills results[input], each a new reference or NULL, from grads[output], which stay the caller's. */
     void (*backward)(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
                      struct tdm_value **results);
@@ -152,7 +154,7 @@ struct tdm_eager {
     struct tdm_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
     struct tdm_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;
-    /* Called for every allocation and free, or NULL. */
+    /* Called for every allocation and free with the bytes that were asked for, or NULL. */
     void (*observe)(void *context, bool allocated, uint64_t bytes);
     void *observer;
     struct tdm_pool *pools; /* where values, storages and nodes come from */
@@ -181,6 +183,8 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of);
 /* A parameter. */
 struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                  uint16_t element_bytes, bool trained);
+/* value.requires_grad_(True) of a value without a node; it must outlive the nodes that read it. */
+void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value);
 struct tdm_value *tdm_take(struct tdm_value *value); /* one more reference; NULL stays NULL */
 void tdm_drop(struct tdm_eager *m, struct tdm_value *value); /* one less; NULL is fine */
 uint64_t tdm_value_elements(const struct tdm_value *value);

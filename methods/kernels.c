@@ -99,7 +99,8 @@ uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape)
 
 #define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
-#define CUB_BYTES 19000u   /* of CUB's sort and scan beside copies of the keys */
+#define CUB_SORT_BYTES 18943u /* of CUB's sort beside two copies of the keys */
+#define CUB_SCAN_BYTES 1279u
 
 /* aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu. */
 struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,
@@ -109,15 +110,21 @@ struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabular
         return tdm_value_new(m, vocabulary, hidden, element_bytes);
     struct tdm_value *sorted[] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, tokens, 1, 8)};
     struct tdm_value *range = tdm_value_new(m, tokens, 1, 8);
-    struct tdm_value *cub = tdm_value_new(m, 16 * tokens + CUB_BYTES, 1, 1);
+    struct tdm_value *cub = tdm_value_new(m, 16 * tokens + CUB_SORT_BYTES, 1, 1);
     tdm_drop(m, cub);
     tdm_drop(m, range);
     struct tdm_value *gradient = tdm_value_new(m, vocabulary, hidden, element_bytes);
     uint64_t segments = least(tokens, vocabulary), parts = tokens / PART + segments;
-    struct tdm_value *offsets[] = {
-        tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, 1, 1, 8), tdm_value_new(m, tokens, 1, 8),
-        tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, 1, 1, 8), tdm_value_new(m, parts, 1, 8),
-        tdm_value_new(m, parts, tdm_size_align(hidden, WARP), 4)};
+    struct tdm_value *offsets[7] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, 1, 1, 8)};
+    struct tdm_value *flags = tdm_value_new(m, tokens, 1, 8);
+    tdm_drop(m, tdm_value_new(m, CUB_SCAN_BYTES, 1, 1));
+    tdm_drop(m, flags);
+    offsets[2] = tdm_value_new(m, tokens, 1, 8);
+    offsets[3] = tdm_value_new(m, tokens, 1, 8);
+    tdm_drop(m, tdm_value_new(m, CUB_SCAN_BYTES, 1, 1));
+    offsets[4] = tdm_value_new(m, 1, 1, 8);
+    offsets[5] = tdm_value_new(m, parts, 1, 8);
+    offsets[6] = tdm_value_new(m, parts, tdm_size_align(hidden, WARP), 4);
     for (unsigned i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++)
         tdm_drop(m, offsets[i]);
     tdm_drop(m, sorted[0]);

@@ -81,7 +81,7 @@ static void cast_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *tdm_cast(struct tdm_eager *m, struct tdm_value *x, uint16_t element_bytes)
 {
-    static const struct tdm_op op = {"ToCopyBackward0", cast_backward};
+    static const struct tdm_op op = {"ToCopyBackward0", false, cast_backward};
     if (x->element_bytes == element_bytes)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -121,7 +121,7 @@ static void mul_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_
 
 struct tdm_value *tdm_mul(struct tdm_eager *m, struct tdm_value *a, struct tdm_value *b)
 {
-    static const struct tdm_op op = {"MulBackward0", mul_backward};
+    static const struct tdm_op op = {"MulBackward0", false, mul_backward};
     struct tdm_value *inputs[] = {a, b};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     if (tdm_node_needs(node, 0))
@@ -134,7 +134,7 @@ struct tdm_value *tdm_mul(struct tdm_eager *m, struct tdm_value *a, struct tdm_v
 
 struct tdm_value *tdm_add(struct tdm_eager *m, struct tdm_value *a, struct tdm_value *b)
 {
-    static const struct tdm_op op = {"AddBackward0", pass};
+    static const struct tdm_op op = {"AddBackward0", false, pass};
     struct tdm_value *inputs[] = {a, b};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     bool a_is_shape = tdm_value_elements(a) >= tdm_value_elements(b);
@@ -143,14 +143,14 @@ struct tdm_value *tdm_add(struct tdm_eager *m, struct tdm_value *a, struct tdm_v
 
 struct tdm_value *tdm_mul_number(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"MulBackward0", map};
+    static const struct tdm_op op = {"MulBackward0", false, map};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish(m, node, tdm_value_like(m, x));
 }
 
 struct tdm_value *tdm_add_number(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"AddBackward0", pass};
+    static const struct tdm_op op = {"AddBackward0", false, pass};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish(m, node, tdm_value_like(m, x));
 }
@@ -168,7 +168,7 @@ static void square_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *tdm_square(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"PowBackward0", square_backward};
+    static const struct tdm_op op = {"PowBackward0", false, square_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
     return finish(m, node, tdm_value_like(m, x));
@@ -184,14 +184,14 @@ static struct tdm_value *finish_saving(struct tdm_eager *m, struct tdm_node *nod
 
 struct tdm_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"RsqrtBackward0", square_backward};
+    static const struct tdm_op op = {"RsqrtBackward0", false, square_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish_saving(m, node, tdm_value_like(m, x));
 }
 
 struct tdm_value *tdm_silu(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"SiluBackward0", map_saved};
+    static const struct tdm_op op = {"SiluBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
     return finish(m, node, tdm_value_like(m, x));
@@ -199,7 +199,7 @@ struct tdm_value *tdm_silu(struct tdm_eager *m, struct tdm_value *x)
 
 struct tdm_value *tdm_gelu(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"GeluBackward0", map_saved};
+    static const struct tdm_op op = {"GeluBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
     return finish(m, node, tdm_value_like(m, x));
@@ -207,7 +207,7 @@ struct tdm_value *tdm_gelu(struct tdm_eager *m, struct tdm_value *x)
 
 struct tdm_value *tdm_tanh(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"TanhBackward0", map_saved};
+    static const struct tdm_op op = {"TanhBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish_saving(m, node, tdm_value_like(m, x));
 }
@@ -224,7 +224,7 @@ static void softmax_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *tdm_softmax(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"SoftmaxBackward0", softmax_backward};
+    static const struct tdm_op op = {"SoftmaxBackward0", false, softmax_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish_saving(m, node, tdm_value_like(m, x));
 }
@@ -262,7 +262,7 @@ static void spread(struct tdm_eager *m, struct tdm_node *node, struct tdm_value 
 
 struct tdm_value *tdm_row_mean(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"MeanBackward1", spread};
+    static const struct tdm_op op = {"MeanBackward1", false, spread};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     if (node != NULL)
         node->facts[0] = x->swapped;
@@ -271,7 +271,7 @@ struct tdm_value *tdm_row_mean(struct tdm_eager *m, struct tdm_value *x)
 
 struct tdm_value *tdm_mean(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"MeanBackward0", spread};
+    static const struct tdm_op op = {"MeanBackward0", false, spread};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     return finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
@@ -300,7 +300,7 @@ static void reshape_backward(struct tdm_eager *m, struct tdm_node *node,
 struct tdm_value *tdm_reshape(struct tdm_eager *m, struct tdm_value *x, uint64_t rows,
                               uint64_t columns)
 {
-    static const struct tdm_op op = {"ViewBackward0", reshape_backward};
+    static const struct tdm_op op = {"ViewBackward0", false, reshape_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = x->swapped ? copy_plain(m, x, rows, columns) : tdm_value_view(m, x);
     y->rows = rows;
@@ -318,7 +318,7 @@ static void transpose_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *tdm_transpose(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"TransposeBackward0", transpose_backward};
+    static const struct tdm_op op = {"TransposeBackward0", false, transpose_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = tdm_value_view(m, x);
     y->swapped = !x->swapped;
@@ -327,7 +327,7 @@ struct tdm_value *tdm_transpose(struct tdm_eager *m, struct tdm_value *x)
 
 struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op op = {"CloneBackward0", pass};
+    static const struct tdm_op op = {"CloneBackward0", false, pass};
     if (!x->swapped)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -345,7 +345,7 @@ static void slice_backward(struct tdm_eager *m, struct tdm_node *node,
 static struct tdm_value *slice(struct tdm_eager *m, struct tdm_value *x, uint64_t rows,
                                uint64_t columns)
 {
-    static const struct tdm_op op = {"SliceBackward0", slice_backward};
+    static const struct tdm_op op = {"SliceBackward0", false, slice_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = tdm_value_view(m, x);
     y->rows = rows;
@@ -368,9 +368,16 @@ static void cat_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_
     }
 }
 
+struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x)
+{
+    static const struct tdm_op op = {"CatBackward0", false, cat_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return finish(m, node, copy_plain(m, x, x->rows, x->columns));
+}
+
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op negative = {"NegBackward0", map}, cat = {"CatBackward0", cat_backward};
+    static const struct tdm_op negative = {"NegBackward0", false, map}, cat = {"CatBackward0", false, cat_backward};
     struct tdm_value *first = slice(m, x, x->rows, x->columns / 2);
     struct tdm_value *second = slice(m, x, x->rows, x->columns / 2);
     struct tdm_node *node = tdm_node_new(m, &negative, &second, 1);
@@ -393,7 +400,7 @@ static void repeat_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *tdm_repeat(struct tdm_eager *m, struct tdm_value *x, uint64_t times)
 {
-    static const struct tdm_op op = {"ExpandBackward0", repeat_backward};
+    static const struct tdm_op op = {"ExpandBackward0", false, repeat_backward};
     if (times == 1)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
@@ -468,8 +475,8 @@ static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
 struct tdm_value *tdm_linear(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *weight,
                              struct tdm_value *bias, bool flat)
 {
-    static const struct tdm_op mm = {"MmBackward0", linear_backward},
-                               addmm = {"AddmmBackward0", linear_backward};
+    static const struct tdm_op mm = {"MmBackward0", false, linear_backward},
+                               addmm = {"AddmmBackward0", true, linear_backward};
     struct tdm_value *b = tdm_autocast(m, bias), *w = tdm_autocast(m, weight),
                      *a = tdm_autocast(m, x);
     struct tdm_value *inputs[] = {a, w, b};
@@ -514,7 +521,7 @@ static void bmm_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_
 struct tdm_value *tdm_bmm(struct tdm_eager *m, struct tdm_value *a, struct tdm_value *b,
                           uint64_t rows, uint64_t columns)
 {
-    static const struct tdm_op op = {"BmmBackward0", bmm_backward};
+    static const struct tdm_op op = {"BmmBackward0", false, bmm_backward};
     struct tdm_value *inputs[] = {a, b};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     if (tdm_node_needs(node, 1))
@@ -541,7 +548,7 @@ static void embedding_backward(struct tdm_eager *m, struct tdm_node *node,
 struct tdm_value *tdm_embedding(struct tdm_eager *m, struct tdm_value *weight,
                                 struct tdm_value *ids, uint64_t tokens, bool padding)
 {
-    static const struct tdm_op op = {"EmbeddingBackward0", embedding_backward};
+    static const struct tdm_op op = {"EmbeddingBackward0", false, embedding_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &weight, 1);
     if (node != NULL) {
         node->facts[0] = tokens;
@@ -550,9 +557,6 @@ struct tdm_value *tdm_embedding(struct tdm_eager *m, struct tdm_value *weight,
     tdm_node_save(m, node, ids);
     return finish(m, node, tdm_value_new(m, tokens, weight->columns, weight->element_bytes));
 }
-
-/* What is saved: q, k, v, the output, log-sum-exps, two random states, and a bias. */
-enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_OUTPUT, SAVED_LSE, SAVED_SEED, SAVED_OFFSET, SAVED_BIAS };
 
 static struct tdm_attention_shape node_shape(const struct tdm_node *node)
 {
@@ -608,11 +612,12 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
+/* Saved are q, k, v, the output, two states of the random numbers, log-sum-exps and the bias. */
 struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct tdm_value *k,
                                 struct tdm_value *v, struct tdm_value *bias,
                                 const struct tdm_attention_shape *shape)
 {
-    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", attention_backward};
+    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", false, attention_backward};
     struct tdm_value *inputs[] = {q, k, v};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     if (node != NULL) {
@@ -623,22 +628,25 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     }
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
-    struct tdm_value *seed = tdm_value_new(m, 1, 1, 8), *offset = tdm_value_new(m, 1, 1, 8);
-    struct tdm_value *y = tdm_value_like(m, q);
-    struct tdm_value *lse = tdm_value_new(m, q->rows, 1, FP32);
-    if (shape->kernel == TDM_ATTENTION_CUDNN)
+    bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN;
+    struct tdm_value *made[4] = {0}, *y;
+    for (unsigned i = 0; i < 2 && cudnn; i++)
+        made[i] = tdm_value_new(m, 1, 1, 8);
+    y = tdm_value_like(m, q);
+    if (!cudnn || node != NULL)
+        made[2] = tdm_value_new(m, q->rows, 1, FP32); /* log-sum-exps */
+    if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
+    for (unsigned i = 0; i < 2 && !cudnn; i++)
+        made[i] = tdm_value_new(m, 2 - i, 1, 8);
+    made[3] = tdm_take(bias);
     tdm_node_save(m, node, y);
-    tdm_node_save(m, node, lse);
-    tdm_node_save(m, node, seed);
-    tdm_node_save(m, node, offset);
-    if (bias != NULL)
-        tdm_node_save(m, node, bias);
-    finish(m, node, y);
-    tdm_drop(m, lse);
-    tdm_drop(m, seed);
-    tdm_drop(m, offset);
-    return y;
+    for (unsigned i = 0; i < 4; i++) {
+        if (made[i] != NULL)
+            tdm_node_save(m, node, made[i]);
+        tdm_drop(m, made[i]);
+    }
+    return finish(m, node, y);
 }
 
 enum { NLL_LOGITS, NLL_LABELS, NLL_WEIGHT };
@@ -661,8 +669,8 @@ static void nll_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_
 struct tdm_value *tdm_cross_entropy(struct tdm_eager *m, struct tdm_value *logits,
                                     struct tdm_value *labels)
 {
-    static const struct tdm_op log_softmax = {"LogSoftmaxBackward0", map_saved},
-                               nll = {"NllLossBackward0", nll_backward};
+    static const struct tdm_op log_softmax = {"LogSoftmaxBackward0", false, map_saved},
+                               nll = {"NllLossBackward0", false, nll_backward};
     struct tdm_node *node = tdm_node_new(m, &log_softmax, &logits, 1);
     struct tdm_value *logs = finish_saving(m, node, tdm_value_like(m, logits));
     node = tdm_node_new(m, &nll, &logs, 1);

@@ -39,6 +39,8 @@ struct tdm_value *tdm_reshape(struct tdm_eager *m, struct tdm_value *x, uint64_t
 struct tdm_value *tdm_transpose(struct tdm_eager *m, struct tdm_value *x);
 /* x.contiguous(). */
 struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x);
+/* torch.cat of an empty tensor and x. */
+struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x);
 /* rotate_half: the halves of the columns change places, one of them negated. */
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x);
 /* Every row `times` times in memory of its own; x itself if once. */

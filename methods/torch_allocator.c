@@ -471,6 +471,11 @@ uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block)
     return block->size;
 }
 
+uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block)
+{
+    return block->requested;
+}
+
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *a)
 {
     return a->now;

@@ -44,8 +44,9 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *allocator, uint64_t
                                  struct tdm_torch_block **block);
 void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
 
-/* Bytes that the block counts as allocated. */
+/* Bytes that the block counts as allocated, and that were asked for. */
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block);
+uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block);
 
 /* Gives free segments back, as torch.cuda.empty_cache. */
 void tdm_torch_empty_cache(struct tdm_torch_allocator *allocator);

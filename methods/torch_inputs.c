@@ -18,19 +18,21 @@ void tdm_torch_positions(struct tdm_torch_model *t)
 static void look_for_documents(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    uint64_t tokens = t->settings.tokens;
-    struct tdm_value *before = tdm_value_new(m, 1, 1, INT64);
-    struct tdm_value *joined = tdm_value_new(m, tokens + 1, 1, INT64);
-    struct tdm_value *difference = tdm_value_new(m, tokens, 1, INT64);
+    uint64_t rows = t->settings.batch, tokens = t->settings.tokens;
+    if (t->caches)
+        return;
+    struct tdm_value *before = tdm_value_new(m, rows, 1, INT64);
+    struct tdm_value *joined = tdm_value_new(m, rows, tokens + 1, INT64);
+    struct tdm_value *difference = tdm_value_new(m, rows, tokens, INT64);
     tdm_drop(m, joined);
-    struct tdm_value *unequal = tdm_value_new(m, tokens, 1, BOOL);
-    struct tdm_value *sums = tdm_value_new(m, tokens, 1, INT64);
-    struct tdm_value *wide = tdm_value_new(m, tokens, 1, INT64);
-    struct tdm_value *scan = tdm_value_new(m, CUB_SCAN_BYTES, 1, 1);
-    tdm_drop(m, scan);
+    struct tdm_value *unequal = tdm_value_new(m, rows, tokens, BOOL);
+    struct tdm_value *sums = tdm_value_new(m, rows, tokens, INT64);
+    struct tdm_value *wide = tdm_value_new(m, rows, tokens, INT64);
+    if (rows == 1)
+        tdm_drop(m, tdm_value_new(m, CUB_SCAN_BYTES, 1, 1));
     tdm_drop(m, wide);
     tdm_drop(m, unequal);
-    struct tdm_value *same = tdm_value_new(m, 1, 1, BOOL), *all = tdm_value_new(m, 1, 1, BOOL);
+    struct tdm_value *same = tdm_value_new(m, rows, 1, BOOL), *all = tdm_value_new(m, 1, 1, BOOL);
     tdm_drop(m, same);
     tdm_drop(m, all);
     tdm_drop(m, before);

@@ -113,6 +113,7 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     t->config = config;
     t->settings = *settings;
     t->weight_bytes = settings->fp32_weights ? FP32 : BF16;
+    t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
     add_parameters(t);
     *model = t;
     return TDM_OK;
@@ -137,6 +138,13 @@ uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *t)
 }
 
 /* ---- the forward ---- */
+
+/* A name bound anew. */
+static struct tdm_value *replace(struct tdm_eager *m, struct tdm_value *old, struct tdm_value *value)
+{
+    tdm_drop(m, old);
+    return value;
+}
 
 static struct tdm_value *rms_norm(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *weight)
 {
@@ -172,11 +180,9 @@ static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_mod
     struct tdm_value *sum = tdm_add(m, base, scaled);
     tdm_drop(m, scaled);
     tdm_drop(m, base);
-    tdm_drop(m, input);
-    if (sum->element_bytes == x->element_bytes || !t->settings.peft)
-        return sum;
-    struct tdm_value *y = tdm_cast(m, sum, x->element_bytes);
+    struct tdm_value *y = t->settings.peft ? tdm_cast(m, sum, x->element_bytes) : tdm_take(sum);
     tdm_drop(m, sum);
+    tdm_drop(m, input);
     return y;
 }
 
@@ -221,10 +227,11 @@ static struct tdm_value *rotate(struct tdm_eager *m, struct tdm_value *x, struct
     return y;
 }
 
-/* Scores in memory: softmax in fp32, between products in bf16. */
+/* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the layer has until
+ * it returns. */
 static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_value *q, struct tdm_value *k,
-                                         struct tdm_value *v)
+                                         struct tdm_value *v, struct tdm_value **kept)
 {
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
@@ -255,7 +262,7 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     struct tdm_value *y = tdm_contiguous(m, turned);
     tdm_drop(m, turned);
     tdm_drop(m, output);
-    tdm_drop(m, weights);
+    *kept = weights;
     tdm_drop(m, keys);
     tdm_drop(m, values);
     return y;
@@ -307,7 +314,7 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
 }
 
 static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                uint32_t number, struct tdm_value *x)
+                                uint32_t number, struct tdm_value *x, struct tdm_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_value *q = project_heads(m, t, layer, TDM_PROJECTION_Q, x, layer->q_norm);
@@ -317,9 +324,14 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     struct tdm_value *turned_k = rotate(m, k, t->cosine, t->sine);
     tdm_drop(m, q);
     tdm_drop(m, k);
+    if (t->caches) { /* DynamicCache.update */
+        struct tdm_value *all_k = tdm_cat_alone(m, turned_k), *all_v = tdm_cat_alone(m, v);
+        turned_k = replace(m, turned_k, all_k);
+        v = replace(m, v, all_v);
+    }
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     struct tdm_value *heads = t->settings.attention == TDM_TORCH_EAGER
-                                  ? eager_attention(m, t, turned_q, turned_k, v)
+                                  ? eager_attention(m, t, turned_q, turned_k, v, kept)
                                   : sdpa_attention(m, t, turned_q, turned_k, v, mask);
     struct tdm_value *merged = tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
@@ -352,7 +364,7 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_value *normed = rms_norm(m, x, layer->attention_norm);
-    struct tdm_value *attended = attend(m, t, number, normed);
+    struct tdm_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
@@ -362,6 +374,7 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     struct tdm_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
+    tdm_drop(m, kept);
     return y;
 }
 
@@ -389,6 +402,10 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     struct tdm_value *embedded =
         tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens, t->padding);
+    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF) {
+        tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
+        t->input = tdm_take(embedded);
+    }
     tdm_torch_positions(t);
     tdm_torch_masks(t);
     tdm_torch_rotary(t);
@@ -444,8 +461,8 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     }
     m->category = TDM_METHOD_WORKSPACE;
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {
-        tdm_drop(m, t->held);
-        t->held = tdm_take(logits);
+        tdm_drop(m, t->held_logits);
+        t->held_logits = tdm_take(logits);
     }
     tdm_drop(m, logits);
     return loss;
@@ -463,5 +480,10 @@ struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
     tdm_drop(m, hidden);
     m->autocast = false;
     tdm_autocast_clear(m);
+    tdm_drop(m, t->loss); /* the graph of the step before goes now */
+    tdm_drop(m, t->held_input);
+    t->loss = tdm_take(loss);
+    t->held_input = t->input;
+    t->input = NULL;
     return loss;
 }

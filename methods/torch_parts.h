@@ -26,11 +26,14 @@ struct tdm_torch_model {
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
     bool padding;          /* the embedding has a padding row */
+    bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
     struct torch_layer *layers;
     struct tdm_value *embedding, *final_norm, *head, *frequencies[2], *ids;
     /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
     struct tdm_value *positions, *cosine, *sine, *mask, *window_mask;
-    struct tdm_value *held;                               /* logits of the output object */
+    struct tdm_value *held_logits; /* of the output object, until the next forward has another */
+    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
+    struct tdm_value *input, *held_input, *loss;
     struct tdm_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;

@@ -32,8 +32,8 @@ struct tdm_torch_run {
     struct tdm_torch_step step[TDM_TORCH_STEPS];
 };
 
-/* Events of one step, for those who want to see them: number counts from 1; `bytes` as asked for when
- * `allocated`, else of the block. */
+/* Events of a run, for those who want to see them: allocations and frees, `bytes` as asked for; step 0 is
+ * the making of the model. */
 struct tdm_torch_observer {
     void (*event)(void *context, uint32_t step, bool allocated, uint64_t bytes);
     void *context;
