@@ -41,7 +41,7 @@ struct tdm_torch_allocator {
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
     struct tdm_torch_bytes now, peak;
-    uint64_t next_address, retries;
+    uint64_t next_small, next_large, retries;
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
@@ -232,7 +232,8 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
-/* A new segment as one free block that is in no treap yet. */
+/* A new segment as one free block that is in no treap yet. Among equal blocks the lowest address is taken, so
+ * it matters where cudaMalloc puts segments: as seen on H200s, small ones upward and large ones downward. */
 static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool, uint64_t size,
                                    struct tdm_torch_block **segment)
 {
@@ -243,9 +244,14 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool
     if (block == NULL)
         return TDM_NO_MEMORY;
     block->pool = pool;
-    block->address = a->next_address;
     block->size = bytes;
-    a->next_address += tdm_size_align(bytes, OWN_ROUND);
+    if (pool == SMALL) {
+        block->address = a->next_small;
+        a->next_small += bytes;
+    } else {
+        a->next_large -= bytes;
+        block->address = a->next_large;
+    }
     *segment = block;
     return TDM_OK;
 }
@@ -394,7 +400,7 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an allocator");
     a->capacity = capacity_bytes;
     a->expandable = expandable;
-    a->next_address = OWN_ROUND;
+    a->next_large = RANGE;
     *allocator = a;
     return TDM_OK;
 }
