@@ -27,6 +27,12 @@ enum tdm_torch_logits {
     TDM_LOGITS_LAST,    /* mean of the logits of each last token */
 };
 
+enum tdm_torch_grads {
+    TDM_GRADS_NONE, /* gone after every step */
+    TDM_GRADS_HELD,
+    TDM_GRADS_UNSAID, /* held if there is no optimizer */
+};
+
 /* The projections of a layer, in the order in which modules hold them. */
 enum tdm_projection {
     TDM_PROJECTION_Q,
@@ -47,6 +53,7 @@ struct tdm_torch_settings {
     enum tdm_torch_attention attention;
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;
+    enum tdm_torch_grads grads;
     bool fp32_weights; /* and the forward under bf16 autocast; else all is bf16 */
     bool use_cache;
     uint64_t lora_rank;    /* 0: all parameters are trained */
@@ -66,7 +73,7 @@ void tdm_torch_model_free(struct tdm_torch_model *model);
 /* Forward and loss; the loss is a new reference. The model keeps another one until the next forward is done, as
  * a training loop does that binds its name `loss` anew. */
 struct tdm_value *tdm_torch_forward(struct tdm_torch_model *model);
-/* optimizer.step(); zero_grad(set_to_none=True). Without an optimizer gradients stay. */
+/* optimizer.step(); zero_grad(set_to_none=True), unless gradients are held. */
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);
 

@@ -58,7 +58,9 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
 
 void tdm_torch_zero_grad(struct tdm_torch_model *t)
 {
-    if (t->settings.optimizer == TDM_TORCH_NO_OPTIMIZER)
+    const struct tdm_torch_settings *s = &t->settings;
+    if (s->grads == TDM_GRADS_HELD ||
+        (s->grads == TDM_GRADS_UNSAID && s->optimizer == TDM_TORCH_NO_OPTIMIZER))
         return;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         tdm_drop(t->m, t->parameters[i]->grad);
