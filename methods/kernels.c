@@ -99,7 +99,7 @@ uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape)
 
 #define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
-#define CUB_SORT_BYTES 18943u /* of CUB's sort beside two copies of the keys */
+#define CUB_SORT_BYTES 16895u /* of CUB's sort beside two copies of the keys and counts of their parts */
 #define CUB_SCAN_BYTES 1279u
 
 /* aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu. */
@@ -110,7 +110,7 @@ struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabular
         return tdm_value_new(m, vocabulary, hidden, element_bytes);
     struct tdm_value *sorted[] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, tokens, 1, 8)};
     struct tdm_value *range = tdm_value_new(m, tokens, 1, 8);
-    struct tdm_value *cub = tdm_value_new(m, 16 * tokens + CUB_SORT_BYTES, 1, 1);
+    struct tdm_value *cub = tdm_value_new(m, 16 * tokens + tokens / 4 + CUB_SORT_BYTES, 1, 1);
     tdm_drop(m, cub);
     tdm_drop(m, range);
     struct tdm_value *gradient = tdm_value_new(m, vocabulary, hidden, element_bytes);

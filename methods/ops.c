@@ -583,6 +583,8 @@ static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attentio
     }
     if (shape->kernel == TDM_ATTENTION_EFFICIENT) {
         scratch[count++] = tdm_value_new(m, heads * shape->tokens, 1, FP32);
+        scratch[count++] =
+            tdm_value_new(m, heads * shape->tokens * (shape->head_dim * FP32 * 8 + 1) / 8, 1, 1);
         return count;
     }
     scratch[count++] = tdm_value_new(m, heads * padded, 1, FP32);
@@ -628,7 +630,7 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     }
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
-    bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN;
+    bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN, flash = shape->kernel == TDM_ATTENTION_FLASH;
     struct tdm_value *made[4] = {0}, *y;
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
@@ -637,7 +639,7 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
         made[2] = tdm_value_new(m, q->rows, 1, FP32); /* log-sum-exps */
     if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
-    for (unsigned i = 0; i < 2 && !cudnn; i++)
+    for (unsigned i = 0; i < 2 && flash; i++)
         made[i] = tdm_value_new(m, 2 - i, 1, 8);
     made[3] = tdm_take(bias);
     tdm_node_save(m, node, y);

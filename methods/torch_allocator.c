@@ -15,6 +15,7 @@
 #define LARGE_SEGMENT (20 * MIB)
 #define OWN_SEGMENT (10 * MIB) /* from here on a request gets a segment of its own */
 #define OWN_ROUND (2 * MIB)
+#define STEP (32 * MIB)  /* in which cudaMalloc moves through addresses */
 #define RANGE (UINT64_C(1) << 44) /* addresses of an expandable segment: more than any device has */
 
 enum pool { SMALL, LARGE, POOLS };
@@ -35,13 +36,21 @@ struct slab {
     struct tdm_torch_block blocks[SLAB_BLOCKS];
 };
 
+#define GAPS 2048u
+
+struct gap {
+    uint64_t address, bytes;
+};
+
 struct tdm_torch_allocator {
     uint64_t capacity;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
     struct tdm_torch_bytes now, peak;
-    uint64_t next_small, next_large, retries;
+    uint64_t next_address, retries;
+    struct gap gaps[GAPS];
+    uint32_t gap_count;
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
@@ -232,8 +241,29 @@ static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
     return true;
 }
 
-/* A new segment as one free block that is in no treap yet. Among equal blocks the lowest address is taken, so
- * it matters where cudaMalloc puts segments: as seen on H200s, small ones upward and large ones downward. */
+/* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As seen on
+ * H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the lowest gap that has room. */
+static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
+{
+    struct gap *lowest = NULL;
+    for (uint32_t i = 0; i < a->gap_count && bytes < STEP; i++)
+        if (a->gaps[i].bytes >= bytes && (lowest == NULL || a->gaps[i].address < lowest->address))
+            lowest = &a->gaps[i];
+    if (lowest != NULL) {
+        uint64_t address = lowest->address;
+        lowest->address += bytes;
+        lowest->bytes -= bytes;
+        return address;
+    }
+    uint64_t taken = tdm_size_align(bytes, STEP);
+    a->next_address -= taken;
+    if (taken > bytes && a->gap_count < GAPS)
+        a->gaps[a->gap_count++] =
+            (struct gap){.address = a->next_address + bytes, .bytes = taken - bytes};
+    return a->next_address;
+}
+
+/* A new segment as one free block that is in no treap yet. */
 static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool, uint64_t size,
                                    struct tdm_torch_block **segment)
 {
@@ -245,13 +275,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool
         return TDM_NO_MEMORY;
     block->pool = pool;
     block->size = bytes;
-    if (pool == SMALL) {
-        block->address = a->next_small;
-        a->next_small += bytes;
-    } else {
-        a->next_large -= bytes;
-        block->address = a->next_large;
-    }
+    block->address = place(a, bytes);
     *segment = block;
     return TDM_OK;
 }
@@ -400,7 +424,7 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an allocator");
     a->capacity = capacity_bytes;
     a->expandable = expandable;
-    a->next_large = RANGE;
+    a->next_address = RANGE;
     *allocator = a;
     return TDM_OK;
 }

@@ -46,8 +46,8 @@ static struct tdm_value *boolean_mask(struct tdm_torch_model *t, bool window)
     struct tdm_eager *m = t->m;
     uint64_t tokens = t->settings.tokens;
     struct tdm_value *indices[4], *mask;
-    for (unsigned i = 0; i < 2; i++)
-        indices[i] = tdm_value_new(m, 1, 1, INT64);
+    indices[0] = tdm_value_new(m, t->settings.batch, 1, INT64);
+    indices[1] = tdm_value_new(m, 1, 1, INT64);
     for (unsigned i = 2; i < 4; i++) {
         struct tdm_value *range = tdm_value_new(m, tokens, 1, INT64);
         indices[i] = tdm_value_new(m, tokens, 1, INT64);
@@ -79,7 +79,8 @@ static struct tdm_value *number_mask(struct tdm_torch_model *t, struct tdm_value
     struct tdm_eager *m = t->m;
     struct tdm_value *zero = tdm_value_new(m, 1, 1, t->weight_bytes);
     struct tdm_value *least = tdm_value_new(m, 1, 1, t->weight_bytes);
-    struct tdm_value *numbers = tdm_value_new(m, mask->rows, mask->columns, t->weight_bytes);
+    struct tdm_value *numbers =
+        tdm_value_new(m, t->settings.batch * mask->rows, mask->columns, t->weight_bytes);
     tdm_drop(m, least);
     tdm_drop(m, zero);
     tdm_drop(m, mask);

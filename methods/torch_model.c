@@ -231,7 +231,8 @@ static struct tdm_value *rotate(struct tdm_eager *m, struct tdm_value *x, struct
  * it returns. */
 static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                          struct tdm_value *q, struct tdm_value *k,
-                                         struct tdm_value *v, struct tdm_value **kept)
+                                         struct tdm_value *v, struct tdm_value *mask,
+                                         struct tdm_value **kept)
 {
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
@@ -246,7 +247,7 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     tdm_drop(m, b);
     struct tdm_value *scaled = tdm_mul_number(m, product);
     tdm_drop(m, product);
-    struct tdm_value *masked = tdm_add(m, scaled, t->mask);
+    struct tdm_value *masked = tdm_add(m, scaled, mask);
     tdm_drop(m, scaled);
     struct tdm_value *wide = tdm_cast(m, masked, FP32);
     struct tdm_value *soft = tdm_softmax(m, wide);
@@ -258,6 +259,8 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     struct tdm_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
     tdm_drop(m, narrow);
     tdm_drop(m, c);
+    if (t->settings.batch > 1) /* a view, through which the gradient must lie by heads */
+        output = replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
     struct tdm_value *turned = tdm_transpose(m, output);
     struct tdm_value *y = tdm_contiguous(m, turned);
     tdm_drop(m, turned);
@@ -295,7 +298,7 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
                      *a = tdm_autocast(m, q);
     if (mask != NULL) {
         struct tdm_value *zero = tdm_value_new(m, 1, 1, BF16), *least = tdm_value_new(m, 1, 1, BF16);
-        bias = tdm_value_new(m, mask->rows, mask->columns, BF16);
+        bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
         tdm_drop(m, zero);
         tdm_drop(m, least);
     }
@@ -331,7 +334,7 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     }
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     struct tdm_value *heads = t->settings.attention == TDM_TORCH_EAGER
-                                  ? eager_attention(m, t, turned_q, turned_k, v, kept)
+                                  ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
                                   : sdpa_attention(m, t, turned_q, turned_k, v, mask);
     struct tdm_value *merged = tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
