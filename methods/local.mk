@@ -12,4 +12,4 @@ libtidemark_a_SOURCES += \
 	methods/torch_optimizer.c \
 	methods/torch_run.c methods/torch_run.h
 
-cmocka_tests += tests/unit_torch_allocator
+cmocka_tests += tests/unit_torch_allocator tests/unit_methods

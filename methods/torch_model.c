@@ -433,14 +433,12 @@ static struct tdm_value *causal_loss(struct tdm_torch_model *t, struct tdm_value
     struct tdm_value *wide = tdm_cast(m, logits, FP32);
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
-    struct tdm_value *labels = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
-    if (s->batch > 1) { /* rows of the padded labels do not lie one after the other */
-        struct tdm_value *copy = tdm_value_new(m, s->batch, s->tokens, INT64);
-        tdm_drop(m, labels);
-        labels = copy;
-    }
+    struct tdm_value *padded = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
+    struct tdm_value *labels = /* rows of the padded labels do not lie one after the other */
+        s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
     struct tdm_value *loss = tdm_cross_entropy(m, wide, labels);
+    tdm_drop(m, padded);
     tdm_drop(m, labels);
     tdm_drop(m, wide);
     return loss;
