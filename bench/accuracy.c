@@ -80,8 +80,9 @@ static const char *noted(const struct table *table, const char *key, char *out, 
 /* Columns that are keys of a method, and those of the note. */
 static size_t pairs_of(const struct table *table, char text[][128], const char **pairs)
 {
-    static const char *const columns[] = {"checkpointing", "attention",      "optimizer", "weights_dtype",
-                                          "logits",        "allocator_conf", "lora_rank", "step"};
+    static const char *const columns[] = {"checkpointing", "attention", "optimizer",
+                                          "weights_dtype", "logits",    "allocator_conf",
+                                          "lora_rank",     "step"};
     static const char *const notes[] = {"use_cache", "lora_targets"};
     char value[128];
     size_t count = 0;
@@ -157,8 +158,8 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
 
 static void print_summary(struct tally *tally)
 {
-    printf("\n%zu rows that ran, %zu that ran out of memory of which %zu are refused\n", tally->rows,
-           tally->refused, tally->right_refused);
+    printf("\n%zu rows that ran, %zu that ran out of memory of which %zu are refused\n",
+           tally->rows, tally->refused, tally->right_refused);
     for (unsigned f = 0; f < FIGURES && tally->rows > 0; f++) {
         double mean = tally->sum[f] / (double)tally->rows;
         bool within = mean <= figures[f].mean_bound && tally->worst[f] <= figures[f].worst_bound;

@@ -342,7 +342,8 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved);
 }
 
-static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false, checkpoint_backward};
+static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false,
+                                            checkpoint_backward};
 
 struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
                                            struct tdm_value *input)
@@ -507,8 +508,7 @@ static struct tdm_node *heap_pop(struct tdm_heap *heap)
     struct tdm_node *first = heap->nodes[0], *last = heap->nodes[--heap->count];
     uint32_t at = 0;
     for (uint32_t child; (child = 2 * at + 1) < heap->count; at = child) {
-        if (child + 1 < heap->count &&
-            comes_first(heap->nodes[child + 1], heap->nodes[child]))
+        if (child + 1 < heap->count && comes_first(heap->nodes[child + 1], heap->nodes[child]))
             child++;
         if (!comes_first(heap->nodes[child], last))
             break;

@@ -111,7 +111,8 @@ struct tdm_function {
                              struct tdm_value *input);
     const void *model;
     uint32_t layer;
-    struct tdm_value *held[TDM_MOST_HELD]; /* what it uses beside its input and leaves, NULL or not */
+    struct tdm_value
+        *held[TDM_MOST_HELD]; /* what it uses beside its input and leaves, NULL or not */
 };
 
 /* One run of a checkpointed function and what its nodes saved. */
@@ -143,9 +144,9 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
-    bool stopped;               /* a checkpointed function has made again all that was saved */
-    bool in_backward;           /* which thread runs */
-    struct tdm_frame *saving;   /* nodes save into this frame, or NULL */
+    bool stopped;                /* a checkpointed function has made again all that was saved */
+    bool in_backward;            /* which thread runs */
+    struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
     struct tdm_frame *repeating; /* or it is being run again */
     enum tdm_method_category category; /* of what is allocated */
     uint64_t sequence;
@@ -213,8 +214,7 @@ void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value 
 /* torch.utils.checkpoint with use_reentrant False and True; the result is a new reference. */
 struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                  struct tdm_value *input);
-struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
-                                           const struct tdm_function *function,
+struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
                                            struct tdm_value *input);
 
 /* Empties autocast's cache of casts. */

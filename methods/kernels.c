@@ -68,8 +68,7 @@ uint64_t tdm_column_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs
     if (inputs < least(block.height * LEAST_VALUES, MOST_VALUES))
         return 0;
     uint64_t grid = tdm_size_ceil_div(outputs / vector, block.width);
-    uint64_t blocks =
-        blocks_an_output(gpu, block, grid, tdm_size_ceil_div(inputs, block.height));
+    uint64_t blocks = blocks_an_output(gpu, block, grid, tdm_size_ceil_div(inputs, block.height));
     if (blocks == 1)
         return 0;
     *semaphore_bytes = grid * sizeof(int32_t);
@@ -97,16 +96,27 @@ uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape)
     return bytes + 256;
 }
 
+/* aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h
+ * (workspace_size): sums in fp32, and flags of the blocks, as recorded. */
+uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape)
+{
+    uint64_t rows = shape->batch * shape->query_heads * shape->tokens;
+    bool large = shape->head_dim > TDM_EFFICIENT_HEAD_DIM;
+    uint64_t sums = tdm_size_mul(rows, shape->head_dim * sizeof(float) * (large ? 3 : 1));
+    return tdm_size_add(sums, large ? rows / 2 : rows / 8);
+}
+
 #define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
-#define CUB_SORT_BYTES 16895u /* of CUB's sort beside two copies of the keys and counts of their parts */
+#define CUB_SORT_BYTES \
+    16895u /* of CUB's sort beside two copies of the keys and counts of their parts */
 #define CUB_SCAN_BYTES 1279u
 
 /* aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu. */
 struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,
-                                         uint16_t element_bytes, uint64_t tokens, bool padding)
+                                         uint16_t element_bytes, uint64_t tokens)
 {
-    if (tokens <= SMALL_LOOKUP && !padding)
+    if (tokens <= SMALL_LOOKUP)
         return tdm_value_new(m, vocabulary, hidden, element_bytes);
     struct tdm_value *sorted[] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, tokens, 1, 8)};
     struct tdm_value *range = tdm_value_new(m, tokens, 1, 8);

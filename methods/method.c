@@ -70,9 +70,8 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
         for (const char *name = value; *name != '\0';) {
             size_t span = strcspn(name, ", ");
             unsigned p = 0;
-            while (p < TDM_PROJECTIONS &&
-                   (strlen(tdm_projection_name(p)) != span ||
-                    memcmp(name, tdm_projection_name(p), span) != 0))
+            while (p < TDM_PROJECTIONS && (strlen(tdm_projection_name(p)) != span ||
+                                           memcmp(name, tdm_projection_name(p), span) != 0))
                 p++;
             if (p == TDM_PROJECTIONS)
                 return bad_value(key, value, err);
@@ -99,8 +98,8 @@ static const struct tdm_method_key torch_keys[] = {
      "gradient checkpointing of every layer; on: use_reentrant=False", read_choice,
      FIELD(torch.checkpointing)},
     {"attention", "sdpa|sdpa-flash|eager", "sdpa",
-     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory", read_choice,
-     FIELD(torch.attention)},
+     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
+     read_choice, FIELD(torch.attention)},
     {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
      "torch.optim, states in the dtype of the weights; none: no step is made", read_choice,
      FIELD(torch.optimizer)},
@@ -189,8 +188,7 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
     for (size_t k = 0; method->keys[k].name != NULL; k++) {
         const struct tdm_method_key *key = &method->keys[k];
         const char *value = choices->said[k] != NULL ? choices->said[k] : key->assumed;
-        enum tdm_status status =
-            value == NULL ? TDM_OK : key->read(key, value, settings, err);
+        enum tdm_status status = value == NULL ? TDM_OK : key->read(key, value, settings, err);
         if (status != TDM_OK)
             return status;
     }

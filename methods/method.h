@@ -29,8 +29,8 @@ struct tdm_method_key {
 };
 
 struct tdm_method {
-    const char *name;    /* "parallel" */
-    const char *summary; /* one line, lower case, no full stop */
+    const char *name;                  /* "parallel" */
+    const char *summary;               /* one line, lower case, no full stop */
     const struct tdm_method_key *keys; /* ended by one without a name */
 };
 

@@ -276,6 +276,27 @@ struct tdm_value *tdm_mean(struct tdm_eager *m, struct tdm_value *x)
     return finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
 
+/* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one by one. */
+static void copy_rows(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
+                      struct tdm_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    if (edge->columns == grads[0]->columns)
+        results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    else
+        results[0] = tdm_value_view(m, grads[0]);
+    results[0]->rows = edge->rows;
+    results[0]->columns = edge->columns;
+}
+
+struct tdm_value *tdm_row_sum(struct tdm_eager *m, struct tdm_value *x, uint64_t rows)
+{
+    static const struct tdm_op op = {"SumBackward1", false, copy_rows};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    uint64_t columns = rows == x->rows ? 1 : x->columns;
+    return finish(m, node, tdm_value_new(m, rows, columns, x->element_bytes));
+}
+
 /* ---- shapes ---- */
 
 static struct tdm_value *copy_plain(struct tdm_eager *m, const struct tdm_value *x, uint64_t rows,
@@ -377,7 +398,8 @@ struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x)
 
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
 {
-    static const struct tdm_op negative = {"NegBackward0", false, map}, cat = {"CatBackward0", false, cat_backward};
+    static const struct tdm_op negative = {"NegBackward0", false, map},
+                               cat = {"CatBackward0", false, cat_backward};
     struct tdm_value *first = slice(m, x, x->rows, x->columns / 2);
     struct tdm_value *second = slice(m, x, x->rows, x->columns / 2);
     struct tdm_node *node = tdm_node_new(m, &negative, &second, 1);
@@ -389,6 +411,27 @@ struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
     tdm_drop(m, first);
     tdm_drop(m, second);
     return y;
+}
+
+static void split_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_value *const *grads, struct tdm_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+}
+
+void tdm_halves(struct tdm_eager *m, struct tdm_value *x, struct tdm_value **first,
+                struct tdm_value **second)
+{
+    static const struct tdm_op op = {"SplitBackward0", false, split_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_value **halves[] = {first, second};
+    for (uint32_t i = 0; i < 2; i++) {
+        *halves[i] = tdm_value_view(m, x);
+        (*halves[i])->columns = x->columns / 2;
+        tdm_node_output(m, node, i, *halves[i]);
+    }
+    tdm_node_done(m, node);
 }
 
 static void repeat_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -541,19 +584,17 @@ static void embedding_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_value *ids = tdm_node_saved(m, node, 0);
     const struct tdm_edge *edge = &node->edges[0];
     results[0] = tdm_embedding_gradient(m, edge->rows, edge->columns, grads[0]->element_bytes,
-                                        node->facts[0], node->facts[1] != 0);
+                                        node->facts[0]);
     tdm_drop(m, ids);
 }
 
 struct tdm_value *tdm_embedding(struct tdm_eager *m, struct tdm_value *weight,
-                                struct tdm_value *ids, uint64_t tokens, bool padding)
+                                struct tdm_value *ids, uint64_t tokens)
 {
     static const struct tdm_op op = {"EmbeddingBackward0", false, embedding_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &weight, 1);
-    if (node != NULL) {
+    if (node != NULL)
         node->facts[0] = tokens;
-        node->facts[1] = padding;
-    }
     tdm_node_save(m, node, ids);
     return finish(m, node, tdm_value_new(m, tokens, weight->columns, weight->element_bytes));
 }
@@ -568,8 +609,8 @@ static struct tdm_attention_shape node_shape(const struct tdm_node *node)
                                         .head_dim = node->facts[5]};
 }
 
-#define FLASH_ROWS 128u    /* FlashAttention-2 pads tokens to it in its scratch */
-#define FLASH_COLUMNS 32u  /* and head dims to this */
+#define FLASH_ROWS 128u   /* FlashAttention-2 pads tokens to it in its scratch */
+#define FLASH_COLUMNS 32u /* and head dims to this */
 
 static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape,
                                   struct tdm_value *scratch[4])
@@ -583,13 +624,12 @@ static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attentio
     }
     if (shape->kernel == TDM_ATTENTION_EFFICIENT) {
         scratch[count++] = tdm_value_new(m, heads * shape->tokens, 1, FP32);
-        scratch[count++] =
-            tdm_value_new(m, heads * shape->tokens * (shape->head_dim * FP32 * 8 + 1) / 8, 1, 1);
+        scratch[count++] = tdm_value_new(m, tdm_efficient_backward_workspace(shape), 1, 1);
         return count;
     }
     scratch[count++] = tdm_value_new(m, heads * padded, 1, FP32);
-    scratch[count++] = tdm_value_new(m, heads * padded,
-                                     tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
+    scratch[count++] =
+        tdm_value_new(m, heads * padded, tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
     if (shape->kv_heads < shape->query_heads)
         for (unsigned i = 0; i < 2; i++)
             scratch[count++] = tdm_value_new(m, heads * shape->tokens, shape->head_dim, BF16);
@@ -619,7 +659,8 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
                                 struct tdm_value *v, struct tdm_value *bias,
                                 const struct tdm_attention_shape *shape)
 {
-    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", false, attention_backward};
+    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", false,
+                                     attention_backward};
     struct tdm_value *inputs[] = {q, k, v};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     if (node != NULL) {
@@ -631,16 +672,19 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
     bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN, flash = shape->kernel == TDM_ATTENTION_FLASH;
-    struct tdm_value *made[4] = {0}, *y;
+    struct tdm_value *made[4] = {0}, *sums = NULL, *y;
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
     y = tdm_value_like(m, q);
     if (!cudnn || node != NULL)
         made[2] = tdm_value_new(m, q->rows, 1, FP32); /* log-sum-exps */
+    if (shape->kernel == TDM_ATTENTION_EFFICIENT && shape->head_dim > TDM_EFFICIENT_HEAD_DIM)
+        sums = tdm_value_new(m, q->rows, q->columns, FP32);
     if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
     for (unsigned i = 0; i < 2 && flash; i++)
         made[i] = tdm_value_new(m, 2 - i, 1, 8);
+    tdm_drop(m, sums);
     made[3] = tdm_take(bias);
     tdm_node_save(m, node, y);
     for (unsigned i = 0; i < 4; i++) {

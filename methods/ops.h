@@ -32,6 +32,9 @@ struct tdm_value *tdm_softmax(struct tdm_eager *m, struct tdm_value *x);
 struct tdm_value *tdm_row_mean(struct tdm_eager *m, struct tdm_value *x);
 struct tdm_value *tdm_mean(struct tdm_eager *m, struct tdm_value *x);
 
+/* Sums of neighbours: of the columns of each row (as many rows as x), or of so many rows each. */
+struct tdm_value *tdm_row_sum(struct tdm_eager *m, struct tdm_value *x, uint64_t rows);
+
 /* [.., columns] of rows, seen as rows x columns; a copy in the backward if the gradient does not lie so. */
 struct tdm_value *tdm_reshape(struct tdm_eager *m, struct tdm_value *x, uint64_t rows,
                               uint64_t columns);
@@ -43,6 +46,9 @@ struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x);
 struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x);
 /* rotate_half: the halves of the columns change places, one of them negated. */
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x);
+/* chunk(2): both halves of the columns, as views. */
+void tdm_halves(struct tdm_eager *m, struct tdm_value *x, struct tdm_value **first,
+                struct tdm_value **second);
 /* Every row `times` times in memory of its own; x itself if once. */
 struct tdm_value *tdm_repeat(struct tdm_eager *m, struct tdm_value *x, uint64_t times);
 /* Rows first .. first + rows - 1 as a view; the backward fills zeros around. */
@@ -57,7 +63,7 @@ struct tdm_value *tdm_bmm(struct tdm_eager *m, struct tdm_value *a, struct tdm_v
                           uint64_t rows, uint64_t columns);
 
 struct tdm_value *tdm_embedding(struct tdm_eager *m, struct tdm_value *weight,
-                                struct tdm_value *ids, uint64_t tokens, bool padding);
+                                struct tdm_value *ids, uint64_t tokens);
 
 enum tdm_attention_kernel { TDM_ATTENTION_CUDNN, TDM_ATTENTION_FLASH, TDM_ATTENTION_EFFICIENT };
 
@@ -90,9 +96,12 @@ uint64_t tdm_total_sum_scratch(const struct tdm_gpu_facts *gpu, uint64_t inputs,
                                uint64_t *semaphore_bytes);
 /* Workspace of cuDNN's attention backward. */
 uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape);
+/* Of the memory-efficient one; with larger heads than this it adds up outputs, dK and dV in fp32 too. */
+#define TDM_EFFICIENT_HEAD_DIM 128u
+uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape);
 
 /* The backward of an embedding's look-up with a gradient of the weight's size, which is returned. */
 struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,
-                                         uint16_t element_bytes, uint64_t tokens, bool padding);
+                                         uint16_t element_bytes, uint64_t tokens);
 
 #endif

@@ -69,8 +69,7 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
     }
 }
 
-enum tdm_status tdm_method_predict(const struct tdm_model *model,
-                                   const struct tdm_machine *machine,
+enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
 {

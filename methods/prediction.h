@@ -31,10 +31,8 @@ struct tdm_method_prediction {
 };
 
 /* `margin`: 0.03 leaves 3% of the device's memory. *prediction is set also where nothing fits. */
-enum tdm_status tdm_method_predict(const struct tdm_model *model,
-                                   const struct tdm_machine *machine,
+enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
-                                   struct tdm_method_prediction *prediction,
-                                   struct tdm_error *err);
+                                   struct tdm_method_prediction *prediction, struct tdm_error *err);
 
 #endif

@@ -15,7 +15,7 @@
 #define LARGE_SEGMENT (20 * MIB)
 #define OWN_SEGMENT (10 * MIB) /* from here on a request gets a segment of its own */
 #define OWN_ROUND (2 * MIB)
-#define STEP (32 * MIB)  /* in which cudaMalloc moves through addresses */
+#define STEP (32 * MIB)           /* in which cudaMalloc moves through addresses */
 #define RANGE (UINT64_C(1) << 44) /* addresses of an expandable segment: more than any device has */
 
 enum pool { SMALL, LARGE, POOLS };

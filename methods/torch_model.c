@@ -40,10 +40,21 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
 static const struct {
     enum tdm_role weight, bias; /* the same role twice: it has no bias */
 } projection_roles[TDM_PROJECTIONS] = {
-    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS}, {TDM_ROLE_K, TDM_ROLE_K_BIAS}, {TDM_ROLE_V, TDM_ROLE_V_BIAS},
-    {TDM_ROLE_O, TDM_ROLE_O},      {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
+    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},  {TDM_ROLE_K, TDM_ROLE_K_BIAS},  {TDM_ROLE_V, TDM_ROLE_V_BIAS},
+    {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
     {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
 };
+
+static void add_experts(struct tdm_torch_model *t, uint32_t number)
+{
+    struct torch_layer *layer = &t->layers[number];
+    if (t->config->experts.router_first)
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+    layer->experts_gate_up = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP);
+    layer->experts_down = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN);
+    if (!t->config->experts.router_first)
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+}
 
 static void add_layer(struct tdm_torch_model *t, uint32_t number)
 {
@@ -57,8 +68,12 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
             layer->k_norm = add_weight(t, number, TDM_ROLE_K_NORM);
         }
     }
+    if (t->config->layer_kinds[number].experts)
+        add_experts(t, number);
     layer->attention_norm = add_weight(t, number, TDM_ROLE_ATTENTION_NORM);
+    layer->post_attention_norm = add_weight(t, number, TDM_ROLE_POST_ATTENTION_NORM);
     layer->mlp_norm = add_weight(t, number, TDM_ROLE_MLP_NORM);
+    layer->post_mlp_norm = add_weight(t, number, TDM_ROLE_POST_MLP_NORM);
 }
 
 /* Two matrices for every adapted projection: rank x inputs, outputs x rank. */
@@ -69,7 +84,7 @@ static void add_adapters(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < t->config->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_value *weight = t->layers[i].weight[p];
-            if ((s->lora_targets >> p & 1) == 0)
+            if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
                 continue;
             t->layers[i].down[p] = add_parameter(t, s->lora_rank, weight->columns, bytes, true);
             t->layers[i].up[p] = add_parameter(t, weight->rows, s->lora_rank, bytes, true);
@@ -82,6 +97,8 @@ static void add_parameters(struct tdm_torch_model *t)
     uint32_t head = tdm_model_head_unit(config);
     t->m->category = TDM_METHOD_WEIGHTS;
     t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
+    if (config->scaled_embedding)
+        t->embedding_scale = tdm_value_new(t->m, 1, 1, t->weight_bytes);
     for (uint32_t i = 0; i < config->layers; i++)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
@@ -140,14 +157,39 @@ uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *t)
 /* ---- the forward ---- */
 
 /* A name bound anew. */
-static struct tdm_value *replace(struct tdm_eager *m, struct tdm_value *old, struct tdm_value *value)
+static struct tdm_value *replace(struct tdm_eager *m, struct tdm_value *old,
+                                 struct tdm_value *value)
 {
     tdm_drop(m, old);
     return value;
 }
 
-static struct tdm_value *rms_norm(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *weight)
+/* Gemma's: times 1 + weight in fp32. */
+static struct tdm_value *offset_norm(struct tdm_eager *m, struct tdm_value *x,
+                                     struct tdm_value *weight)
 {
+    struct tdm_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_value *scale = tdm_square(m, wide);
+    scale = replace(m, scale, tdm_row_mean(m, scale));
+    scale = replace(m, scale, tdm_add_number(m, scale));
+    scale = replace(m, scale, tdm_rsqrt(m, scale));
+    struct tdm_value *normed = tdm_mul(m, wide, scale);
+    tdm_drop(m, scale);
+    tdm_drop(m, wide);
+    struct tdm_value *factor = tdm_cast(m, weight, FP32);
+    factor = replace(m, factor, tdm_add_number(m, factor));
+    normed = replace(m, normed, tdm_mul(m, normed, factor));
+    tdm_drop(m, factor);
+    struct tdm_value *y = tdm_cast(m, normed, x->element_bytes);
+    tdm_drop(m, normed);
+    return y;
+}
+
+static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                  struct tdm_value *x, struct tdm_value *weight)
+{
+    if (t->config->offset_norms)
+        return offset_norm(m, x, weight);
     struct tdm_value *wide = tdm_cast(m, x, FP32);
     struct tdm_value *square = tdm_square(m, wide);
     struct tdm_value *variance = tdm_row_mean(m, square);
@@ -194,18 +236,16 @@ static struct tdm_value *project(struct tdm_eager *m, const struct tdm_torch_mod
     return layer->down[p] == NULL ? y : adapted(m, t, layer, p, x, y);
 }
 
-/* A projection by heads: [batch, heads, tokens, head_dim]. */
-static struct tdm_value *project_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                       const struct torch_layer *layer, enum tdm_projection p,
-                                       struct tdm_value *x, struct tdm_value *norm)
+/* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no norm. */
+static struct tdm_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                  struct tdm_value *flat, struct tdm_value *norm)
 {
-    struct tdm_value *flat = project(m, t, layer, p, x);
     uint64_t head_dim = t->config->head_dim;
     struct tdm_value *heads =
         tdm_reshape(m, flat, flat->rows * (flat->columns / head_dim), head_dim);
     tdm_drop(m, flat);
     if (norm != NULL) {
-        struct tdm_value *normed = rms_norm(m, heads, norm);
+        struct tdm_value *normed = rms_norm(m, t, heads, norm);
         tdm_drop(m, heads);
         heads = normed;
     }
@@ -225,6 +265,14 @@ static struct tdm_value *rotate(struct tdm_eager *m, struct tdm_value *x, struct
     tdm_drop(m, straight);
     tdm_drop(m, turned);
     return y;
+}
+
+/* tanh(x / cap) * cap; x is taken. */
+static struct tdm_value *softcap(struct tdm_eager *m, struct tdm_value *x)
+{
+    x = replace(m, x, tdm_mul_number(m, x));
+    x = replace(m, x, tdm_tanh(m, x));
+    return replace(m, x, tdm_mul_number(m, x));
 }
 
 /* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the layer has until
@@ -247,6 +295,8 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     tdm_drop(m, b);
     struct tdm_value *scaled = tdm_mul_number(m, product);
     tdm_drop(m, product);
+    if (t->config->attention_softcap > 0)
+        scaled = softcap(m, scaled);
     struct tdm_value *masked = tdm_add(m, scaled, mask);
     tdm_drop(m, scaled);
     struct tdm_value *wide = tdm_cast(m, masked, FP32);
@@ -276,15 +326,15 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
                                         struct tdm_value *q, struct tdm_value *k,
                                         struct tdm_value *v, struct tdm_value *mask)
 {
-    struct tdm_attention_shape shape = {
-        .kernel = t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
-                  : mask != NULL                          ? TDM_ATTENTION_EFFICIENT
-                                                          : TDM_ATTENTION_FLASH,
-        .batch = t->settings.batch,
-        .query_heads = t->config->query_heads,
-        .kv_heads = t->config->kv_heads,
-        .tokens = t->settings.tokens,
-        .head_dim = t->config->head_dim};
+    struct tdm_attention_shape shape = {.kernel = t->settings.attention == TDM_TORCH_SDPA
+                                                      ? TDM_ATTENTION_CUDNN
+                                                  : mask != NULL ? TDM_ATTENTION_EFFICIENT
+                                                                 : TDM_ATTENTION_FLASH,
+                                        .batch = t->settings.batch,
+                                        .query_heads = t->config->query_heads,
+                                        .kv_heads = t->config->kv_heads,
+                                        .tokens = t->settings.tokens,
+                                        .head_dim = t->config->head_dim};
     struct tdm_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
     if (mask != NULL) {
         uint64_t groups = shape.query_heads / shape.kv_heads;
@@ -297,7 +347,8 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
     struct tdm_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
                      *a = tdm_autocast(m, q);
     if (mask != NULL) {
-        struct tdm_value *zero = tdm_value_new(m, 1, 1, BF16), *least = tdm_value_new(m, 1, 1, BF16);
+        struct tdm_value *zero = tdm_value_new(m, 1, 1, BF16),
+                         *least = tdm_value_new(m, 1, 1, BF16);
         bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
         tdm_drop(m, zero);
         tdm_drop(m, least);
@@ -316,17 +367,35 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
     return y;
 }
 
+/* q, k and v by heads. Where norms run over all heads, all three are projected before they are divided. */
+static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
+                        const struct torch_layer *layer, struct tdm_value *x,
+                        struct tdm_value *qkv[3])
+{
+    struct tdm_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
+    bool whole = t->config->whole_qk_norm;
+    for (unsigned i = 0; i < 3; i++) {
+        qkv[i] = project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (!whole)
+            qkv[i] = by_heads(m, t, qkv[i], norms[i]);
+        else if (norms[i] != NULL)
+            qkv[i] = replace(m, qkv[i], rms_norm(m, t, qkv[i], norms[i]));
+    }
+    for (unsigned i = 0; i < 3 && whole; i++)
+        qkv[i] = by_heads(m, t, qkv[i], NULL);
+}
+
 static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
                                 uint32_t number, struct tdm_value *x, struct tdm_value **kept)
 {
     const struct torch_layer *layer = &t->layers[number];
-    struct tdm_value *q = project_heads(m, t, layer, TDM_PROJECTION_Q, x, layer->q_norm);
-    struct tdm_value *k = project_heads(m, t, layer, TDM_PROJECTION_K, x, layer->k_norm);
-    struct tdm_value *v = project_heads(m, t, layer, TDM_PROJECTION_V, x, NULL);
-    struct tdm_value *turned_q = rotate(m, q, t->cosine, t->sine);
-    struct tdm_value *turned_k = rotate(m, k, t->cosine, t->sine);
-    tdm_drop(m, q);
-    tdm_drop(m, k);
+    struct tdm_value *qkv[3];
+    project_qkv(m, t, layer, x, qkv);
+    struct tdm_value *v = qkv[2];
+    struct tdm_value *turned_q = rotate(m, qkv[0], t->cosine, t->sine);
+    struct tdm_value *turned_k = rotate(m, qkv[1], t->cosine, t->sine);
+    tdm_drop(m, qkv[0]);
+    tdm_drop(m, qkv[1]);
     if (t->caches) { /* DynamicCache.update */
         struct tdm_value *all_k = tdm_cat_alone(m, turned_k), *all_v = tdm_cat_alone(m, v);
         turned_k = replace(m, turned_k, all_k);
@@ -336,7 +405,8 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     struct tdm_value *heads = t->settings.attention == TDM_TORCH_EAGER
                                   ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
                                   : sdpa_attention(m, t, turned_q, turned_k, v, mask);
-    struct tdm_value *merged = tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
+    struct tdm_value *merged =
+        tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
     struct tdm_value *y = project(m, t, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
@@ -350,7 +420,7 @@ static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *
                              const struct torch_layer *layer, struct tdm_value *x)
 {
     struct tdm_value *gate = project(m, t, layer, TDM_PROJECTION_GATE, x);
-    struct tdm_value *active = tdm_silu(m, gate);
+    struct tdm_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     tdm_drop(m, gate);
     struct tdm_value *up = project(m, t, layer, TDM_PROJECTION_UP, x);
     struct tdm_value *product = tdm_mul(m, active, up);
@@ -366,14 +436,19 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
 {
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
-    struct tdm_value *normed = rms_norm(m, x, layer->attention_norm);
+    struct tdm_value *normed = rms_norm(m, t, x, layer->attention_norm);
     struct tdm_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
+    if (layer->post_attention_norm != NULL)
+        attended = replace(m, attended, rms_norm(m, t, attended, layer->post_attention_norm));
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
-    normed = rms_norm(m, middle, layer->mlp_norm);
-    struct tdm_value *made = mlp(m, t, layer, normed);
+    normed = rms_norm(m, t, middle, layer->mlp_norm);
+    struct tdm_value *made =
+        layer->router != NULL ? tdm_torch_experts(m, t, layer, normed) : mlp(m, t, layer, normed);
     tdm_drop(m, normed);
+    if (layer->post_mlp_norm != NULL)
+        made = replace(m, made, rms_norm(m, t, made, layer->post_mlp_norm));
     struct tdm_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
@@ -403,8 +478,9 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
-    struct tdm_value *embedded =
-        tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens, t->padding);
+    struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    if (t->embedding_scale != NULL)
+        embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
@@ -418,7 +494,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
         tdm_drop(m, x);
         x = y;
     }
-    struct tdm_value *normed = rms_norm(m, x, t->final_norm);
+    struct tdm_value *normed = rms_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
     tdm_torch_drop_inputs(t);
@@ -448,11 +524,12 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
 {
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
-    struct tdm_value *rows =
-        last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
+    struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
     struct tdm_value *logits = tdm_linear(m, rows, t->head, NULL, false), *loss;
     tdm_drop(m, rows);
+    if (t->config->logits_softcap > 0)
+        logits = softcap(m, logits);
     if (last) {
         struct tdm_value *wide = tdm_cast(m, logits, FP32);
         loss = tdm_mean(m, wide);

@@ -21,7 +21,7 @@ enum tdm_torch_optimizer {
     TDM_TORCH_SGD_MOMENTUM,
 };
 enum tdm_torch_logits {
-    TDM_LOGITS_HF,      /* the loss as transformers computes it, its output object dropped before the backward */
+    TDM_LOGITS_HF, /* the loss as transformers computes it, its output object dropped before the backward */
     TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it */
     TDM_LOGITS_BASE,    /* no LM head: mean of the last hidden states */
     TDM_LOGITS_LAST,    /* mean of the logits of each last token */

@@ -14,6 +14,8 @@ struct torch_layer {
     struct tdm_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
     struct tdm_value *down[TDM_PROJECTIONS], *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
     struct tdm_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct tdm_value *post_attention_norm, *post_mlp_norm;     /* or NULL */
+    struct tdm_value *router, *experts_gate_up, *experts_down; /* or NULL */
 };
 
 struct torch_state {
@@ -25,10 +27,9 @@ struct tdm_torch_model {
     const struct tdm_model *config;
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
-    bool padding;          /* the embedding has a padding row */
     bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
     struct torch_layer *layers;
-    struct tdm_value *embedding, *final_norm, *head, *frequencies[2], *ids;
+    struct tdm_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
     /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
     struct tdm_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_value *held_logits; /* of the output object, until the next forward has another */
@@ -45,5 +46,9 @@ void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* A mixture of experts in place of the MLP (torch_experts.c). */
+struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    const struct torch_layer *layer, struct tdm_value *x);
 
 #endif

@@ -10,15 +10,21 @@
 
 #define TDM_TORCH_STEPS 3u /* later steps are as the third */
 
-enum tdm_torch_phase { TDM_PHASE_FORWARD, TDM_PHASE_BACKWARD, TDM_PHASE_OPTIMIZER, TDM_TORCH_PHASES };
+enum tdm_torch_phase {
+    TDM_PHASE_FORWARD,
+    TDM_PHASE_BACKWARD,
+    TDM_PHASE_OPTIMIZER,
+    TDM_TORCH_PHASES
+};
 
 const char *tdm_torch_phase_name(enum tdm_torch_phase phase);
 
 struct tdm_torch_step {
-    uint64_t before_bytes;                    /* allocated before it */
-    uint64_t end_bytes[TDM_TORCH_PHASES];     /* allocated after the phase */
-    uint64_t highest_bytes[TDM_TORCH_PHASES]; /* the most allocated in the step, up to the phase's end */
-    struct tdm_torch_bytes peak;              /* of the step */
+    uint64_t before_bytes;                /* allocated before it */
+    uint64_t end_bytes[TDM_TORCH_PHASES]; /* allocated after the phase */
+    uint64_t
+        highest_bytes[TDM_TORCH_PHASES]; /* the most allocated in the step, up to the phase's end */
+    struct tdm_torch_bytes peak;         /* of the step */
     uint64_t categories[TDM_METHOD_CATEGORIES]; /* at the peak of what is allocated */
     enum tdm_torch_phase peak_phase;
     bool failed; /* the device has too little, in failed_phase: peaks are those until then */

@@ -55,16 +55,12 @@ static enum tdm_status parse_margin(const char *text, double *margin, struct tdm
 static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
                              struct tdm_error *err)
 {
-    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
-                                            {"method", required_argument, NULL, 'm'},
-                                            {"batch", required_argument, NULL, 'b'},
-                                            {"gpus", required_argument, NULL, 'g'},
-                                            {"machine", required_argument, NULL, 'M'},
-                                            {"margin", required_argument, NULL, 'x'},
-                                            {"set", required_argument, NULL, 's'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
+        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
+        {"set", required_argument, NULL, 's'},     {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     opterr = 0;
     optind = 0;
@@ -107,9 +103,8 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
     if (status != TDM_OK)
         return status;
     if (argc - optind != 1)
-        return tdm_fail(err, TDM_USAGE, "predict: %s", argc == optind
-                                                           ? "no model is named"
-                                                           : "takes one model only");
+        return tdm_fail(err, TDM_USAGE, "predict: %s",
+                        argc == optind ? "no model is named" : "takes one model only");
     r->model = argv[optind];
     if (r->context == 0)
         return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
@@ -264,8 +259,8 @@ static json_t *answer_json(const struct request *r, const struct answer *a)
         (json_int_t)highest->used_bytes, "peak_reserved_bytes",
         (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
         (json_int_t)highest->torch.peak.allocated, "margin", r->margin, "runs", p->runs, "fits",
-        p->fits, "categories", categories_json(a, highest), "settings", settings, "assumed", assumed,
-        "steps", steps);
+        p->fits, "categories", categories_json(a, highest), "settings", settings, "assumed",
+        assumed, "steps", steps);
     return root;
 }
 
@@ -295,7 +290,8 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
     a->settings.torch.tokens = r->context;
     a->settings.torch.batch = r->batch;
     if (status == TDM_OK)
-        status = tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
+        status =
+            tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
     if (status == TDM_OK && r->gpus != 1)
         status = tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on one GPU", a->method->name);
     if (status == TDM_OK)
@@ -303,8 +299,8 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
     if (status == TDM_OK)
         status = tdm_machine_load(r->machine, &a->machine, err);
     if (status == TDM_OK)
-        status = tdm_method_predict(a->model, a->machine, &a->settings, r->margin, &a->prediction,
-                                    err);
+        status =
+            tdm_method_predict(a->model, a->machine, &a->settings, r->margin, &a->prediction, err);
     return status;
 }
 

@@ -127,8 +127,8 @@ static void compare_recording(const char *path, const char *name)
     const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
     const struct tdm_torch_observer observer = {observe, &predicted};
     struct tdm_torch_run run;
-    must(tdm_torch_run(model, &settings.torch, &hopper, UINT64_C(1) << 40, false, 1, &observer, &run,
-                       &err),
+    must(tdm_torch_run(model, &settings.torch, &hopper, UINT64_C(1) << 40, false, 1, &observer,
+                       &run, &err),
          &err);
     sort_frees(&recorded);
     sort_frees(&predicted);
@@ -258,8 +258,7 @@ static void keys_are_checked(void **state)
     assert_int_equal(tdm_method_find("perpendicular", &method, &err), TDM_USAGE);
     static const char *const good[] = {"lora_targets=q_proj v_proj", "lora_rank=8", "step=2"};
     must(tdm_method_apply(method, good, 3, &settings, &choices, &err), &err);
-    assert_int_equal(settings.torch.lora_targets,
-                     1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_V);
+    assert_int_equal(settings.torch.lora_targets, 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_V);
     assert_int_equal(settings.torch.lora_rank, 8);
     assert_int_equal(settings.step, 2);
 }
@@ -267,8 +266,10 @@ static void keys_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_are_as_recorded), cmocka_unit_test(categories_add_up),
-        cmocka_unit_test(orders_hold),            cmocka_unit_test(margin_refuses),
+        cmocka_unit_test(events_are_as_recorded),
+        cmocka_unit_test(categories_add_up),
+        cmocka_unit_test(orders_hold),
+        cmocka_unit_test(margin_refuses),
         cmocka_unit_test(keys_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

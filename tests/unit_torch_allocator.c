@@ -198,10 +198,10 @@ static void keeps_count(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_and_segments), cmocka_unit_test(fits_best),
-        cmocka_unit_test(merges_neighbours),   cmocka_unit_test(has_peaks),
+        cmocka_unit_test(rounds_and_segments),    cmocka_unit_test(fits_best),
+        cmocka_unit_test(merges_neighbours),      cmocka_unit_test(has_peaks),
         cmocka_unit_test(gives_back_and_refuses), cmocka_unit_test(expands),
-        cmocka_unit_test(expands_and_refuses), cmocka_unit_test(keeps_count),
+        cmocka_unit_test(expands_and_refuses),    cmocka_unit_test(keeps_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
