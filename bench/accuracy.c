@@ -132,7 +132,7 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
 {
     const struct tdm_method_step *step = &p->steps[p->highest];
     const uint64_t predicted[FIGURES] = {step->torch.peak.allocated, step->torch.peak.reserved,
-                                         step->used_bytes};
+                                         step->end_used_bytes}; /* the driver was asked then */
     bool oom = strcmp(field(table, "status"), "ok") != 0;
     printf("%-6s %-14s %4s %-12s %-10s %-13s", field(table, "id"), field(table, "model"),
            field(table, "step"), field(table, "checkpointing"), field(table, "attention"),

@@ -61,6 +61,7 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
         step->number = i + 1;
         step->torch = out->step[i];
         step->used_bytes = out->step[i].peak.reserved + taken;
+        step->end_used_bytes = out->step[i].end_reserved_bytes + taken;
         if (step->used_bytes > most || step->torch.failed) {
             most = step->used_bytes;
             p->highest = p->count;

@@ -17,7 +17,8 @@ struct tdm_torch_runtime {
 struct tdm_method_step {
     uint32_t number;
     struct tdm_torch_step torch;
-    uint64_t used_bytes; /* reserved, context and libraries */
+    uint64_t used_bytes;     /* at the peak: reserved, context and libraries */
+    uint64_t end_used_bytes; /* after the step */
 };
 
 struct tdm_method_prediction {

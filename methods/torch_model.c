@@ -122,11 +122,12 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->parameters = calloc(most, sizeof(struct tdm_value *));
         t->states = calloc(most, sizeof(*t->states));
     }
+    if (t != NULL)
+        t->m = m;
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    t->m = m;
     t->config = config;
     t->settings = *settings;
     t->weight_bytes = settings->fp32_weights ? FP32 : BF16;
@@ -140,6 +141,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
 {
     if (t == NULL)
         return;
+    tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
     free(t->layers);
     free(t->parameters);
     free(t->states);

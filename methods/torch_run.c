@@ -58,6 +58,7 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     step->retries = tdm_torch_retries(m->allocator) - retries;
     tdm_drop(m, loss);
     tdm_torch_zero_grad(r->model);
+    step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;
 }
 
 enum tdm_status tdm_torch_run(const struct tdm_model *config,

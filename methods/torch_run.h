@@ -25,6 +25,7 @@ struct tdm_torch_step {
     uint64_t
         highest_bytes[TDM_TORCH_PHASES]; /* the most allocated in the step, up to the phase's end */
     struct tdm_torch_bytes peak;         /* of the step */
+    uint64_t end_reserved_bytes;         /* after it: less where cached memory went back */
     uint64_t categories[TDM_METHOD_CATEGORIES]; /* at the peak of what is allocated */
     enum tdm_torch_phase peak_phase;
     bool failed; /* the device has too little, in failed_phase: peaks are those until then */

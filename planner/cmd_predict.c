@@ -215,13 +215,13 @@ static json_t *step_json(const struct answer *a, const struct tdm_method_step *s
 {
     const struct tdm_torch_step *t = &step->torch;
     json_t *object = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:o}", "step", (json_int_t)step->number,
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:o}", "step", (json_int_t)step->number,
         "before_allocated_bytes", (json_int_t)t->before_bytes, "peak_bytes",
-        (json_int_t)step->used_bytes, "peak_reserved_bytes", (json_int_t)t->peak.reserved,
-        "peak_allocated_bytes", (json_int_t)t->peak.allocated, "peak_requested_bytes",
-        (json_int_t)t->peak.requested, "alloc_retries", (json_int_t)t->retries, "peak_phase",
-        tdm_torch_phase_name(t->peak_phase), "runs", !t->failed, "categories",
-        categories_json(a, step));
+        (json_int_t)step->used_bytes, "end_used_bytes", (json_int_t)step->end_used_bytes,
+        "peak_reserved_bytes", (json_int_t)t->peak.reserved, "peak_allocated_bytes",
+        (json_int_t)t->peak.allocated, "peak_requested_bytes", (json_int_t)t->peak.requested,
+        "alloc_retries", (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase),
+        "runs", !t->failed, "categories", categories_json(a, step));
     if (t->failed)
         json_object_set_new(object, "failed_phase",
                             json_string(tdm_torch_phase_name(t->failed_phase)));
