@@ -17,6 +17,7 @@ struct tdm_pool {
 
 static const char *const category_names[TDM_METHOD_CATEGORIES] = {
     "weights", "gradients", "optimizer", "residuals", "logits", "workspace",
+    "communication",
 };
 
 const char *tdm_method_category_name(enum tdm_method_category category)
@@ -546,14 +547,18 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_va
 {
     (void)results;
     struct tdm_value *leaf = node->leaf;
-    if (leaf == NULL || leaf->grad != NULL)
-        return; /* added in place */
-    if (grads[0]->references > 1)
-        leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
-    else
-        leaf->grad = tdm_value_view(m, grads[0]);
-    if (leaf->storage->category == TDM_METHOD_WEIGHTS)
-        set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
+    if (leaf == NULL)
+        return;
+    if (leaf->grad == NULL) { /* later ones are added in place */
+        if (grads[0]->references > 1)
+            leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
+        else
+            leaf->grad = tdm_value_view(m, grads[0]);
+        if (leaf->storage->category == TDM_METHOD_WEIGHTS)
+            set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
+    }
+    if (m->gradient_ready != NULL)
+        m->gradient_ready(m->gradient_context, leaf);
 }
 
 /* Adds to the gradient that waits for a node; `grad` is taken. */

@@ -30,6 +30,7 @@ enum tdm_method_category {
     TDM_METHOD_RESIDUALS, /* saved for the backward */
     TDM_METHOD_LOGITS,    /* logits and all of their size */
     TDM_METHOD_WORKSPACE, /* all that is neither; of cuBLAS too */
+    TDM_METHOD_COMMUNICATION, /* buckets of gradients */
     TDM_METHOD_CATEGORIES
 };
 
@@ -158,6 +159,9 @@ struct tdm_eager {
     /* Called for every allocation and free with the bytes that were asked for, or NULL. */
     void (*observe)(void *context, bool allocated, uint64_t bytes);
     void *observer;
+    /* Called when a leaf has its gradient, or NULL. */
+    void (*gradient_ready)(void *context, struct tdm_value *leaf);
+    void *gradient_context;
     struct tdm_pool *pools; /* where values, storages and nodes come from */
     void *spare_values, *spare_storages, *spare_nodes;
     union {

@@ -7,6 +7,7 @@ libtidemark_a_SOURCES += \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
+	methods/torch_ddp.c \
 	methods/torch_experts.c \
 	methods/torch_inputs.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \

@@ -108,6 +108,7 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.lora_rank > 0)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
+    tdm_torch_share(t);
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
 }
 
@@ -121,10 +122,14 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->layers = calloc(config->layers, sizeof(*t->layers));
         t->parameters = calloc(most, sizeof(struct tdm_value *));
         t->states = calloc(most, sizeof(*t->states));
+        t->own_states = calloc(most, sizeof(*t->own_states));
+        t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
+        t->buckets.order = calloc(most, sizeof(struct tdm_value *));
     }
     if (t != NULL)
         t->m = m;
-    if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL) {
+    if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
+        t->own_states == NULL || t->buckets.parts == NULL || t->buckets.order == NULL) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
@@ -145,6 +150,9 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     free(t->layers);
     free(t->parameters);
     free(t->states);
+    free(t->own_states);
+    free(t->buckets.parts);
+    free(t->buckets.order);
     free(t);
 }
 

@@ -33,6 +33,13 @@ enum tdm_torch_grads {
     TDM_GRADS_UNSAID, /* held if there is no optimizer */
 };
 
+/* How ranks share the work. */
+enum tdm_torch_sharing {
+    TDM_SHARING_NONE,
+    TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
+    TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
+};
+
 /* The projections of a layer, in the order in which modules hold them. */
 enum tdm_projection {
     TDM_PROJECTION_Q,
@@ -58,6 +65,9 @@ struct tdm_torch_settings {
     bool use_cache;
     uint64_t lora_rank;    /* 0: all parameters are trained */
     uint32_t lora_targets; /* bit of each projection */
+    enum tdm_torch_sharing sharing;
+    uint64_t ranks;
+    bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
     bool peft;             /* LoRA by the peft library: fp32 adapters, dropout as a module */
 };
 
@@ -69,6 +79,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
                                        const struct tdm_torch_settings *settings,
                                        struct tdm_torch_model **model, struct tdm_error *err);
 void tdm_torch_model_free(struct tdm_torch_model *model);
+
+/* Buckets of gradients before a forward and after a backward; nothing without DDP (torch_ddp.c). */
+void tdm_torch_before_step(struct tdm_torch_model *model);
+void tdm_torch_after_backward(struct tdm_torch_model *model);
 
 /* Forward and loss; the loss is a new reference. The model keeps another one until the next forward is done, as
  * a training loop does that binds its name `loss` anew. */

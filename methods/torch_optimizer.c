@@ -17,9 +17,10 @@ static void init_adam(struct tdm_torch_model *t, uint32_t i)
     state->second = tdm_value_like(t->m, t->parameters[i]);
 }
 
+/* Does this rank's optimizer update it? */
 static bool trained(const struct tdm_torch_model *t, uint32_t i)
 {
-    return t->parameters[i]->requires_grad && t->parameters[i]->grad != NULL;
+    return t->own_states[i] && t->parameters[i]->grad != NULL;
 }
 
 /* The square roots of all second moments, a new tensor each, until the step is done. */

@@ -22,6 +22,12 @@ struct torch_state {
     struct tdm_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
 };
 
+/* DDP's buckets: one for all gradients, then, from the second step on, many in the order of their coming. */
+struct torch_buckets {
+    struct tdm_value *all, *small, **parts, **order;
+    uint32_t part_count, order_count, steps;
+};
+
 struct tdm_torch_model {
     struct tdm_eager *m;
     const struct tdm_model *config;
@@ -35,6 +41,8 @@ struct tdm_torch_model {
     struct tdm_value *held_logits; /* of the output object, until the next forward has another */
     /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
     struct tdm_value *input, *held_input, *loss;
+    struct torch_buckets buckets;
+    bool *own_states; /* parameters whose optimizer states this rank has */
     struct tdm_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;
@@ -46,6 +54,9 @@ void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* Buckets and shares of states, once the parameters are there. */
+void tdm_torch_share(struct tdm_torch_model *t);
 
 /* A mixture of experts in place of the MLP (torch_experts.c). */
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -45,10 +45,12 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     uint64_t retries = tdm_torch_retries(m->allocator);
     tdm_eager_reset_peak(m);
     step->before_bytes = tdm_torch_current(m->allocator).allocated;
+    tdm_torch_before_step(r->model);
     struct tdm_value *loss = tdm_torch_forward(r->model);
     end_phase(r, step, TDM_PHASE_FORWARD);
     if (!step->failed)
         tdm_backward(m, loss, NULL);
+    tdm_torch_after_backward(r->model);
     end_phase(r, step, TDM_PHASE_BACKWARD);
     if (!step->failed)
         tdm_torch_optimizer_step(r->model);
