@@ -83,7 +83,7 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     static const char *const columns[] = {"checkpointing", "attention", "optimizer",
                                           "weights_dtype", "logits",    "allocator_conf",
                                           "lora_rank",     "step"};
-    static const char *const notes[] = {"use_cache", "lora_targets"};
+    static const char *const notes[] = {"use_cache", "lora_targets", "gradient_as_bucket_view"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -115,6 +115,7 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     size_t count = pairs_of(table, text, pairs);
     settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
     settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
+    settings.torch.ranks = strtoull(field(table, "gpus"), NULL, 10);
     enum tdm_status status =
         tdm_method_find(strcmp(strategy, "single") == 0 ? "parallel" : strategy, &method, err);
     if (status == TDM_OK)

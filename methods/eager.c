@@ -16,8 +16,7 @@ struct tdm_pool {
 };
 
 static const char *const category_names[TDM_METHOD_CATEGORIES] = {
-    "weights", "gradients", "optimizer", "residuals", "logits", "workspace",
-    "communication",
+    "weights", "gradients", "optimizer", "residuals", "logits", "workspace", "communication",
 };
 
 const char *tdm_method_category_name(enum tdm_method_category category)

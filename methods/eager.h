@@ -27,9 +27,9 @@ enum tdm_method_category {
     TDM_METHOD_WEIGHTS,
     TDM_METHOD_GRADIENTS,
     TDM_METHOD_OPTIMIZER,
-    TDM_METHOD_RESIDUALS, /* saved for the backward */
-    TDM_METHOD_LOGITS,    /* logits and all of their size */
-    TDM_METHOD_WORKSPACE, /* all that is neither; of cuBLAS too */
+    TDM_METHOD_RESIDUALS,     /* saved for the backward */
+    TDM_METHOD_LOGITS,        /* logits and all of their size */
+    TDM_METHOD_WORKSPACE,     /* all that is neither; of cuBLAS too */
     TDM_METHOD_COMMUNICATION, /* buckets of gradients */
     TDM_METHOD_CATEGORIES
 };

@@ -93,7 +93,11 @@ static enum tdm_status read_step(const struct tdm_method_key *key, const char *v
     return TDM_OK;
 }
 
-static const struct tdm_method_key torch_keys[] = {
+/* The first is of DDP alone. */
+static const struct tdm_method_key ddp_keys[] = {
+    {"gradient_as_bucket_view", "no|yes", "no",
+     "gradients live in the buckets of DDP, and not beside them", read_switch,
+     FIELD(torch.bucket_views)},
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", read_choice,
      FIELD(torch.checkpointing)},
@@ -127,7 +131,10 @@ static const struct tdm_method_key torch_keys[] = {
 
 static const struct tdm_method methods[] = {
     {"parallel", "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
-     torch_keys},
+     TDM_SHARING_NONE, &ddp_keys[1]},
+    {"ddp", "the same on every GPU: DistributedDataParallel", TDM_SHARING_DDP, ddp_keys},
+    {"zero1", "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
+     TDM_SHARING_ZERO1, ddp_keys},
     {.name = NULL},
 };
 
@@ -150,6 +157,16 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     }
     tdm_fail(err, TDM_USAGE, "method \"%.64s\" is not known", name);
     return tdm_hint(err, "methods: %s", list);
+}
+
+enum tdm_status tdm_method_check_gpus(const struct tdm_method *method, uint64_t gpus,
+                                      struct tdm_error *err)
+{
+    bool one = method->sharing == TDM_SHARING_NONE;
+    if (one == (gpus == 1))
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %s", method->name,
+                    one ? "one GPU" : "two or more");
 }
 
 static enum tdm_status unknown_key(const struct tdm_method *method, const char *pair,
@@ -185,6 +202,7 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
         choices->said[k] = pairs[i] + span + 1;
     }
     settings->torch.grads = TDM_GRADS_UNSAID;
+    settings->torch.sharing = method->sharing;
     for (size_t k = 0; method->keys[k].name != NULL; k++) {
         const struct tdm_method_key *key = &method->keys[k];
         const char *value = choices->said[k] != NULL ? choices->said[k] : key->assumed;

@@ -29,10 +29,15 @@ struct tdm_method_key {
 };
 
 struct tdm_method {
-    const char *name;                  /* "parallel" */
-    const char *summary;               /* one line, lower case, no full stop */
+    const char *name;    /* "parallel" */
+    const char *summary; /* one line, lower case, no full stop */
+    enum tdm_torch_sharing sharing;
     const struct tdm_method_key *keys; /* ended by one without a name */
 };
+
+/* Can so many GPUs run it? TDM_USAGE says why not. */
+enum tdm_status tdm_method_check_gpus(const struct tdm_method *method, uint64_t gpus,
+                                      struct tdm_error *err);
 
 /* All methods, ended by one without a name. */
 const struct tdm_method *tdm_methods(void);
@@ -49,7 +54,7 @@ struct tdm_method_choices {
 };
 
 /* Reads `count` texts KEY=VALUE (which must outlive *choices) and what is assumed for the rest into
- * *settings, whose tokens and batch stay. TDM_USAGE: an unknown key, a key said twice, a bad value. */
+ * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad value. */
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);

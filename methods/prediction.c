@@ -24,6 +24,12 @@ static const struct card {
 #define CUBLAS_BYTES (66 * MIB)          /* of the thread that runs the forward */
 #define CUBLAS_BACKWARD_BYTES (66 * MIB) /* of autograd's */
 #define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
+#define NCCL_BYTES (846 * MIB)           /* its first communicator, of two GPUs, and its kernels */
+
+uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
+{
+    return runtime->context_bytes + runtime->libraries_bytes + runtime->nccl_bytes;
+}
 
 static const struct card *find_card(const struct tdm_machine *machine)
 {
@@ -39,7 +45,7 @@ static enum tdm_status run(const struct tdm_model *model, const struct tdm_torch
                            uint32_t steps, const struct tdm_torch_runtime *runtime,
                            struct tdm_torch_run *out, struct tdm_error *err)
 {
-    uint64_t taken = runtime->context_bytes + runtime->libraries_bytes;
+    uint64_t taken = tdm_torch_runtime_bytes(runtime);
     uint64_t capacity = device_bytes > taken ? device_bytes - taken : 0;
     return tdm_torch_run(model, settings, &card->gpu, capacity, expandable, steps, NULL, out, err);
 }
@@ -52,7 +58,7 @@ static bool failed(const struct tdm_torch_run *out)
 static void note_steps(const struct tdm_torch_run *out, uint32_t only,
                        struct tdm_method_prediction *p)
 {
-    uint64_t taken = p->runtime.context_bytes + p->runtime.libraries_bytes, most = 0;
+    uint64_t taken = tdm_torch_runtime_bytes(&p->runtime), most = 0;
     for (uint32_t i = 0; i < out->steps; i++) {
         bool last = i + 1 == out->steps;
         if (only != 0 && only != i + 1 && !(last && out->step[i].failed))
@@ -84,6 +90,7 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
         torch.attention = TDM_TORCH_SDPA_FLASH;
     prediction->runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->runtime_bytes[TDM_DEVICE],
+        .nccl_bytes = torch.sharing == TDM_SHARING_NONE ? 0 : NCCL_BYTES,
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
                            (torch.attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
     enum tdm_status status = run(model, &torch, card, device_bytes, settings->expandable_segments,

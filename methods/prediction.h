@@ -11,8 +11,10 @@
 
 /* What the driver counts beside torch's segments. */
 struct tdm_torch_runtime {
-    uint64_t context_bytes, libraries_bytes;
+    uint64_t context_bytes, libraries_bytes, nccl_bytes;
 };
+
+uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime);
 
 struct tdm_method_step {
     uint32_t number;

@@ -68,7 +68,7 @@ struct tdm_torch_settings {
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
     bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
-    bool peft;             /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
 };
 
 struct tdm_torch_model;

@@ -97,6 +97,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         if (r.eager.status == TDM_NO_MEMORY)
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
     }
+    r.number = 0;
     tdm_torch_model_free(r.model);
     tdm_eager_end(&r.eager);
     tdm_torch_allocator_free(allocator);

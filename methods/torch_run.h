@@ -40,7 +40,7 @@ struct tdm_torch_run {
 };
 
 /* Events of a run, for those who want to see them: allocations and frees, `bytes` as asked for; step 0 is
- * the making of the model. */
+ * what lies around the steps. */
 struct tdm_torch_observer {
     void (*event)(void *context, uint32_t step, bool allocated, uint64_t bytes);
     void *context;

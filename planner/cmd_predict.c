@@ -146,11 +146,10 @@ enum total { ALLOCATED, RESERVED, CACHED, RUNTIME, USED };
 static uint64_t of_total(const struct answer *a, const struct tdm_method_step *step, unsigned which)
 {
     const struct tdm_torch_bytes *peak = &step->torch.peak;
-    const struct tdm_torch_runtime *runtime = &a->prediction.runtime;
     const uint64_t totals[] = {[ALLOCATED] = peak->allocated,
                                [RESERVED] = peak->reserved,
                                [CACHED] = peak->reserved - peak->allocated,
-                               [RUNTIME] = runtime->context_bytes + runtime->libraries_bytes,
+                               [RUNTIME] = tdm_torch_runtime_bytes(&a->prediction.runtime),
                                [USED] = step->used_bytes};
     return totals[which];
 }
@@ -174,9 +173,9 @@ static void print_answer(const struct request *r, const struct answer *a)
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
     printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
-    printf("%-10s %" PRIu64 " sequence%s of %s tokens (%s)\n", "step", r->batch,
-           r->batch == 1 ? "" : "s", tdm_format_tokens(r->context, text),
-           tdm_format_digits(r->context, digits));
+    printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", "step", r->batch,
+           r->batch == 1 ? "" : "s", r->gpus > 1 ? " a GPU" : "",
+           tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
     print_settings(a);
     printf("\n%-24s", "peak of a GPU");
@@ -251,10 +250,10 @@ static json_t *answer_json(const struct request *r, const struct answer *a)
     for (uint32_t i = 0; i < p->count; i++)
         json_array_append_new(steps, step_json(a, &p->steps[i]));
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:o, s:o, s:o, s:o}",
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:o, s:o, s:o, s:o}",
         "model", a->model->name, "method", a->method->name, "machine", a->machine->name, "context",
-        (json_int_t)r->context, "batch", (json_int_t)r->batch, "weights_bytes",
-        (json_int_t)p->parameters_bytes, "device_bytes",
+        (json_int_t)r->context, "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus,
+        "weights_bytes", (json_int_t)p->parameters_bytes, "device_bytes",
         (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "peak_bytes",
         (json_int_t)highest->used_bytes, "peak_reserved_bytes",
         (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
@@ -289,11 +288,12 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
     enum tdm_status status = tdm_method_find(r->method, &a->method, err);
     a->settings.torch.tokens = r->context;
     a->settings.torch.batch = r->batch;
+    a->settings.torch.ranks = r->gpus;
     if (status == TDM_OK)
         status =
             tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
-    if (status == TDM_OK && r->gpus != 1)
-        status = tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on one GPU", a->method->name);
+    if (status == TDM_OK)
+        status = tdm_method_check_gpus(a->method, r->gpus, err);
     if (status == TDM_OK)
         status = tdm_model_load(r->model, &a->model, err);
     if (status == TDM_OK)
