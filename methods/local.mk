@@ -6,6 +6,7 @@ libtidemark_a_SOURCES += \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
+	methods/remedy.c methods/remedy.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \

@@ -3,7 +3,7 @@
 #include "planner/cmd.h"
 
 #include "base/units.h"
-#include "methods/prediction.h"
+#include "methods/remedy.h"
 #include "models/model.h"
 #include "planner/print.h"
 
@@ -268,19 +268,25 @@ static enum tdm_status verdict(const struct request *r, const struct answer *a,
 {
     const struct tdm_method_prediction *p = &a->prediction;
     const struct tdm_method_step *step = &p->steps[p->highest];
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE];
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], remedies[TDM_REMEDY_TEXT];
     if (p->fits)
         return TDM_OK;
+    enum tdm_status status = tdm_method_remedies(a->method, a->model, a->machine, &a->settings,
+                                                 &a->choices, r->margin, remedies, err);
+    if (status != TDM_OK)
+        return status;
     tdm_format_bytes(step->used_bytes, used);
     tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
     if (!p->runs)
-        return tdm_fail(err, TDM_INFEASIBLE,
-                        "does not fit: step %" PRIu32 " runs out of memory in the %s, with %s of %s"
-                        " in use",
-                        step->number, tdm_torch_phase_name(step->torch.failed_phase), used, device);
-    return tdm_fail(err, TDM_INFEASIBLE,
-                    "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
-                    step->number, used, device, 100 * r->margin);
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "does not fit: step %" PRIu32
+                 " runs out of memory in the %s, with %s of %s in use",
+                 step->number, tdm_torch_phase_name(step->torch.failed_phase), used, device);
+    else
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
+                 step->number, used, device, 100 * r->margin);
+    return remedies[0] == '\0' ? TDM_INFEASIBLE : tdm_hint(err, "%s", remedies);
 }
 
 static enum tdm_status answer(const struct request *r, struct answer *a, struct tdm_error *err)
@@ -345,7 +351,7 @@ const struct tdm_command tdm_cmd_predict = {
         "\n"
         "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
         "the driver reports: reserved and the runtime. Settings that are not said are assumed, and\n"
-        "the answer says so. When it does not fit, the exit status is 3.\n"
+        "the answer says so. When it does not fit, the exit status is 3, and it says what would.\n"
         "\n"
         "Examples:\n"
         "  tidemark predict qwen2.5-7b --context 8K --method parallel\n"
