@@ -134,6 +134,43 @@ static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, enu
     return best;
 }
 
+/* The free block that comes next by size and address, or NULL. */
+static struct tdm_torch_block *next_larger(const struct tdm_torch_allocator *a,
+                                           const struct tdm_torch_block *block)
+{
+    struct tdm_torch_block *next = NULL;
+    for (struct tdm_torch_block *tree = a->free_blocks[block->pool]; tree != NULL;) {
+        if (tree == block || smaller(tree, block->size, block->address)) {
+            tree = tree->right;
+        } else {
+            next = tree;
+            tree = tree->left;
+        }
+    }
+    return next;
+}
+
+/* What a block of an expandable segment could grow to. */
+static uint64_t room_to_grow(const struct tdm_torch_block *block)
+{
+    const struct tdm_torch_block *after = block->after;
+    return block->size + (after != NULL && !after->mapped ? after->size : 0);
+}
+
+/* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
+ * segment is taken last. */
+static struct tdm_torch_block *find_free(const struct tdm_torch_allocator *a, enum pool pool,
+                                         uint64_t size)
+{
+    struct tdm_torch_block *block = best_fit(a, pool, size);
+    for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
+        next = next_larger(a, block);
+        if (next == NULL || room_to_grow(next) >= room_to_grow(block))
+            break;
+    }
+    return block;
+}
+
 /* ---- blocks ---- */
 
 static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
@@ -458,7 +495,7 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint64_t bytes,
 {
     uint64_t size = bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
     enum pool pool = size <= SMALL_MOST ? SMALL : LARGE;
-    struct tdm_torch_block *block = best_fit(a, pool, size);
+    struct tdm_torch_block *block = find_free(a, pool, size);
     if (block != NULL) {
         take_out(a, block);
     } else {

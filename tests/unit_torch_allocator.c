@@ -164,6 +164,21 @@ static void expands_and_refuses(void **state)
     tdm_torch_allocator_free(a);
 }
 
+/* The end of the range, which can grow, is taken after a block that is larger now. */
+static void spares_the_end(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, true);
+    struct tdm_torch_block *first = take(a, 12 * MIB);
+    take(a, 5 * MIB);
+    expect(a, 17 * MIB, 20 * MIB); /* 3 MiB at the end */
+    tdm_torch_free(a, first);
+    take(a, 2 * MIB);  /* of the 12 MiB */
+    take(a, 23 * MIB); /* the end, still 3 MiB, and one more page */
+    expect(a, 30 * MIB, 40 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
 /* Random sizes: sums hold, and all of it comes back. */
 static void keeps_count(void **state)
 {
@@ -202,6 +217,7 @@ int main(void)
         cmocka_unit_test(merges_neighbours),      cmocka_unit_test(has_peaks),
         cmocka_unit_test(gives_back_and_refuses), cmocka_unit_test(expands),
         cmocka_unit_test(expands_and_refuses),    cmocka_unit_test(keeps_count),
+        cmocka_unit_test(spares_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
