@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values, nodes and the engine. */
-#include "methods/eager.h"
+/* Values, their storages, and nodes. */
+#include "methods/eager_parts.h"
 
 #include "base/size.h"
 
@@ -122,8 +122,8 @@ static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
     give_item(&m->spare_storages, storage);
 }
 
-static void set_category(struct tdm_eager *m, struct tdm_storage *storage,
-                         enum tdm_method_category category)
+void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
+                              enum tdm_method_category category)
 {
     if (storage->block != NULL) {
         uint64_t bytes = tdm_torch_block_bytes(storage->block);
@@ -136,7 +136,7 @@ static void set_category(struct tdm_eager *m, struct tdm_storage *storage,
 void tdm_value_set_category(struct tdm_eager *m, struct tdm_value *value,
                             enum tdm_method_category category)
 {
-    set_category(m, value->storage, category);
+    tdm_storage_set_category(m, value->storage, category);
 }
 
 /* ---- values ---- */
@@ -177,11 +177,6 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of)
     return value;
 }
 
-static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                       struct tdm_value **results);
-
-static const struct tdm_op accumulate_op = {"AccumulateGrad", false, accumulate};
-
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
 {
     struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);
@@ -195,7 +190,7 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value)
 {
     value->leaf = true;
     value->requires_grad = true;
-    value->node = bare_node(m, &accumulate_op);
+    value->node = bare_node(m, &tdm_accumulate_op);
     value->node->sequence = UINT64_MAX;
     value->node->leaf = value;
 }
@@ -236,144 +231,15 @@ uint64_t tdm_value_elements(const struct tdm_value *value)
     return tdm_size_mul(value->rows, value->columns);
 }
 
-/* ---- checkpointed functions ---- */
-
-static void drop_frame(struct tdm_eager *m, struct tdm_frame *frame)
-{
-    if (--frame->references > 0)
-        return;
-    for (uint32_t i = 0; i < frame->room; i++)
-        tdm_drop(m, frame->made[i]);
-    free(frame->made);
-    tdm_drop(m, frame->input);
-    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
-        tdm_drop(m, frame->function.held[i]);
-    free(frame);
-}
-
-/* A frame of one reference; NULL if memory ran out. */
-static struct tdm_frame *new_frame(struct tdm_eager *m, const struct tdm_function *function)
-{
-    struct tdm_frame *frame = calloc(1, sizeof(*frame));
-    if (frame == NULL) {
-        m->status = TDM_NO_MEMORY;
-        return NULL;
-    }
-    frame->references = 1;
-    frame->function = *function;
-    frame->autocast = m->autocast;
-    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
-        tdm_take(function->held[i]);
-    return frame;
-}
-
-/* While a function is run again: what its node number made_again saves is what was asked for. */
-static void save_again(struct tdm_eager *m, struct tdm_frame *frame, struct tdm_value *value)
-{
-    if (m->stopped || frame->made_again >= frame->saved_count)
-        return;
-    frame->made[frame->made_again++] = tdm_value_view(m, value);
-    if (value->storage->category == TDM_METHOD_WORKSPACE)
-        set_category(m, value->storage, TDM_METHOD_RESIDUALS);
-    /* Early stop: all is there, before the kernel that would use the last one runs. */
-    m->stopped = frame->made_again == frame->saved_count;
-}
-
-static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
-{
-    frame->has_run_again = true;
-    frame->room = frame->saved_count;
-    frame->made = calloc(frame->room, sizeof(struct tdm_value *));
-    if (frame->made == NULL) {
-        frame->room = 0;
-        m->status = TDM_NO_MEMORY;
-        return;
-    }
-    struct tdm_frame *repeating = m->repeating;
-    bool grad_enabled = m->grad_enabled, autocast = m->autocast;
-    m->repeating = frame;
-    m->grad_enabled = true;
-    m->autocast = frame->autocast;
-    tdm_drop(m, frame->function.run(m, frame->function.model, frame->function.layer, frame->input));
-    m->repeating = repeating;
-    m->grad_enabled = grad_enabled;
-    m->autocast = autocast;
-    m->stopped = false;
-    if (frame->autocast)
-        tdm_autocast_clear(m);
-}
-
-struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
-                                 struct tdm_value *input)
-{
-    struct tdm_frame *frame = new_frame(m, function);
-    if (frame == NULL)
-        return tdm_take(input);
-    frame->input = tdm_take(input);
-    if (input->storage->category == TDM_METHOD_WORKSPACE)
-        set_category(m, input->storage, TDM_METHOD_RESIDUALS);
-    m->saving = frame;
-    struct tdm_value *output = function->run(m, function->model, function->layer, input);
-    m->saving = NULL;
-    drop_frame(m, frame);
-    return output;
-}
-
-static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
-                                struct tdm_value *const *grads, struct tdm_value **results)
-{
-    const struct tdm_frame *frame = node->function;
-    struct tdm_value *saved = tdm_node_saved(m, node, 0);
-    struct tdm_value *input = tdm_value_view(m, saved);
-    tdm_value_require_grad(m, input);
-    bool grad_enabled = m->grad_enabled, autocast = m->autocast;
-    m->grad_enabled = true;
-    m->autocast = frame->autocast;
-    struct tdm_value *output =
-        frame->function.run(m, frame->function.model, frame->function.layer, input);
-    m->autocast = autocast;
-    if (frame->autocast)
-        tdm_autocast_clear(m);
-    tdm_backward(m, output, grads[0]);
-    m->grad_enabled = grad_enabled;
-    results[0] = tdm_take(input->grad);
-    tdm_drop(m, output);
-    tdm_drop(m, input);
-    tdm_drop(m, saved);
-}
-
-static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false,
-                                            checkpoint_backward};
-
-struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input)
-{
-    struct tdm_value *inputs[] = {input};
-    struct tdm_node *node = tdm_node_new(m, &checkpoint_op, inputs, 1);
-    if (node != NULL) {
-        node->function = new_frame(m, function);
-        if (node->function == NULL)
-            node->op = &accumulate_op;
-        tdm_node_save(m, node, input);
-    }
-    bool grad_enabled = m->grad_enabled;
-    m->grad_enabled = false;
-    struct tdm_value *output = function->run(m, function->model, function->layer, input);
-    m->grad_enabled = grad_enabled;
-    tdm_node_output(m, node, 0, output);
-    tdm_node_done(m, node);
-    return output;
-}
-
 /* ---- nodes ---- */
 
-static void release_saved(struct tdm_eager *m, struct tdm_node *node)
+void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node)
 {
     for (uint32_t i = 0; i < node->saved_count; i++) {
         struct tdm_saved *saved = &node->saved[i];
         tdm_drop(m, saved->value);
         if (saved->frame != NULL)
-            drop_frame(m, saved->frame);
+            tdm_frame_drop(m, saved->frame);
     }
     node->saved_count = 0;
 }
@@ -382,14 +248,14 @@ static void drop_node(struct tdm_eager *m, struct tdm_node *node)
 {
     if (--node->references > 0)
         return;
-    release_saved(m, node);
+    tdm_node_release_saved(m, node);
     for (uint32_t i = 0; i < node->inputs; i++)
         if (node->edges[i].node != NULL)
             drop_node(m, node->edges[i].node);
     for (uint32_t i = 0; i < TDM_MOST_OUTPUTS; i++)
         tdm_drop(m, node->grads[i]);
     if (node->function != NULL)
-        drop_frame(m, node->function);
+        tdm_frame_drop(m, node->function);
     give_item(&m->spare_nodes, node);
 }
 
@@ -436,10 +302,10 @@ void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_value 
         return;
     }
     if (m->repeating != NULL)
-        save_again(m, m->repeating, value);
+        tdm_frame_save_again(m, m->repeating, value);
     saved->value = tdm_value_view(m, value);
     if (value->storage->category == TDM_METHOD_WORKSPACE)
-        set_category(m, value->storage, TDM_METHOD_RESIDUALS);
+        tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
 }
 
 void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
@@ -458,203 +324,6 @@ void tdm_node_done(struct tdm_eager *m, struct tdm_node *node)
 {
     if (node != NULL)
         drop_node(m, node);
-}
-
-struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i)
-{
-    struct tdm_saved *saved = &node->saved[i];
-    if (saved->frame == NULL)
-        return tdm_take(saved->value);
-    struct tdm_frame *frame = saved->frame;
-    if (!frame->has_run_again)
-        run_again(m, frame);
-    struct tdm_value *value = saved->index < frame->room ? frame->made[saved->index] : NULL;
-    if (value == NULL) /* after a failure */
-        return tdm_value_new(m, 1, 1, 1);
-    frame->made[saved->index] = NULL;
-    return value;
-}
-
-/* ---- the engine ---- */
-
-/* Later nodes first; gradients of leaves before all. */
-static bool comes_first(const struct tdm_node *a, const struct tdm_node *b)
-{
-    return a->sequence > b->sequence;
-}
-
-static void heap_push(struct tdm_eager *m, struct tdm_heap *heap, struct tdm_node *node)
-{
-    if (heap->count == heap->room) {
-        uint32_t room = heap->room == 0 ? 64 : 2 * heap->room;
-        struct tdm_node **nodes = realloc(heap->nodes, room * sizeof(struct tdm_node *));
-        if (nodes == NULL) {
-            m->status = TDM_NO_MEMORY;
-            return;
-        }
-        heap->nodes = nodes;
-        heap->room = room;
-    }
-    uint32_t at = heap->count++;
-    while (at > 0 && comes_first(node, heap->nodes[(at - 1) / 2])) {
-        heap->nodes[at] = heap->nodes[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap->nodes[at] = node;
-}
-
-static struct tdm_node *heap_pop(struct tdm_heap *heap)
-{
-    struct tdm_node *first = heap->nodes[0], *last = heap->nodes[--heap->count];
-    uint32_t at = 0;
-    for (uint32_t child; (child = 2 * at + 1) < heap->count; at = child) {
-        if (child + 1 < heap->count && comes_first(heap->nodes[child + 1], heap->nodes[child]))
-            child++;
-        if (!comes_first(heap->nodes[child], last))
-            break;
-        heap->nodes[at] = heap->nodes[child];
-    }
-    heap->nodes[at] = last;
-    return first;
-}
-
-/* Counts how many results every node waits for. `heap` serves as the stack of nodes to visit. */
-static void count_dependencies(struct tdm_eager *m, struct tdm_node *root, struct tdm_heap *stack)
-{
-    uint32_t task = ++m->task;
-    root->task = task;
-    root->dependencies = 0;
-    heap_push(m, stack, root);
-    while (stack->count > 0) {
-        struct tdm_node *node = stack->nodes[--stack->count];
-        for (uint32_t i = 0; i < node->inputs; i++) {
-            struct tdm_node *next = node->edges[i].node;
-            if (next == NULL)
-                continue;
-            if (next->task != task) {
-                next->task = task;
-                next->dependencies = 0;
-                heap_push(m, stack, next);
-            }
-            next->dependencies++;
-        }
-    }
-}
-
-static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                       struct tdm_value **results)
-{
-    (void)results;
-    struct tdm_value *leaf = node->leaf;
-    if (leaf == NULL)
-        return;
-    if (leaf->grad == NULL) { /* later ones are added in place */
-        if (grads[0]->references > 1)
-            leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
-        else
-            leaf->grad = tdm_value_view(m, grads[0]);
-        if (leaf->storage->category == TDM_METHOD_WEIGHTS)
-            set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
-    }
-    if (m->gradient_ready != NULL)
-        m->gradient_ready(m->gradient_context, leaf);
-}
-
-/* Adds to the gradient that waits for a node; `grad` is taken. */
-static void add_gradient(struct tdm_eager *m, struct tdm_value **sum, struct tdm_value *grad)
-{
-    struct tdm_value *old = *sum;
-    if (old == NULL) {
-        *sum = grad;
-        return;
-    }
-    if (old->references > 1 || old->storage->references > 1 || old->view) {
-        *sum = tdm_value_like(m, old);
-        tdm_drop(m, old);
-    }
-    tdm_drop(m, grad);
-}
-
-/* Shape and dtype that the engine expects of a gradient; `grad` is taken. */
-static struct tdm_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
-                             struct tdm_value *grad)
-{
-    if (tdm_value_elements(grad) != tdm_size_mul(edge->rows, edge->columns))
-        grad = tdm_sum_to(m, grad, edge->rows, edge->columns);
-    if (grad->element_bytes == edge->element_bytes)
-        return grad;
-    struct tdm_value *cast = tdm_value_new(m, grad->rows, grad->columns, edge->element_bytes);
-    cast->swapped = grad->swapped;
-    tdm_drop(m, grad);
-    return cast;
-}
-
-static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready);
-
-/* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run at once. */
-static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_value **results,
-                    bool leaves, struct tdm_heap *ready)
-{
-    for (uint32_t i = 0; i < node->inputs; i++) {
-        const struct tdm_edge *edge = &node->edges[i];
-        if (edge->node == NULL || (leaves && edge->node->op != &accumulate_op) ||
-            (!leaves && node->op->between_views && edge->node->op == &accumulate_op))
-            continue;
-        if (results[i] != NULL)
-            add_gradient(m, &edge->node->grads[edge->output], results[i]);
-        if (--edge->node->dependencies > 0)
-            continue;
-        if (leaves)
-            run_node(m, edge->node, ready);
-        else
-            heap_push(m, ready, edge->node);
-    }
-}
-
-static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready)
-{
-    struct tdm_value *results[TDM_MOST_INPUTS] = {0}, *grads[TDM_MOST_OUTPUTS];
-    memcpy(grads, node->grads, sizeof(grads));
-    memset(node->grads, 0, sizeof(node->grads));
-    node->op->backward(m, node, grads, results);
-    for (uint32_t i = 0; i < node->inputs; i++) {
-        if (results[i] == NULL)
-            continue;
-        if (node->edges[i].node == NULL) {
-            tdm_drop(m, results[i]);
-            results[i] = NULL;
-        } else {
-            results[i] = fit(m, &node->edges[i], results[i]);
-        }
-    }
-    for (uint32_t i = 0; i < TDM_MOST_OUTPUTS; i++)
-        tdm_drop(m, grads[i]);
-    release_saved(m, node);
-    if (node->op->between_views)
-        hand_on(m, node, results, true, ready);
-    hand_on(m, node, results, false, ready);
-}
-
-void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value *grad)
-{
-    struct tdm_heap heap = {0};
-    struct tdm_value *ones = NULL;
-    bool in_backward = m->in_backward, grad_enabled = m->grad_enabled;
-    if (loss->node == NULL)
-        return;
-    if (grad == NULL)
-        grad = ones = tdm_value_like(m, loss);
-    m->in_backward = true;
-    m->grad_enabled = false;
-    count_dependencies(m, loss->node, &heap);
-    loss->node->grads[loss->output] = tdm_take(grad);
-    heap_push(m, &heap, loss->node);
-    while (heap.count > 0)
-        run_node(m, heap_pop(&heap), &heap);
-    m->in_backward = in_backward;
-    m->grad_enabled = grad_enabled;
-    tdm_drop(m, ones);
-    free(heap.nodes);
 }
 
 void tdm_autocast_clear(struct tdm_eager *m)

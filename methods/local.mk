@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
-	methods/eager.c methods/eager.h \
+	methods/eager.c methods/eager.h methods/eager_parts.h \
+	methods/eager_backward.c methods/eager_checkpoint.c \
 	methods/kernels.c \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
