@@ -91,21 +91,37 @@ void tdm_eager_reset_peak(struct tdm_eager *m)
     note_peak(m);
 }
 
+static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint64_t bytes)
+{
+    if (m->status != TDM_OK || m->stopped)
+        return;
+    m->status = tdm_torch_malloc(m->allocator, bytes, &storage->block);
+    if (m->status != TDM_OK)
+        return;
+    m->live[storage->category] += tdm_torch_block_bytes(storage->block);
+    note_peak(m);
+    if (m->observe != NULL)
+        m->observe(m->observer, true, bytes);
+}
+
+static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
+{
+    if (storage->block == NULL)
+        return;
+    m->live[storage->category] -= tdm_torch_block_bytes(storage->block);
+    if (m->observe != NULL)
+        m->observe(m->observer, false, tdm_torch_block_requested(storage->block));
+    tdm_torch_free(m->allocator, storage->block);
+    storage->block = NULL;
+}
+
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
 {
     struct tdm_storage *storage =
         take_item(m, &m->spare_storages, sizeof(*storage), &m->nothing[0]);
     storage->references = 1;
     storage->category = m->category;
-    if (m->status != TDM_OK || m->stopped)
-        return storage;
-    m->status = tdm_torch_malloc(m->allocator, bytes, &storage->block);
-    if (m->status != TDM_OK)
-        return storage;
-    m->live[storage->category] += tdm_torch_block_bytes(storage->block);
-    note_peak(m);
-    if (m->observe != NULL)
-        m->observe(m->observer, true, bytes);
+    fill_storage(m, storage, bytes);
     return storage;
 }
 
@@ -113,13 +129,20 @@ static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
 {
     if (--storage->references > 0)
         return;
-    if (storage->block != NULL) {
-        m->live[storage->category] -= tdm_torch_block_bytes(storage->block);
-        if (m->observe != NULL)
-            m->observe(m->observer, false, tdm_torch_block_requested(storage->block));
-        tdm_torch_free(m->allocator, storage->block);
-    }
+    empty_storage(m, storage);
     give_item(&m->spare_storages, storage);
+}
+
+void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value)
+{
+    empty_storage(m, value->storage);
+}
+
+void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value)
+{
+    if (value->storage->block == NULL)
+        fill_storage(m, value->storage,
+                     tdm_size_mul(tdm_value_elements(value), value->element_bytes));
 }
 
 void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,

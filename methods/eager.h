@@ -100,6 +100,7 @@ struct tdm_node {
     struct tdm_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_value *leaf; /* whose gradient it accumulates; not a reference */
     uint64_t facts[6];      /* what the op's backward needs to know beside its values */
+    void *context;          /* of those who made it */
     void *function;         /* of a reentrant checkpoint */
     struct tdm_node *next_heap;
 };
@@ -188,6 +189,9 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of);
 /* A parameter. */
 struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                  uint16_t element_bytes, bool trained);
+/* Gives the memory of a value's storage back, and takes it anew: storage.resize_. */
+void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value);
+void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value);
 /* value.requires_grad_(True) of a value without a node; it must outlive the nodes that read it. */
 void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value);
 struct tdm_value *tdm_take(struct tdm_value *value); /* one more reference; NULL stays NULL */

@@ -11,6 +11,7 @@ libtidemark_a_SOURCES += \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \
+	methods/torch_fsdp.c \
 	methods/torch_inputs.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
 	methods/torch_optimizer.c \

@@ -77,7 +77,7 @@ void tdm_torch_share(struct tdm_torch_model *t)
         if (t->parameters[i]->requires_grad)
             bytes += bytes_of(t->parameters[i]);
     }
-    if (t->settings.sharing == TDM_SHARING_NONE)
+    if (t->settings.sharing != TDM_SHARING_DDP && t->settings.sharing != TDM_SHARING_ZERO1)
         return;
     t->buckets.all = new_bucket(t, bytes);
     t->buckets.small = new_bucket(t, 1);
@@ -103,12 +103,18 @@ static void rebuild(struct tdm_torch_model *t)
 
 void tdm_torch_before_step(struct tdm_torch_model *t)
 {
-    if (t->settings.sharing != TDM_SHARING_NONE && ++t->buckets.steps == 2)
+    if (t->buckets.small != NULL && ++t->buckets.steps == 2)
         rebuild(t);
+}
+
+void tdm_torch_before_backward(struct tdm_torch_model *t)
+{
+    tdm_fsdp_before_backward(t, t->config->layers);
 }
 
 void tdm_torch_after_backward(struct tdm_torch_model *t)
 {
+    tdm_fsdp_after_backward(t, t->config->layers);
     if (t->buckets.steps < 2)
         return;
     tdm_drop(t->m, t->buckets.all);

@@ -33,6 +33,10 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
     if (tensor == NULL)
         return NULL;
+    if (t->settings.sharing == TDM_SHARING_FSDP) {
+        t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
+        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns);
+    }
     return add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes,
                          t->settings.lora_rank == 0);
 }
@@ -123,19 +127,25 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->parameters = calloc(most, sizeof(struct tdm_value *));
         t->states = calloc(most, sizeof(*t->states));
         t->own_states = calloc(most, sizeof(*t->own_states));
+        t->fsdp.wholes = calloc(most, sizeof(struct tdm_value *));
+        t->fsdp.group_of = calloc(most, sizeof(*t->fsdp.group_of));
+        t->fsdp.whole = calloc(config->layers + 1, sizeof(*t->fsdp.whole));
+        t->fsdp.gathering = UINT32_MAX;
         t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
         t->buckets.order = calloc(most, sizeof(struct tdm_value *));
     }
     if (t != NULL)
         t->m = m;
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
-        t->own_states == NULL || t->buckets.parts == NULL || t->buckets.order == NULL) {
+        t->own_states == NULL || t->fsdp.wholes == NULL || t->fsdp.group_of == NULL ||
+        t->fsdp.whole == NULL || t->buckets.parts == NULL || t->buckets.order == NULL) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
     t->config = config;
     t->settings = *settings;
-    t->weight_bytes = settings->fp32_weights ? FP32 : BF16;
+    t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
+    t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
     add_parameters(t);
     *model = t;
@@ -151,6 +161,9 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     free(t->parameters);
     free(t->states);
     free(t->own_states);
+    free(t->fsdp.wholes);
+    free(t->fsdp.group_of);
+    free(t->fsdp.whole);
     free(t->buckets.parts);
     free(t->buckets.order);
     free(t);
@@ -500,9 +513,13 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     tdm_torch_rotary(t);
     struct tdm_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
-        struct tdm_value *y = call_layer(t, i, x);
-        tdm_drop(m, x);
-        x = y;
+        tdm_fsdp_before_forward(t, i);
+        struct tdm_value *input = tdm_fsdp_mark(t, i, x, false);
+        struct tdm_value *output = call_layer(t, i, input);
+        tdm_drop(m, input);
+        tdm_fsdp_after_forward(t, i);
+        x = replace(m, x, tdm_fsdp_mark(t, i, output, true));
+        tdm_drop(m, output);
     }
     struct tdm_value *normed = rms_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
@@ -559,7 +576,8 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
 struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    m->autocast = t->settings.fp32_weights;
+    m->autocast = t->autocasts;
+    tdm_fsdp_before_forward(t, t->config->layers);
     struct tdm_value *hidden = base_model(t), *loss;
     if (t->settings.logits == TDM_LOGITS_BASE)
         loss = tdm_mean(m, hidden);
@@ -568,6 +586,7 @@ struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
     tdm_drop(m, hidden);
     m->autocast = false;
     tdm_autocast_clear(m);
+    tdm_fsdp_after_forward(t, t->config->layers);
     tdm_drop(m, t->loss); /* the graph of the step before goes now */
     tdm_drop(m, t->held_input);
     t->loss = tdm_take(loss);

@@ -38,6 +38,7 @@ enum tdm_torch_sharing {
     TDM_SHARING_NONE,
     TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
     TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
+    TDM_SHARING_FSDP,  /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
 };
 
 /* The projections of a layer, in the order in which modules hold them. */
@@ -67,6 +68,7 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
+    bool reshard;      /* reshard_after_forward */
     bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
     bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
 };
@@ -80,8 +82,9 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
                                        struct tdm_torch_model **model, struct tdm_error *err);
 void tdm_torch_model_free(struct tdm_torch_model *model);
 
-/* Buckets of gradients before a forward and after a backward; nothing without DDP (torch_ddp.c). */
+/* What ranks that share do around a step's phases (torch_ddp.c). */
 void tdm_torch_before_step(struct tdm_torch_model *model);
+void tdm_torch_before_backward(struct tdm_torch_model *model);
 void tdm_torch_after_backward(struct tdm_torch_model *model);
 
 /* Forward and loss; the loss is a new reference. The model keeps another one until the next forward is done, as

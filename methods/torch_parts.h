@@ -28,11 +28,21 @@ struct torch_buckets {
     uint32_t part_count, order_count, steps;
 };
 
+/* fully_shard's groups: one a layer, and after them one of all else. */
+struct torch_fsdp {
+    struct tdm_value **wholes; /* gathered parameters, with memory only while they are gathered */
+    uint32_t *group_of;        /* of every parameter */
+    bool *whole;               /* of every group: it is gathered */
+    uint32_t building, gathering;
+    struct tdm_value *gathered, *kept, *reducing; /* buffers of collectives */
+};
+
 struct tdm_torch_model {
     struct tdm_eager *m;
     const struct tdm_model *config;
     struct tdm_torch_settings settings;
     uint16_t weight_bytes; /* of an element */
+    bool autocasts;        /* the forward runs under autocast */
     bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
     struct torch_layer *layers;
     struct tdm_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
@@ -42,6 +52,7 @@ struct tdm_torch_model {
     /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
     struct tdm_value *input, *held_input, *loss;
     struct torch_buckets buckets;
+    struct torch_fsdp fsdp;
     bool *own_states; /* parameters whose optimizer states this rank has */
     struct tdm_value **parameters;
     struct torch_state *states;
@@ -54,6 +65,16 @@ void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* Around a group's forward and backward; nothing without FSDP (torch_fsdp.c). A mark is the same value, before whose
+ * backward (of an output) or after which (of an input) they are called for a layer. */
+struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns);
+void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
+struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
+                                bool output);
 
 /* Buckets and shares of states, once the parameters are there. */
 void tdm_torch_share(struct tdm_torch_model *t);

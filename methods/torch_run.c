@@ -48,8 +48,10 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     tdm_torch_before_step(r->model);
     struct tdm_value *loss = tdm_torch_forward(r->model);
     end_phase(r, step, TDM_PHASE_FORWARD);
-    if (!step->failed)
+    if (!step->failed) {
+        tdm_torch_before_backward(r->model);
         tdm_backward(m, loss, NULL);
+    }
     tdm_torch_after_backward(r->model);
     end_phase(r, step, TDM_PHASE_BACKWARD);
     if (!step->failed)
