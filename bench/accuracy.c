@@ -83,7 +83,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     static const char *const columns[] = {"checkpointing", "attention", "optimizer",
                                           "weights_dtype", "logits",    "allocator_conf",
                                           "lora_rank",     "step"};
-    static const char *const notes[] = {"use_cache", "lora_targets", "gradient_as_bucket_view"};
+    static const char *const notes[] = {"use_cache", "lora_targets", "gradient_as_bucket_view",
+                                        "reshard_after_forward"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -116,8 +117,10 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
     settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
     settings.torch.ranks = strtoull(field(table, "gpus"), NULL, 10);
-    enum tdm_status status =
-        tdm_method_find(strcmp(strategy, "single") == 0 ? "parallel" : strategy, &method, err);
+    enum tdm_status status = tdm_method_find(strcmp(strategy, "single") == 0  ? "parallel"
+                                             : strcmp(strategy, "fsdp2") == 0 ? "fsdp"
+                                                                              : strategy,
+                                             &method, err);
     if (status == TDM_OK)
         status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
     if (status == TDM_OK)

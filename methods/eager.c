@@ -95,7 +95,7 @@ static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint6
 {
     if (m->status != TDM_OK || m->stopped)
         return;
-    m->status = tdm_torch_malloc(m->allocator, bytes, &storage->block);
+    m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &storage->block);
     if (m->status != TDM_OK)
         return;
     m->live[storage->category] += tdm_torch_block_bytes(storage->block);

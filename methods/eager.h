@@ -150,6 +150,7 @@ struct tdm_eager {
     bool in_backward;            /* which thread runs */
     struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
     struct tdm_frame *repeating; /* or it is being run again */
+    uint32_t stream;             /* in which it is allocated */
     enum tdm_method_category category; /* of what is allocated */
     uint64_t sequence;
     uint32_t task;

@@ -93,48 +93,79 @@ static enum tdm_status read_step(const struct tdm_method_key *key, const char *v
     return TDM_OK;
 }
 
-/* The first is of DDP alone. */
+/* Keys of all that PyTorch runs. */
+#define TORCH_KEYS                                                                                      \
+    {"checkpointing", "off|on|on-reentrant",                                                            \
+     "off",           "gradient checkpointing of every layer; on: use_reentrant=False",                 \
+     read_choice,     FIELD(torch.checkpointing)},                                                      \
+        {"attention",                                                                                   \
+         "sdpa|sdpa-flash|eager",                                                                       \
+         "sdpa",                                                                                        \
+         "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",            \
+         read_choice,                                                                                   \
+         FIELD(torch.attention)},                                                                       \
+        {"optimizer",     "none|adamw-fused|adamw-foreach|sgd|sgd-momentum",                            \
+         "adamw-foreach", "torch.optim, states in the dtype of the weights; none: no step is made",     \
+         read_choice,     FIELD(torch.optimizer)},                                                      \
+        {"weights_dtype", "bf16|fp32",                                                                  \
+         "bf16",          "fp32: the forward runs under autocast to bf16",                              \
+         read_switch,     FIELD(torch.fp32_weights)},                                                   \
+        {"logits",                                                                                      \
+         "hf|hf-held|base|last",                                                                        \
+         "hf",                                                                                          \
+         "loss as transformers computes it, output dropped or held; no LM head; of last tokens alone",  \
+         read_choice,                                                                                   \
+         FIELD(torch.logits)},                                                                          \
+        {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",         \
+         read_switch,      FIELD(expandable_segments)},                                                 \
+        {"grads",                                                                                       \
+         "none|held",                                                                                   \
+         NULL,                                                                                          \
+         "gradients at the start of a step: zero_grad(set_to_none=True) after every step, or added to", \
+         read_choice,                                                                                   \
+         FIELD(torch.grads)},                                                                           \
+        {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",                \
+         read_rank,   0},                                                                               \
+        {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",                 \
+         "all",          "projections with adapters",                                                   \
+         read_targets,   0},                                                                            \
+        {"lora",      "bf16|peft",                                                                      \
+         "bf16",      "adapters in the dtype of the weights, or by the peft library: in fp32",          \
+         read_switch, FIELD(torch.peft)},                                                               \
+        {"use_cache",           "no|yes", "no", "the forward makes a KV cache", read_switch,            \
+         FIELD(torch.use_cache)},                                                                       \
+    {                                                                                                   \
+        "step", "1|2|3|all", "all", "the step that counts; later ones are as the third",                \
+            read_step, 0                                                                                \
+    }
+
+static const struct tdm_method_key parallel_keys[] = {TORCH_KEYS, {.name = NULL}};
+
 static const struct tdm_method_key ddp_keys[] = {
     {"gradient_as_bucket_view", "no|yes", "no",
      "gradients live in the buckets of DDP, and not beside them", read_switch,
      FIELD(torch.bucket_views)},
-    {"checkpointing", "off|on|on-reentrant", "off",
-     "gradient checkpointing of every layer; on: use_reentrant=False", read_choice,
-     FIELD(torch.checkpointing)},
-    {"attention", "sdpa|sdpa-flash|eager", "sdpa",
-     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
-     read_choice, FIELD(torch.attention)},
-    {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
-     "torch.optim, states in the dtype of the weights; none: no step is made", read_choice,
-     FIELD(torch.optimizer)},
-    {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
-     read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last", "hf",
-     "loss as transformers computes it, output dropped or held; no LM head; of last tokens alone",
-     read_choice, FIELD(torch.logits)},
-    {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
-     read_switch, FIELD(expandable_segments)},
-    {"grads", "none|held", NULL,
-     "gradients at the start of a step: zero_grad(set_to_none=True) after every step, or added to",
-     read_choice, FIELD(torch.grads)},
-    {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA", read_rank, 0},
-    {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
-     "projections with adapters", read_targets, 0},
-    {"lora", "bf16|peft", "bf16",
-     "adapters in the dtype of the weights, or by the peft library: in fp32", read_switch,
-     FIELD(torch.peft)},
-    {"use_cache", "no|yes", "no", "the forward makes a KV cache", read_switch,
-     FIELD(torch.use_cache)},
-    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third", read_step, 0},
+    TORCH_KEYS,
+    {.name = NULL},
+};
+
+static const struct tdm_method_key fsdp_keys[] = {
+    {"reshard_after_forward", "no|yes", "yes",
+     "parameters are gathered for the forward, and again for the backward", read_switch,
+     FIELD(torch.reshard)},
+    TORCH_KEYS,
     {.name = NULL},
 };
 
 static const struct tdm_method methods[] = {
     {"parallel", "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
-     TDM_SHARING_NONE, &ddp_keys[1]},
+     TDM_SHARING_NONE, parallel_keys},
     {"ddp", "the same on every GPU: DistributedDataParallel", TDM_SHARING_DDP, ddp_keys},
     {"zero1", "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
      TDM_SHARING_ZERO1, ddp_keys},
+    {"fsdp",
+     "fully_shard on every layer and the whole: parameters, gradients and states are shards",
+     TDM_SHARING_FSDP, fsdp_keys},
     {.name = NULL},
 };
 
@@ -210,5 +241,8 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
         if (status != TDM_OK)
             return status;
     }
+    if (method->sharing == TDM_SHARING_FSDP && settings->torch.lora_rank > 0)
+        return tdm_fail(err, TDM_USAGE, "--set lora_rank: method %s with LoRA is not known",
+                        method->name);
     return TDM_OK;
 }

@@ -19,6 +19,7 @@ static const struct {
     {"logits", "hf", "drop the model's output before the backward"},
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
+    {"reshard_after_forward", "yes", "reshard_after_forward=True"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"weights_dtype", "bf16", "weights in bf16"},
     {"lora_rank", "16", "LoRA of rank 16"},
@@ -42,7 +43,8 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
         (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
         (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
         (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
-        (strcmp(key->name, "lora_rank") == 0 && settings->torch.lora_rank > 0))
+        (strcmp(key->name, "lora_rank") == 0 &&
+         (settings->torch.lora_rank > 0 || method->sharing == TDM_SHARING_FSDP)))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;
 }

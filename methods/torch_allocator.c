@@ -18,11 +18,12 @@
 #define STEP (32 * MIB)           /* in which cudaMalloc moves through addresses */
 #define RANGE (UINT64_C(1) << 44) /* addresses of an expandable segment: more than any device has */
 
-enum pool { SMALL, LARGE, POOLS };
+/* A small and a large pool for every stream: what is freed in one is not taken in another. */
+enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
 
 struct tdm_torch_block {
     uint64_t address, size, requested;
-    enum pool pool;
+    uint32_t pool; /* its stream's SMALL or LARGE: KINDS * stream + kind */
     bool allocated, mapped;
     struct tdm_torch_block *before, *after; /* neighbours in the segment */
     struct tdm_torch_block *left, *right;   /* in the treap of free blocks, or the list of spares */
@@ -119,7 +120,7 @@ static void take_out(struct tdm_torch_allocator *a, struct tdm_torch_block *bloc
     *hole = join(block->left, block->right);
 }
 
-static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, enum pool pool,
+static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, uint32_t pool,
                                         uint64_t size)
 {
     struct tdm_torch_block *best = NULL;
@@ -159,7 +160,7 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
 
 /* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
  * segment is taken last. */
-static struct tdm_torch_block *find_free(const struct tdm_torch_allocator *a, enum pool pool,
+static struct tdm_torch_block *find_free(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
     struct tdm_torch_block *block = best_fit(a, pool, size);
@@ -255,9 +256,9 @@ static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
 
 /* ---- segments ---- */
 
-static uint64_t page_bytes(enum pool pool)
+static uint64_t page_bytes(uint32_t pool)
 {
-    return pool == SMALL ? SMALL_SEGMENT : LARGE_SEGMENT;
+    return pool % KINDS == SMALL ? SMALL_SEGMENT : LARGE_SEGMENT;
 }
 
 static uint64_t segment_bytes(uint64_t size)
@@ -301,7 +302,7 @@ static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
 }
 
 /* A new segment as one free block that is in no treap yet. */
-static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool, uint64_t size,
+static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                                    struct tdm_torch_block **segment)
 {
     uint64_t bytes = segment_bytes(size);
@@ -318,7 +319,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, enum pool pool
 }
 
 /* The first place in the range where free and unmapped blocks have room for `size`. */
-static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, enum pool pool,
+static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
     for (struct tdm_torch_block *block = a->range[pool]; block != NULL; block = block->after) {
@@ -350,7 +351,7 @@ static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch
     return TDM_OK;
 }
 
-static enum tdm_status expand(struct tdm_torch_allocator *a, enum pool pool, uint64_t size,
+static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                               struct tdm_torch_block **found)
 {
     if (a->range[pool] == NULL) {
@@ -381,7 +382,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, enum pool pool, uin
     return status;
 }
 
-static enum tdm_status grow(struct tdm_torch_allocator *a, enum pool pool, uint64_t size,
+static enum tdm_status grow(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
                             struct tdm_torch_block **block)
 {
     return a->expandable ? expand(a, pool, size, block) : add_segment(a, pool, size, block);
@@ -481,7 +482,7 @@ static bool worth_splitting(const struct tdm_torch_allocator *a,
                             const struct tdm_torch_block *block, uint64_t size)
 {
     uint64_t rest = block->size - size;
-    return block->pool == SMALL || a->expandable ? rest >= ROUND : rest > SMALL_MOST;
+    return block->pool % KINDS == SMALL || a->expandable ? rest >= ROUND : rest > SMALL_MOST;
 }
 
 static void raise_peak(uint64_t now, uint64_t *peak)
@@ -490,11 +491,11 @@ static void raise_peak(uint64_t now, uint64_t *peak)
         *peak = now;
 }
 
-enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint64_t bytes,
+enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
                                  struct tdm_torch_block **out)
 {
     uint64_t size = bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
-    enum pool pool = size <= SMALL_MOST ? SMALL : LARGE;
+    uint32_t pool = KINDS * stream + (size <= SMALL_MOST ? SMALL : LARGE);
     struct tdm_torch_block *block = find_free(a, pool, size);
     if (block != NULL) {
         take_out(a, block);

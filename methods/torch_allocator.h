@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model of PyTorch's caching allocator of device memory, for one stream: what is allocated, what is
- * reserved, and when it gives up.
+ * A model of PyTorch's caching allocator of device memory: what is allocated, what is reserved, and when it
+ * gives up.
  *
  * Sizes are rounded up to 512 B. Requests up to 1 MiB come from segments of 2 MiB; larger ones from
  * segments of 20 MiB, or, from 10 MiB on, of their own size rounded up to 2 MiB. The smallest free block
@@ -38,10 +38,13 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
                                            struct tdm_error *err);
 void tdm_torch_allocator_free(struct tdm_torch_allocator *allocator);
 
-/* TDM_INFEASIBLE if the device has too little, also after cached segments went back; the bytes in use are
+/* Streams have free blocks of their own. What one stream frees while another still uses it is not modelled. */
+#define TDM_TORCH_STREAMS 3u
+
+/* `stream`: below TDM_TORCH_STREAMS. TDM_INFEASIBLE if the device has too little, also after cached segments went back; the bytes in use are
  * then as they were. TDM_NO_MEMORY if this process has. `bytes` 0 is a block of no bytes. */
-enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *allocator, uint64_t bytes,
-                                 struct tdm_torch_block **block);
+enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *allocator, uint32_t stream,
+                                 uint64_t bytes, struct tdm_torch_block **block);
 void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
 
 /* Bytes that the block counts as allocated, and that were asked for. */

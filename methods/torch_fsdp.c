@@ -41,11 +41,18 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group)
     return elements;
 }
 
-static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint64_t elements, uint16_t bytes)
+/* Gathers have a stream of their own, and so have the results of reductions. */
+enum { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE };
+
+static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
+                                    enum tdm_method_category category, uint64_t elements,
+                                    uint16_t bytes)
 {
-    t->m->category = TDM_METHOD_COMMUNICATION;
+    t->m->stream = stream;
+    t->m->category = category;
     struct tdm_value *buffer = tdm_value_new(t->m, elements, 1, bytes);
     t->m->category = TDM_METHOD_WORKSPACE;
+    t->m->stream = STREAM_COMPUTE;
     return buffer;
 }
 
@@ -58,8 +65,9 @@ static void gather(struct tdm_torch_model *t, uint32_t group)
     uint64_t elements = group_elements(t, group);
     struct tdm_value *input = NULL;
     if (t->settings.fp32_weights)
-        input = new_buffer(t, elements / t->settings.ranks, BF16);
-    f->gathered = new_buffer(t, elements, BF16);
+        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / t->settings.ranks,
+                           BF16);
+    f->gathered = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
     f->gathering = group;
     tdm_drop(t->m, input);
 }
@@ -139,7 +147,7 @@ void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
     tdm_drop(t->m, f->reducing);
     uint64_t elements = group_elements(t, group);
     struct tdm_value *last = NULL;
-    f->reducing = new_buffer(t, elements, bytes);
+    f->reducing = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, elements, bytes);
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (f->group_of[i] != group)
             continue;
@@ -147,9 +155,8 @@ void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
         last = f->wholes[i]->grad;
         f->wholes[i]->grad = NULL;
     }
-    t->m->category = TDM_METHOD_GRADIENTS;
-    struct tdm_value *shards = tdm_value_new(t->m, elements / t->settings.ranks, 1, bytes);
-    t->m->category = TDM_METHOD_WORKSPACE;
+    struct tdm_value *shards =
+        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (f->group_of[i] == group && t->parameters[i]->grad == NULL)
             t->parameters[i]->grad = tdm_value_view(t->m, shards);

@@ -38,7 +38,7 @@ enum tdm_torch_sharing {
     TDM_SHARING_NONE,
     TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
     TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
-    TDM_SHARING_FSDP,  /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
+    TDM_SHARING_FSDP, /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
 };
 
 /* The projections of a layer, in the order in which modules hold them. */

@@ -22,7 +22,7 @@ static struct tdm_torch_allocator *new_allocator(uint64_t capacity, bool expanda
 static struct tdm_torch_block *take(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     struct tdm_torch_block *block = NULL;
-    assert_int_equal(tdm_torch_malloc(a, bytes, &block), TDM_OK);
+    assert_int_equal(tdm_torch_malloc(a, 0, bytes, &block), TDM_OK);
     return block;
 }
 
@@ -116,11 +116,11 @@ static void gives_back_and_refuses(void **state)
     half = take(a, 60 * MIB);
     expect(a, 100 * MIB, 100 * MIB);
     assert_int_equal(tdm_torch_retries(a), 1);
-    assert_int_equal(tdm_torch_malloc(a, 1, &none), TDM_INFEASIBLE);
+    assert_int_equal(tdm_torch_malloc(a, 0, 1, &none), TDM_INFEASIBLE);
     expect(a, 100 * MIB, 100 * MIB);
     tdm_torch_free(a, other);
     take(a, 2 * MIB); /* of the 40 MiB */
-    assert_int_equal(tdm_torch_malloc(a, 39 * MIB, &none), TDM_INFEASIBLE);
+    assert_int_equal(tdm_torch_malloc(a, 0, 39 * MIB, &none), TDM_INFEASIBLE);
     expect(a, 62 * MIB, 100 * MIB);
     tdm_torch_free(a, half);
     tdm_torch_empty_cache(a);
@@ -151,7 +151,7 @@ static void expands_and_refuses(void **state)
     (void)state;
     struct tdm_torch_allocator *a = new_allocator(100 * MIB, true);
     struct tdm_torch_block *first = take(a, 40 * MIB), *last = take(a, 40 * MIB), *none = NULL;
-    assert_int_equal(tdm_torch_malloc(a, 41 * MIB, &none), TDM_INFEASIBLE);
+    assert_int_equal(tdm_torch_malloc(a, 0, 41 * MIB, &none), TDM_INFEASIBLE);
     tdm_torch_free(a, first);
     /* The hole's pages go back and are mapped anew at the end. */
     struct tdm_torch_block *block = take(a, 60 * MIB);
@@ -176,6 +176,20 @@ static void spares_the_end(void **state)
     take(a, 2 * MIB);  /* of the 12 MiB */
     take(a, 23 * MIB); /* the end, still 3 MiB, and one more page */
     expect(a, 30 * MIB, 40 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* What one stream frees is not for another. */
+static void keeps_streams_apart(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    struct tdm_torch_block *other;
+    tdm_torch_free(a, take(a, 30 * MIB));
+    assert_int_equal(tdm_torch_malloc(a, 1, 30 * MIB, &other), TDM_OK);
+    expect(a, 30 * MIB, 60 * MIB);
+    take(a, 30 * MIB);
+    expect(a, 60 * MIB, 60 * MIB);
     tdm_torch_allocator_free(a);
 }
 
@@ -217,7 +231,7 @@ int main(void)
         cmocka_unit_test(merges_neighbours),      cmocka_unit_test(has_peaks),
         cmocka_unit_test(gives_back_and_refuses), cmocka_unit_test(expands),
         cmocka_unit_test(expands_and_refuses),    cmocka_unit_test(keeps_count),
-        cmocka_unit_test(spares_the_end),
+        cmocka_unit_test(spares_the_end),         cmocka_unit_test(keeps_streams_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
