@@ -15,9 +15,9 @@ bench_norm_bench_CPPFLAGS = $(gpu_test_cppflags)
 bench_norm_bench_LDADD = $(gpu_test_libs)
 
 if HAVE_CUDA
-bench: $(bench_programs) $(gpu_bench_programs)
+bench: bench/accuracy $(bench_programs) $(gpu_bench_programs)
 else
-bench: $(bench_programs)
+bench: bench/accuracy $(bench_programs)
 endif
 .PHONY: bench
 
@@ -43,3 +43,8 @@ bench_step_SOURCES = bench/step.c bench/commands.h
 bench_step_LDADD = $(TIDEMARK_LIBS)
 bench_predictions_SOURCES = bench/predictions.c bench/commands.h
 bench_predictions_LDADD = $(TIDEMARK_LIBS)
+
+# A test too: it fails where a bound is broken.
+plain_tests += bench/accuracy
+bench_accuracy_SOURCES = bench/accuracy.c
+bench_accuracy_LDADD = $(TIDEMARK_LIBS)

@@ -14,7 +14,11 @@ enum windows {
     WINDOWS_NONE,
     WINDOWS_ALL,  /* all, if sliding_window is not null; or as layer_types says */
     WINDOWS_LATE, /* from max_window_layers on, if use_sliding_window; or as layer_types says */
+    WINDOWS_EVEN, /* layers 0, 2, 4 ...; or as layer_types says */
 };
+
+/* What a family has beside; predictions alone know those. */
+enum family { FAMILY_LLAMA, FAMILY_GEMMA2, FAMILY_MIXTRAL, FAMILY_OLMOE, FAMILY_QWEN3_MOE };
 
 #define WINDOW_DEFAULT 4096u      /* sliding_window, where there is no such field */
 #define WINDOW_LAYERS_DEFAULT 28u /* max_window_layers */
@@ -26,14 +30,19 @@ struct architecture {
     uint32_t head_dim;      /* if head_dim is; 0: hidden_size over the heads */
     bool qkv_bias, qk_norm;
     enum windows windows;
+    enum family family;
 };
 
 static const struct architecture architectures[] = {
-    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE},
-    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL},
-    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE},
+    {"Gemma2ForCausalLM", "gemma2", 8192, 256, false, false, WINDOWS_EVEN, FAMILY_GEMMA2},
+    {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, FAMILY_LLAMA},
+    {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
+    {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
+    {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_MIXTRAL},
+    {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE, FAMILY_OLMOE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, FAMILY_LLAMA},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, FAMILY_LLAMA},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", 32768, 128, false, true, WINDOWS_LATE, FAMILY_QWEN3_MOE},
 };
 
 enum { ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
@@ -51,7 +60,7 @@ static const char *supported(char *out, size_t out_bytes)
 static const struct architecture *unsupported(struct tdm_json_reader *reader, const char *key,
                                               const char *value)
 {
-    char list[128];
+    char list[256];
     tdm_json_fail(reader, key, "names \"%.60s\", which is not supported; supported are %s", value,
                   supported(list, sizeof(list)));
     return NULL;
@@ -62,7 +71,7 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 {
     if (!tdm_json_has(reader, "architectures")) {
         if (!tdm_json_has(reader, "model_type")) {
-            char list[128];
+            char list[256];
             tdm_json_fail(reader, "architectures", "is missing; add it as [NAME], one of %s",
                           supported(list, sizeof(list)));
             return NULL;
@@ -96,7 +105,12 @@ static const struct architecture *find_architecture(struct tdm_json_reader *read
 static void refuse_options(struct tdm_json_reader *reader, const struct architecture *architecture)
 {
     const char *activation = tdm_json_string_or(reader, "hidden_act", "silu");
-    if (strcmp(activation, "silu") != 0)
+    if (architecture->family == FAMILY_GEMMA2) {
+        activation = tdm_json_string_or(reader, "hidden_activation", "gelu_pytorch_tanh");
+        if (strcmp(activation, "gelu_pytorch_tanh") != 0)
+            tdm_json_fail(reader, "hidden_activation",
+                          "is \"%.40s\"; only \"gelu_pytorch_tanh\" is supported", activation);
+    } else if (strcmp(activation, "silu") != 0)
         tdm_json_fail(reader, "hidden_act", "is \"%.40s\"; only \"silu\" (SwiGLU) is supported",
                       activation);
     /* In Llama and Qwen3 the option adds a bias to q, k, v and o; Qwen2 and Mistral have no such option. */
@@ -170,7 +184,7 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
 /* Tokens that a layer with a window sees; 0: no layer has one. */
 static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows)
 {
-    bool asked = windows == WINDOWS_ALL ||
+    bool asked = windows == WINDOWS_ALL || windows == WINDOWS_EVEN ||
                  (windows == WINDOWS_LATE && tdm_json_bool_or(reader, "use_sliding_window", false));
     if (!asked || json_is_null(json_object_get(reader->object, "sliding_window")))
         return 0;
@@ -217,8 +231,54 @@ static void read_layer_kinds(struct tdm_json_reader *reader,
         model->layer_kinds[i] = (struct tdm_layer_kind){.qkv_bias = architecture->qkv_bias,
                                                         .qk_norm = architecture->qk_norm,
                                                         .window = i >= first ? window : 0};
+    for (uint32_t i = 1; i < model->layers && architecture->windows == WINDOWS_EVEN; i += 2)
+        model->layer_kinds[i].window = 0;
+    for (uint32_t i = 0; i < model->layers; i++) {
+        model->layer_kinds[i].post_norms = architecture->family == FAMILY_GEMMA2;
+        model->layer_kinds[i].experts = model->experts.count > 0;
+    }
     if (tdm_json_has(reader, "layer_types"))
         read_layer_types(reader, window, model);
+}
+
+/* Experts: their number has another name in every family. */
+static void read_experts(struct tdm_json_reader *reader, enum family family,
+                         struct tdm_model *model)
+{
+    struct tdm_experts *e = &model->experts;
+    if (family == FAMILY_LLAMA || family == FAMILY_GEMMA2)
+        return;
+    e->count = dimension(reader, family == FAMILY_MIXTRAL ? "num_local_experts" : "num_experts");
+    e->per_token = dimension(reader, "num_experts_per_tok");
+    e->intermediate = family == FAMILY_QWEN3_MOE ? dimension(reader, "moe_intermediate_size")
+                                                 : model->intermediate;
+    e->normalized = family == FAMILY_MIXTRAL || tdm_json_bool_or(reader, "norm_topk_prob", false);
+    e->wide_weights = family == FAMILY_MIXTRAL;
+    e->router_first = family != FAMILY_QWEN3_MOE;
+    if (tdm_json_status(reader) == TDM_OK && e->per_token > e->count)
+        tdm_json_fail(reader, "num_experts_per_tok", "is %" PRIu32 " of %" PRIu32 " experts",
+                      e->per_token, e->count);
+    if (tdm_json_has(reader, "decoder_sparse_step") &&
+        tdm_json_count(reader, "decoder_sparse_step", 1, TDM_LAYER_LIMIT) != 1)
+        tdm_json_fail(reader, "decoder_sparse_step",
+                      "is not 1; only experts in every layer are known");
+    if (tdm_json_has(reader, "mlp_only_layers") &&
+        json_array_size(tdm_json_array(reader, "mlp_only_layers")) > 0)
+        tdm_json_fail(reader, "mlp_only_layers",
+                      "is not empty; only experts in every layer are known");
+}
+
+/* What predictions of other systems know beside. */
+static void read_family(struct tdm_json_reader *reader, enum family family, struct tdm_model *model)
+{
+    model->sized_only = family != FAMILY_LLAMA;
+    model->gelu = model->scaled_embedding = model->offset_norms = family == FAMILY_GEMMA2;
+    model->whole_qk_norm = family == FAMILY_OLMOE;
+    if (family == FAMILY_GEMMA2) {
+        model->attention_softcap = tdm_json_number_or(reader, "attn_logit_softcapping", 0, 1e9, 0);
+        model->logits_softcap = tdm_json_number_or(reader, "final_logit_softcapping", 0, 1e9, 0);
+    }
+    read_experts(reader, family, model);
 }
 
 enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model *model)
@@ -238,7 +298,9 @@ enum tdm_status tdm_config_read(struct tdm_json_reader *reader, struct tdm_model
                                            architecture->max_context);
     model->norm_epsilon = tdm_json_number_or(reader, "rms_norm_eps", 1e-30, 1, 1e-6);
     model->initializer_range = tdm_json_number_or(reader, "initializer_range", 0, 10, 0.02);
-    model->tied = tdm_json_bool_or(reader, "tie_word_embeddings", false);
+    model->tied =
+        tdm_json_bool_or(reader, "tie_word_embeddings", architecture->family == FAMILY_GEMMA2);
+    read_family(reader, architecture->family, model);
     if (tdm_json_status(reader) != TDM_OK || tdm_rope_read(reader, model) != TDM_OK)
         return tdm_json_status(reader);
 

@@ -13,6 +13,8 @@ libtidemark_a_SOURCES += \
 nobase_dist_pkgdata_DATA += \
 	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
+	models/configs/gemma-2-2b.json \
+	models/configs/gemma-2-9b.json \
 	models/configs/llama-2-70b.json \
 	models/configs/llama-2-7b.json \
 	models/configs/llama-3-8b.json \
@@ -24,6 +26,8 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/mistral-7b-v0.1.json \
 	models/configs/mistral-7b-v0.3.json \
 	models/configs/mistral-nemo-12b.json \
+	models/configs/mixtral-8x7b.json \
+	models/configs/olmoe-1b-7b.json \
 	models/configs/qwen2.5-0.5b.json \
 	models/configs/qwen2.5-1.5b.json \
 	models/configs/qwen2.5-14b.json \
@@ -34,6 +38,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-0.6b.json \
 	models/configs/qwen3-1.7b.json \
 	models/configs/qwen3-14b.json \
+	models/configs/qwen3-30b-a3b.json \
 	models/configs/qwen3-32b.json \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json

@@ -29,7 +29,8 @@ static uint64_t bits(double value)
 
 static bool same_kind(struct tdm_layer_kind a, struct tdm_layer_kind b)
 {
-    return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm && a.window == b.window;
+    return a.qkv_bias == b.qkv_bias && a.qk_norm == b.qk_norm && a.window == b.window &&
+           a.post_norms == b.post_norms && a.experts == b.experts;
 }
 
 /* Digest of all that decides what is computed. Left out: the name, and max_context, which limits
@@ -67,6 +68,9 @@ static enum tdm_status write_digest(struct tdm_model *model, struct tdm_error *e
         if (kind.window > 0)
             used += snprintf(text + used, room - (size_t)used, "window=%" PRIu64 ",", kind.window);
     }
+    if (model->experts.count > 0)
+        snprintf(text + used, room - (size_t)used, " experts=%" PRIu32 ",%" PRIu32 ",%" PRIu32,
+                 model->experts.count, model->experts.per_token, model->experts.intermediate);
     tdm_digest_text(text, model->digest);
     free(text);
     return TDM_OK;

@@ -4,7 +4,8 @@
  *
  * Read from a Hugging Face config.json. Supported: RMSNorm, RoPE, grouped-query attention, SwiGLU;
  * architectures LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and
- * Qwen3ForCausalLM. Every layer has a kind of its own; nothing assumes that all are alike.
+ * Qwen3ForCausalLM; for predictions of other systems, not for schedules, Gemma2ForCausalLM, MixtralForCausalLM,
+ * OlmoeForCausalLM and Qwen3MoeForCausalLM too. Every layer has a kind of its own; nothing assumes that all are alike.
  *
  * Tensors are grouped in units. A unit is what is streamed, accumulated and optimised together: one
  * a layer, then the embedding, then the head (final norm and output weight). Inside a unit tensors
@@ -34,11 +35,21 @@ struct tdm_rope {
     double attention_factor;      /* yarn: scale of cos and sin; 1 for the other kinds */
 };
 
-/* What one layer is. Issue by issue this grows (experts). */
+/* What one layer is. */
 struct tdm_layer_kind {
     bool qkv_bias;
     bool qk_norm;    /* every head of q and k is normed, RMSNorm with a weight each, before RoPE */
     uint64_t window; /* tokens that a token sees, itself and those before it; 0: all */
+    bool post_norms; /* what attention and MLP give is normed before it is added */
+    bool experts;    /* a mixture of experts in place of the MLP */
+};
+
+/* Mixture of experts; count 0: none. */
+struct tdm_experts {
+    uint32_t count, per_token, intermediate;
+    bool normalized;   /* the weights of the chosen ones add up to 1 */
+    bool wide_weights; /* these stay in fp32 */
+    bool router_first; /* before the experts in the order of modules */
 };
 
 /* What a tensor is in the model. Order is the order inside a unit. */
@@ -60,6 +71,11 @@ enum tdm_role {
     TDM_ROLE_HEAD,           /* [vocabulary, hidden]; absent if tied */
     TDM_ROLE_Q_NORM, /* [head_dim] of a layer, for all its heads; behind its other tensors */
     TDM_ROLE_K_NORM, /* [head_dim] */
+    TDM_ROLE_POST_ATTENTION_NORM, /* [hidden] */
+    TDM_ROLE_POST_MLP_NORM,       /* [hidden] */
+    TDM_ROLE_ROUTER,              /* [experts, hidden] */
+    TDM_ROLE_EXPERTS_GATE_UP,     /* [experts * 2 * expert intermediate, hidden] */
+    TDM_ROLE_EXPERTS_DOWN,        /* [experts * hidden, expert intermediate] */
     TDM_ROLES
 };
 
@@ -105,6 +121,13 @@ struct tdm_model {
     double initializer_range;
     bool tied;
     struct tdm_rope rope;
+    struct tdm_experts experts;
+    bool sized_only;                          /* predictions know it, schedules do not */
+    bool gelu;                                /* in the MLP, by tanh, in place of SiLU */
+    bool scaled_embedding;                    /* times the root of hidden */
+    bool offset_norms;                        /* norms multiply by 1 + weight, in fp32 */
+    bool whole_qk_norm;                       /* q and k are normed over all heads at once */
+    double attention_softcap, logits_softcap; /* 0: none */
 
     struct tdm_layer_kind *layer_kinds; /* [layers] */
     struct tdm_tensor *tensors;         /* sorted by unit, then role */

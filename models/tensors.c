@@ -17,7 +17,11 @@ enum side {
     SIDE_KV,
     SIDE_HEAD_DIM,
     SIDE_INTERMEDIATE,
-    SIDE_VOCABULARY
+    SIDE_VOCABULARY,
+    SIDE_EXPERTS,
+    SIDE_EXPERTS_GATE_UP,
+    SIDE_EXPERTS_HIDDEN,
+    SIDE_EXPERT_INTERMEDIATE,
 };
 
 static const struct {
@@ -38,6 +42,12 @@ static const struct {
     [TDM_ROLE_GATE] = {"mlp.gate_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
     [TDM_ROLE_UP] = {"mlp.up_proj.weight", SIDE_INTERMEDIATE, SIDE_HIDDEN},
     [TDM_ROLE_DOWN] = {"mlp.down_proj.weight", SIDE_HIDDEN, SIDE_INTERMEDIATE},
+    [TDM_ROLE_POST_ATTENTION_NORM] = {"post_attention_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_POST_MLP_NORM] = {"post_feedforward_layernorm.weight", SIDE_ONE, SIDE_HIDDEN},
+    [TDM_ROLE_ROUTER] = {"mlp.gate.weight", SIDE_EXPERTS, SIDE_HIDDEN},
+    [TDM_ROLE_EXPERTS_GATE_UP] = {"mlp.experts.gate_up_proj", SIDE_EXPERTS_GATE_UP, SIDE_HIDDEN},
+    [TDM_ROLE_EXPERTS_DOWN] = {"mlp.experts.down_proj", SIDE_EXPERTS_HIDDEN,
+                               SIDE_EXPERT_INTERMEDIATE},
     [TDM_ROLE_EMBEDDING] = {"model.embed_tokens.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
     [TDM_ROLE_FINAL_NORM] = {"model.norm.weight", SIDE_ONE, SIDE_HIDDEN},
     [TDM_ROLE_HEAD] = {"lm_head.weight", SIDE_VOCABULARY, SIDE_HIDDEN},
@@ -60,6 +70,14 @@ static uint64_t side_length(const struct tdm_model *model, enum side side)
         return model->intermediate;
     case SIDE_VOCABULARY:
         return model->vocabulary;
+    case SIDE_EXPERTS:
+        return model->experts.count;
+    case SIDE_EXPERTS_GATE_UP:
+        return UINT64_C(2) * model->experts.count * model->experts.intermediate;
+    case SIDE_EXPERTS_HIDDEN:
+        return (uint64_t)model->experts.count * model->hidden;
+    case SIDE_EXPERT_INTERMEDIATE:
+        return model->experts.intermediate;
     }
     return 0;
 }
@@ -75,6 +93,13 @@ static bool unit_has(const struct tdm_model *model, uint32_t unit, enum tdm_role
         return model->layer_kinds[unit].qkv_bias;
     if (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM)
         return model->layer_kinds[unit].qk_norm;
+    if (role == TDM_ROLE_POST_ATTENTION_NORM || role == TDM_ROLE_POST_MLP_NORM)
+        return model->layer_kinds[unit].post_norms;
+    if (role == TDM_ROLE_ROUTER || role == TDM_ROLE_EXPERTS_GATE_UP ||
+        role == TDM_ROLE_EXPERTS_DOWN)
+        return model->layer_kinds[unit].experts;
+    if (role == TDM_ROLE_GATE || role == TDM_ROLE_UP || role == TDM_ROLE_DOWN)
+        return !model->layer_kinds[unit].experts;
     return role < TDM_ROLE_EMBEDDING;
 }
 
@@ -91,6 +116,8 @@ static void lay_out_unit(struct tdm_model *model, uint32_t number, uint32_t *nex
         tensor->unit = number;
         tensor->rows = side_length(model, shapes[role].rows);
         tensor->columns = side_length(model, shapes[role].columns);
+        if (model->whole_qk_norm && (role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM))
+            tensor->columns = side_length(model, role == TDM_ROLE_Q_NORM ? SIDE_QUERY : SIDE_KV);
         tensor->elements = tdm_size_mul(tensor->rows, tensor->columns);
         tensor->offset = unit->elements;
         unit->elements =
@@ -149,6 +176,8 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
                      uint32_t out_bytes)
 {
     const char *name = shapes[tensor->role].name;
+    if (tensor->role == TDM_ROLE_MLP_NORM && model->layer_kinds[tensor->unit].post_norms)
+        name = "pre_feedforward_layernorm.weight";
     if (tensor->unit < model->layers)
         snprintf(out, out_bytes, "model.layers.%" PRIu32 ".%s", tensor->unit, name);
     else

@@ -35,9 +35,11 @@ tidemark_SOURCES += \
 	planner/cmd_compare.c \
 	planner/cmd_doctor.c \
 	planner/cmd_machines.c \
+	planner/cmd_methods.c \
 	planner/cmd_models.c \
 	planner/cmd_plan.c \
 	planner/cmd_plot.c \
+	planner/cmd_predict.c \
 	planner/cmd_report.c \
 	planner/cmd_run.c \
 	planner/explain.c planner/explain.h \

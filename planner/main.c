@@ -10,8 +10,9 @@
 #include <string.h>
 
 static const struct tdm_command *const commands[] = {
-    &tdm_cmd_plan,   &tdm_cmd_run,      &tdm_cmd_report,    &tdm_cmd_plot,   &tdm_cmd_compare,
-    &tdm_cmd_models, &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
+    &tdm_cmd_plan,     &tdm_cmd_run,       &tdm_cmd_report,  &tdm_cmd_plot,
+    &tdm_cmd_compare,  &tdm_cmd_predict,   &tdm_cmd_methods, &tdm_cmd_models,
+    &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -60,7 +61,7 @@ static unsigned edits(const char *a, const char *b)
 
 static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
 {
-    char list[192] = "";
+    char list[256] = "";
     const struct tdm_command *nearest = NULL;
     unsigned least = 3;
     for (size_t i = 0; i < COMMANDS; i++) {

@@ -101,6 +101,11 @@ bool tdm_place_parse(const char *name, enum tdm_place *place)
 enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *machine,
                                  uint64_t context, struct tdm_schedule **out, struct tdm_error *err)
 {
+    if (model->sized_only) {
+        tdm_fail(err, TDM_INPUT, "%s: schedules of %s are not supported", model->name,
+                 model->architecture);
+        return tdm_hint(err, "tidemark predict knows it in other systems");
+    }
     struct tdm_schedule *schedule = calloc(1, sizeof(*schedule));
     if (schedule == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a schedule");

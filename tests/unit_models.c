@@ -71,18 +71,21 @@ static const struct {
     uint64_t parameters;
 } shipped[] = {
     {"byte-100m", UINT64_C(99634176)},           {"byte-1m", UINT64_C(853120)},
+    {"gemma-2-2b", UINT64_C(2614341888)},        {"gemma-2-9b", UINT64_C(9241705984)},
     {"llama-2-70b", UINT64_C(68976648192)},      {"llama-2-7b", UINT64_C(6738415616)},
     {"llama-3-8b", UINT64_C(8030261248)},        {"llama-3.1-70b", UINT64_C(70553706496)},
     {"llama-3.1-8b", UINT64_C(8030261248)},      {"llama-3.2-1b", UINT64_C(1235814400)},
     {"llama-3.2-3b", UINT64_C(3212749824)},      {"ministral-8b", UINT64_C(8019808256)},
     {"mistral-7b-v0.1", UINT64_C(7241732096)},   {"mistral-7b-v0.3", UINT64_C(7248023552)},
-    {"mistral-nemo-12b", UINT64_C(12247782400)}, {"qwen2.5-0.5b", UINT64_C(494032768)},
+    {"mistral-nemo-12b", UINT64_C(12247782400)}, {"mixtral-8x7b", UINT64_C(46702792704)},
+    {"olmoe-1b-7b", UINT64_C(6919161856)},       {"qwen2.5-0.5b", UINT64_C(494032768)},
     {"qwen2.5-1.5b", UINT64_C(1543714304)},      {"qwen2.5-14b", UINT64_C(14770033664)},
     {"qwen2.5-32b", UINT64_C(32763876352)},      {"qwen2.5-3b", UINT64_C(3085938688)},
     {"qwen2.5-72b", UINT64_C(72706203648)},      {"qwen2.5-7b", UINT64_C(7615616512)},
     {"qwen3-0.6b", UINT64_C(596049920)},         {"qwen3-1.7b", UINT64_C(1720574976)},
-    {"qwen3-14b", UINT64_C(14768307200)},        {"qwen3-32b", UINT64_C(32762123264)},
-    {"qwen3-4b", UINT64_C(4022468096)},          {"qwen3-8b", UINT64_C(8190735360)},
+    {"qwen3-14b", UINT64_C(14768307200)},        {"qwen3-30b-a3b", UINT64_C(30532122624)},
+    {"qwen3-32b", UINT64_C(32762123264)},        {"qwen3-4b", UINT64_C(4022468096)},
+    {"qwen3-8b", UINT64_C(8190735360)},
 };
 
 enum { SHIPPED = sizeof(shipped) / sizeof(shipped[0]) };
@@ -492,8 +495,9 @@ static void test_broken(void **state)
     } cases[] = {
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}",
          "\"architectures\" names \"GPT2LMHeadModel\", which is not supported; supported are "
-         "LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-         "Qwen3ForCausalLM"},
+         "Gemma2ForCausalLM, LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, "
+         "MixtralForCausalLM, OlmoeForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+         "Qwen3MoeForCausalLM"},
         {"{\"architectures\": null, \"model_type\": \"mamba\"}",
          "\"model_type\" names \"mamba\", which is not supported"},
         {"{\"architectures\": null, \"model_type\": null}", "\"architectures\" is missing"},

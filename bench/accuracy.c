@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/accuracy: are the predictions of other systems right? Predicts every row of a table of measured
+ * peaks (tests/data/measured_peaks.csv by default) and prints both, and how far they are apart.
+ *
+ *     bench/accuracy [FILE.csv] [--machine MACHINE]
+ *
+ * The columns are those of the table; its head says what they are. Exit status 1 if a bound is broken:
+ * allocated within 0.3% in the mean and 1% at worst, reserved and used within 3% in the mean, every row that ran
+ * out of memory refused and every one that ran not.
+ */
+#include "methods/prediction.h"
+
+#include "base/units.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_COLUMNS 40u
+#define LINE_BYTES 4096u
+#define MIB 1048576.0
+
+struct table {
+    char head[LINE_BYTES], line[LINE_BYTES];
+    const char *names[MOST_COLUMNS], *fields[MOST_COLUMNS];
+    size_t columns;
+};
+
+enum figure { ALLOCATED, RESERVED, USED, FIGURES };
+
+static const struct {
+    const char *name, *column;
+    double mean_bound, worst_bound;
+} figures[FIGURES] = {
+    [ALLOCATED] = {"allocated", "peak_allocated_bytes", 0.003, 0.01},
+    [RESERVED] = {"reserved", "peak_reserved_bytes", 0.03, 1},
+    [USED] = {"used", "driver_used_bytes", 0.03, 1},
+};
+
+struct tally {
+    double sum[FIGURES], worst[FIGURES];
+    size_t rows, refused, right_refused, failures;
+};
+
+static size_t split(char *line, const char **fields)
+{
+    size_t count = 0;
+    line[strcspn(line, "\r\n")] = '\0';
+    for (char *rest = line; rest != NULL && count < MOST_COLUMNS;)
+        fields[count++] = strsep(&rest, ",");
+    return count;
+}
+
+static const char *field(const struct table *table, const char *name)
+{
+    for (size_t i = 0; i < table->columns; i++)
+        if (strcmp(table->names[i], name) == 0)
+            return table->fields[i];
+    return "";
+}
+
+/* The value of a key in phase_note, KEY=VALUE;KEY=VALUE, or NULL. */
+static const char *noted(const struct table *table, const char *key, char *out, size_t out_bytes)
+{
+    const char *note = field(table, "phase_note");
+    size_t length = strlen(key);
+    while (*note != '\0') {
+        size_t span = strcspn(note, ";");
+        if (span > length && memcmp(note, key, length) == 0 && note[length] == '=') {
+            snprintf(out, out_bytes, "%.*s", (int)(span - length - 1), note + length + 1);
+            return out;
+        }
+        note += span + (note[span] == ';');
+    }
+    return NULL;
+}
+
+/* Columns that are keys of a method, and those of the note. */
+static size_t pairs_of(const struct table *table, char text[][128], const char **pairs)
+{
+    static const char *const columns[] = {"checkpointing", "attention", "optimizer",
+                                          "weights_dtype", "logits",    "allocator_conf",
+                                          "lora_rank",     "step"};
+    static const char *const notes[] = {"use_cache", "lora_targets", "gradient_as_bucket_view",
+                                        "reshard_after_forward"};
+    char value[128];
+    size_t count = 0;
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
+        const char *said = field(table, columns[i]);
+        if (said[0] != '\0')
+            snprintf(text[count++], 128, "%s=%.100s", columns[i], said);
+    }
+    for (size_t i = 0; i < sizeof(notes) / sizeof(notes[0]); i++)
+        if (noted(table, notes[i], value, sizeof(value)) != NULL)
+            snprintf(text[count++], 128, "%s=%.100s", notes[i], value);
+    if (noted(table, "lora", value, sizeof(value)) != NULL && strstr(value, "peft") != NULL)
+        snprintf(text[count++], 128, "lora=peft");
+    if (field(table, "lora_rank")[0] == '\0')
+        snprintf(text[count++], 128, "lora_rank=0");
+    for (size_t i = 0; i < count; i++)
+        pairs[i] = text[i];
+    return count;
+}
+
+static enum tdm_status predict(const struct table *table, const struct tdm_machine *machine,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_model *model = NULL;
+    char text[16][128];
+    const char *pairs[16], *strategy = field(table, "strategy");
+    size_t count = pairs_of(table, text, pairs);
+    settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
+    settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
+    settings.torch.ranks = strtoull(field(table, "gpus"), NULL, 10);
+    enum tdm_status status = tdm_method_find(strcmp(strategy, "single") == 0  ? "parallel"
+                                             : strcmp(strategy, "fsdp2") == 0 ? "fsdp"
+                                                                              : strategy,
+                                             &method, err);
+    if (status == TDM_OK)
+        status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
+    if (status == TDM_OK)
+        status = tdm_model_load(field(table, "model"), &model, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(model, machine, &settings, 0, prediction, err);
+    tdm_model_free(model);
+    return status;
+}
+
+static void note_row(const struct table *table, const struct tdm_method_prediction *p,
+                     struct tally *tally)
+{
+    const struct tdm_method_step *step = &p->steps[p->highest];
+    const uint64_t predicted[FIGURES] = {step->torch.peak.allocated, step->torch.peak.reserved,
+                                         step->end_used_bytes}; /* the driver was asked then */
+    bool oom = strcmp(field(table, "status"), "ok") != 0;
+    printf("%-6s %-14s %4s %-12s %-10s %-13s", field(table, "id"), field(table, "model"),
+           field(table, "step"), field(table, "checkpointing"), field(table, "attention"),
+           field(table, "optimizer"));
+    if (oom || !p->runs) {
+        tally->refused += oom;
+        tally->right_refused += oom && !p->runs;
+        tally->failures += oom == p->runs;
+        printf(" %s, predicted to %s\n", oom ? "ran out of memory" : "ran",
+               p->runs ? "run" : "run out of memory");
+        return;
+    }
+    tally->rows++;
+    for (unsigned f = 0; f < FIGURES; f++) {
+        double measured = strtod(field(table, figures[f].column), NULL);
+        double error = (double)predicted[f] / measured - 1;
+        printf(" %10.1f %10.1f %+7.3f%%", (double)predicted[f] / MIB, measured / MIB, 100 * error);
+        tally->sum[f] += fabs(error);
+        tally->worst[f] = fmax(tally->worst[f], fabs(error));
+    }
+    putchar('\n');
+}
+
+static void print_summary(struct tally *tally)
+{
+    printf("\n%zu rows that ran, %zu that ran out of memory of which %zu are refused\n",
+           tally->rows, tally->refused, tally->right_refused);
+    for (unsigned f = 0; f < FIGURES && tally->rows > 0; f++) {
+        double mean = tally->sum[f] / (double)tally->rows;
+        bool within = mean <= figures[f].mean_bound && tally->worst[f] <= figures[f].worst_bound;
+        printf("%-10s mean error %.3f%%, worst %.3f%%%s\n", figures[f].name, 100 * mean,
+               100 * tally->worst[f], within ? "" : ": too much");
+        tally->failures += !within;
+    }
+}
+
+static bool run_table(FILE *file, const struct tdm_machine *machine, struct tally *tally)
+{
+    struct table table = {.columns = 0};
+    printf("%-6s %-14s %4s %-12s %-10s %-13s", "id", "model", "step", "checkpoints", "attention",
+           "optimizer");
+    for (unsigned f = 0; f < FIGURES; f++)
+        printf(" %10s %10s %8s", figures[f].name, "measured", "error");
+    printf("  (MiB)\n");
+    while (fgets(table.line, sizeof(table.line), file) != NULL) {
+        struct tdm_method_prediction prediction;
+        struct tdm_error err = {.message = ""};
+        if (table.line[0] == '#')
+            continue;
+        if (table.columns == 0) {
+            memcpy(table.head, table.line, sizeof(table.head));
+            table.columns = split(table.head, table.names);
+            continue;
+        }
+        if (split(table.line, table.fields) != table.columns) {
+            fprintf(stderr, "accuracy: a row has not as many fields as the head\n");
+            return false;
+        }
+        if (predict(&table, machine, &prediction, &err) != TDM_OK) {
+            fprintf(stderr, "accuracy: %s: %s\n", field(&table, "id"), err.message);
+            tally->failures++;
+            continue;
+        }
+        note_row(&table, &prediction, tally);
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = NULL, *machine_name = "h200", *sources = getenv("TDM_SRCDIR");
+    char standard[4096];
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--machine") == 0 && i + 1 < argc)
+            machine_name = argv[++i];
+        else
+            path = argv[i];
+    }
+    snprintf(standard, sizeof(standard), "%s/tests/data/measured_peaks.csv",
+             sources != NULL ? sources : ".");
+    path = path != NULL ? path : standard;
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        fprintf(stderr, "accuracy: %s cannot be read\n", path);
+        return 1;
+    }
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err;
+    struct tally tally = {.rows = 0};
+    bool done = false;
+    if (tdm_machine_load(machine_name, &machine, &err) == TDM_OK) {
+        done = run_table(file, machine, &tally);
+        print_summary(&tally);
+    } else {
+        fprintf(stderr, "accuracy: %s\n", err.message);
+    }
+    tdm_machine_free(machine);
+    fclose(file);
+    return done && tally.failures == 0 ? 0 : 1;
+}

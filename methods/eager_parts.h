@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of eager mode share. Not for use outside methods/eager*.c. */
+#ifndef TDM_METHODS_EAGER_PARTS_H
+#define TDM_METHODS_EAGER_PARTS_H
+
+#include "methods/eager.h"
+
+/* Accumulates the gradient of a leaf (eager_backward.c). */
+extern const struct tdm_op tdm_accumulate_op;
+
+/* ---- values and nodes (eager.c) ---- */
+
+void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
+                              enum tdm_method_category category);
+void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node);
+
+/* ---- checkpointed functions (eager_checkpoint.c) ---- */
+
+void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame);
+/* While a function is run again: what its next node saves is what was asked for. */
+void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame, struct tdm_value *value);
+
+#endif

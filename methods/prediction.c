@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Facts of the cards, runs of the steps, and the answer. */
+#include "methods/prediction.h"
+
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+/* What kernels and libraries take by the card; cuBLAS workspaces are those of PyTorch's
+ * aten/src/ATen/cuda/CUDAContext (parseChosenWorkspaceSize: 32 MiB from Hopper on, else 4096 KiB x 2 and 16 KiB x 8). */
+static const struct card {
+    const char *name; /* part of a description's "card" */
+    struct tdm_gpu_facts gpu;
+    bool cudnn_attention; /* sdpa prefers cuDNN's kernel */
+} cards[] = {
+    {"A100", {108, 2048, 8519680, MIB}, false},
+    {"L40S", {142, 1536, 8519680, MIB}, false},
+    {"4090", {128, 1536, 8519680, MIB}, false},
+    {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and what is not known */
+};
+
+/* Kernel code that the driver loads when it is first needed, measured on an H200 with torch 2.11: */
+#define TORCH_MODULE_BYTES (92 * MIB)
+#define CUBLAS_BYTES (66 * MIB)          /* of the thread that runs the forward */
+#define CUBLAS_BACKWARD_BYTES (66 * MIB) /* of autograd's */
+#define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
+#define NCCL_BYTES (846 * MIB)           /* its first communicator, of two GPUs, and its kernels */
+
+uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
+{
+    return runtime->context_bytes + runtime->libraries_bytes + runtime->nccl_bytes;
+}
+
+static const struct card *find_card(const struct tdm_machine *machine)
+{
+    const char *name = json_string_value(json_object_get(machine->description, "card"));
+    const struct card *card = cards;
+    while (card->name[0] != '\0' && (name == NULL || strstr(name, card->name) == NULL))
+        card++;
+    return card;
+}
+
+static enum tdm_status run(const struct tdm_model *model, const struct tdm_torch_settings *settings,
+                           const struct card *card, uint64_t device_bytes, bool expandable,
+                           uint32_t steps, const struct tdm_torch_runtime *runtime,
+                           struct tdm_torch_run *out, struct tdm_error *err)
+{
+    uint64_t taken = tdm_torch_runtime_bytes(runtime);
+    uint64_t capacity = device_bytes > taken ? device_bytes - taken : 0;
+    return tdm_torch_run(model, settings, &card->gpu, capacity, expandable, steps, NULL, out, err);
+}
+
+static bool failed(const struct tdm_torch_run *out)
+{
+    return out->steps > 0 && out->step[out->steps - 1].failed;
+}
+
+static void note_steps(const struct tdm_torch_run *out, uint32_t only,
+                       struct tdm_method_prediction *p)
+{
+    uint64_t taken = tdm_torch_runtime_bytes(&p->runtime), most = 0;
+    for (uint32_t i = 0; i < out->steps; i++) {
+        bool last = i + 1 == out->steps;
+        if (only != 0 && only != i + 1 && !(last && out->step[i].failed))
+            continue;
+        struct tdm_method_step *step = &p->steps[p->count];
+        step->number = i + 1;
+        step->torch = out->step[i];
+        step->used_bytes = out->step[i].peak.reserved + taken;
+        step->end_used_bytes = out->step[i].end_reserved_bytes + taken;
+        if (step->used_bytes > most || step->torch.failed) {
+            most = step->used_bytes;
+            p->highest = p->count;
+        }
+        p->count++;
+    }
+}
+
+enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, double margin,
+                                   struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct card *card = find_card(machine);
+    struct tdm_torch_settings torch = settings->torch;
+    uint32_t steps = settings->step == 0 ? TDM_TORCH_STEPS : settings->step;
+    uint64_t device_bytes = machine->capacity_bytes[TDM_DEVICE];
+    struct tdm_torch_run out;
+    memset(prediction, 0, sizeof(*prediction));
+    if (torch.attention == TDM_TORCH_SDPA && !card->cudnn_attention)
+        torch.attention = TDM_TORCH_SDPA_FLASH;
+    prediction->runtime = (struct tdm_torch_runtime){
+        .context_bytes = machine->runtime_bytes[TDM_DEVICE],
+        .nccl_bytes = torch.sharing == TDM_SHARING_NONE ? 0 : NCCL_BYTES,
+        .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
+                           (torch.attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
+    enum tdm_status status = run(model, &torch, card, device_bytes, settings->expandable_segments,
+                                 steps, &prediction->runtime, &out, err);
+    if (status != TDM_OK)
+        return status;
+    prediction->parameters_bytes = out.weight_bytes;
+    prediction->runs = prediction->fits = !failed(&out);
+    note_steps(&out, settings->step, prediction);
+    uint64_t less = (uint64_t)((double)device_bytes * (1 - margin));
+    if (!prediction->runs || prediction->steps[prediction->highest].used_bytes <= less)
+        return TDM_OK;
+    /* It may still get through there, if the allocator gives cached segments back in time. */
+    status = run(model, &torch, card, less, settings->expandable_segments, steps,
+                 &prediction->runtime, &out, err);
+    if (status == TDM_OK)
+        prediction->fits = !failed(&out);
+    return status;
+}

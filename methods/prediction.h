@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a method needs on a GPU of a machine: allocated, reserved and used bytes at the peak, of the first
+ * step and of later ones, and whether it fits.
+ */
+#ifndef TDM_METHODS_PREDICTION_H
+#define TDM_METHODS_PREDICTION_H
+
+#include "machines/machine.h"
+#include "methods/method.h"
+
+/* What the driver counts beside torch's segments. */
+struct tdm_torch_runtime {
+    uint64_t context_bytes, libraries_bytes, nccl_bytes;
+};
+
+uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime);
+
+struct tdm_method_step {
+    uint32_t number;
+    struct tdm_torch_step torch;
+    uint64_t used_bytes;     /* at the peak: reserved, context and libraries */
+    uint64_t end_used_bytes; /* after the step */
+};
+
+struct tdm_method_prediction {
+    uint64_t parameters_bytes;
+    struct tdm_torch_runtime runtime;
+    uint32_t count;
+    struct tdm_method_step steps[TDM_TORCH_STEPS];
+    uint32_t highest; /* the step that needs most (used), or that failed */
+    bool runs;        /* it gets through on the whole device */
+    bool fits;        /* and on one that has the margin less */
+};
+
+/* `margin`: 0.03 leaves 3% of the device's memory. *prediction is set also where nothing fits. */
+enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, double margin,
+                                   struct tdm_method_prediction *prediction, struct tdm_error *err);
+
+#endif

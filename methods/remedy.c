@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Remedies are settings, tried one by one, then one on top of the other. */
+#include "methods/remedy.h"
+
+#include "base/units.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_SUGGESTED 3u
+
+/* From those that cost least time or change least of what is learnt to those that cost more. */
+static const struct {
+    const char *key, *value;
+    const char *words; /* as Hugging Face's TrainingArguments or PyTorch call it */
+} remedies[] = {
+    {"attention", "sdpa", "attn_implementation: sdpa"},
+    {"optimizer", "adamw-fused", "optim: adamw_torch_fused"},
+    {"logits", "hf", "drop the model's output before the backward"},
+    {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
+    {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
+    {"reshard_after_forward", "yes", "reshard_after_forward=True"},
+    {"checkpointing", "on", "gradient_checkpointing: true"},
+    {"weights_dtype", "bf16", "weights in bf16"},
+    {"lora_rank", "16", "LoRA of rank 16"},
+};
+
+#define REMEDIES (sizeof(remedies) / sizeof(remedies[0]))
+
+/* Changes a setting; false if the method has no such key, or it is so already. An optimizer other than
+ * foreach AdamW is not changed. */
+static bool change(const struct tdm_method *method, const struct tdm_method_choices *choices,
+                   size_t r, struct tdm_method_settings *settings)
+{
+    size_t k = 0;
+    while (method->keys[k].name != NULL && strcmp(method->keys[k].name, remedies[r].key) != 0)
+        k++;
+    const struct tdm_method_key *key = &method->keys[k];
+    if (key->name == NULL)
+        return false;
+    const char *now = choices->said[k] != NULL ? choices->said[k] : key->assumed;
+    if (strcmp(now, remedies[r].value) == 0 ||
+        (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
+        (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
+        (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
+        (strcmp(key->name, "lora_rank") == 0 &&
+         (settings->torch.lora_rank > 0 || method->sharing == TDM_SHARING_FSDP)))
+        return false;
+    return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;
+}
+
+struct trial {
+    const struct tdm_model *model;
+    const struct tdm_machine *machine;
+    double margin;
+    struct tdm_method_prediction prediction;
+};
+
+static enum tdm_status try(struct trial *t, const struct tdm_method_settings *settings, bool *fits,
+                           struct tdm_error *err)
+{
+    enum tdm_status status =
+        tdm_method_predict(t->model, t->machine, settings, t->margin, &t->prediction, err);
+    *fits = status == TDM_OK && t->prediction.fits;
+    return status;
+}
+
+static void add(char *out, const char *join, const char *words, const struct trial *t)
+{
+    char bytes[TDM_FORMAT_SIZE];
+    size_t used = strlen(out);
+    const struct tdm_method_step *step = &t->prediction.steps[t->prediction.highest];
+    snprintf(out + used, TDM_REMEDY_TEXT - used, "%s%s (%s)", used == 0 ? "it fits with " : join,
+             words, tdm_format_bytes(step->used_bytes, bytes));
+}
+
+/* The longest context in steps of 1K tokens; 0: not even 1K. */
+static enum tdm_status longest(struct trial *t, struct tdm_method_settings settings,
+                               uint64_t *tokens, struct tdm_error *err)
+{
+    uint64_t low = 0, high = settings.torch.tokens / 1024;
+    enum tdm_status status = TDM_OK;
+    while (status == TDM_OK && high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        bool fits;
+        settings.torch.tokens = middle * 1024;
+        status = try(t, &settings, &fits, err);
+        if (fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    *tokens = low * 1024;
+    return status;
+}
+
+static enum tdm_status try_singles(struct trial *t, const struct tdm_method *method,
+                                   const struct tdm_method_settings *settings,
+                                   const struct tdm_method_choices *choices, char *out,
+                                   struct tdm_error *err)
+{
+    unsigned suggested = 0;
+    for (size_t r = 0; r < REMEDIES && suggested < MOST_SUGGESTED; r++) {
+        struct tdm_method_settings changed = *settings;
+        bool fits;
+        if (!change(method, choices, r, &changed))
+            continue;
+        enum tdm_status status = try(t, &changed, &fits, err);
+        if (status != TDM_OK)
+            return status;
+        if (!fits)
+            continue;
+        add(out, ", with ", remedies[r].words, t);
+        suggested++;
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status try_together(struct trial *t, const struct tdm_method *method,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_method_choices *choices, char *out,
+                                    struct tdm_error *err)
+{
+    struct tdm_method_settings changed = *settings;
+    char words[TDM_REMEDY_TEXT / 2] = "";
+    for (size_t r = 0; r < REMEDIES; r++) {
+        bool fits;
+        if (!change(method, choices, r, &changed))
+            continue;
+        size_t used = strlen(words);
+        snprintf(words + used, sizeof(words) - used, "%s%s", used == 0 ? "" : " and ",
+                 remedies[r].words);
+        enum tdm_status status = try(t, &changed, &fits, err);
+        if (status != TDM_OK)
+            return status;
+        if (fits) {
+            add(out, "", words, t);
+            return TDM_OK;
+        }
+    }
+    return TDM_OK;
+}
+
+enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
+                                    const struct tdm_machine *machine,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_method_choices *choices, double margin,
+                                    char out[TDM_REMEDY_TEXT], struct tdm_error *err)
+{
+    struct trial t = {.model = model, .machine = machine, .margin = margin};
+    uint64_t tokens = 0;
+    out[0] = '\0';
+    enum tdm_status status = try_singles(&t, method, settings, choices, out, err);
+    if (status == TDM_OK && out[0] == '\0')
+        status = try_together(&t, method, settings, choices, out, err);
+    if (status == TDM_OK)
+        status = longest(&t, *settings, &tokens, err);
+    if (status == TDM_OK && tokens > 0) {
+        char text[TDM_FORMAT_SIZE];
+        size_t used = strlen(out);
+        snprintf(out + used, TDM_REMEDY_TEXT - used, "%sas it is, %s tokens fit",
+                 used == 0 ? "" : "; ", tdm_format_tokens(tokens, text));
+    }
+    return status;
+}

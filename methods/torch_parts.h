@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a PyTorch model share. Not for use outside methods/. */
+#ifndef TDM_METHODS_TORCH_PARTS_H
+#define TDM_METHODS_TORCH_PARTS_H
+
+#include "methods/torch_model.h"
+
+#define BF16 2u
+#define FP32 4u
+#define INT64 8u
+#define BOOL 1u
+
+struct torch_layer {
+    struct tdm_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
+    struct tdm_value *down[TDM_PROJECTIONS], *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
+    struct tdm_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct tdm_value *post_attention_norm, *post_mlp_norm;     /* or NULL */
+    struct tdm_value *router, *experts_gate_up, *experts_down; /* or NULL */
+};
+
+struct torch_state {
+    struct tdm_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
+};
+
+/* DDP's buckets: one for all gradients, then, from the second step on, many in the order of their coming. */
+struct torch_buckets {
+    struct tdm_value *all, *small, **parts, **order;
+    uint32_t part_count, order_count, steps;
+};
+
+/* fully_shard's groups: one a layer, and after them one of all else. */
+struct torch_fsdp {
+    struct tdm_value **wholes; /* gathered parameters, with memory only while they are gathered */
+    uint32_t *group_of;        /* of every parameter */
+    bool *whole;               /* of every group: it is gathered */
+    uint32_t building, gathering;
+    struct tdm_value *gathered, *kept, *reducing; /* buffers of collectives */
+};
+
+struct tdm_torch_model {
+    struct tdm_eager *m;
+    const struct tdm_model *config;
+    struct tdm_torch_settings settings;
+    uint16_t weight_bytes; /* of an element */
+    bool autocasts;        /* the forward runs under autocast */
+    bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
+    struct torch_layer *layers;
+    struct tdm_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
+    /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
+    struct tdm_value *positions, *cosine, *sine, *mask, *window_mask;
+    struct tdm_value *held_logits; /* of the output object, until the next forward has another */
+    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
+    struct tdm_value *input, *held_input, *loss;
+    struct torch_buckets buckets;
+    struct torch_fsdp fsdp;
+    bool *own_states; /* parameters whose optimizer states this rank has */
+    struct tdm_value **parameters;
+    struct torch_state *states;
+    uint32_t parameter_count;
+};
+
+/* What a forward makes before its first layer (torch_inputs.c): position ids; masks, NULL where the kernel is
+ * causal by itself; cosines and sines. */
+void tdm_torch_positions(struct tdm_torch_model *t);
+void tdm_torch_masks(struct tdm_torch_model *t);
+void tdm_torch_rotary(struct tdm_torch_model *t);
+void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* Around a group's forward and backward; nothing without FSDP (torch_fsdp.c). A mark is the same value, before whose
+ * backward (of an output) or after which (of an input) they are called for a layer. */
+struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns);
+void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
+struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
+                                bool output);
+
+/* Buckets and shares of states, once the parameters are there. */
+void tdm_torch_share(struct tdm_torch_model *t);
+
+/* A mixture of experts in place of the MLP (torch_experts.c). */
+struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    const struct torch_layer *layer, struct tdm_value *x);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of a run. */
+#include "methods/torch_run.h"
+
+#include <string.h>
+
+static const char *const phase_names[TDM_TORCH_PHASES] = {"forward", "backward", "optimizer"};
+
+const char *tdm_torch_phase_name(enum tdm_torch_phase phase)
+{
+    return phase_names[phase];
+}
+
+struct running {
+    struct tdm_eager eager;
+    struct tdm_torch_model *model;
+    const struct tdm_torch_observer *observer;
+    uint32_t number; /* of the step, from 1; 0 while the model is made */
+};
+
+static void observe(void *context, bool allocated, uint64_t bytes)
+{
+    const struct running *r = context;
+    r->observer->event(r->observer->context, r->number, allocated, bytes);
+}
+
+static void end_phase(struct running *r, struct tdm_torch_step *step, enum tdm_torch_phase phase)
+{
+    if (step->failed)
+        return;
+    if (r->eager.status == TDM_INFEASIBLE) {
+        step->failed = true;
+        step->failed_phase = phase;
+    }
+    uint64_t before = phase == 0 ? 0 : step->highest_bytes[phase - 1];
+    step->end_bytes[phase] = tdm_torch_current(r->eager.allocator).allocated;
+    step->highest_bytes[phase] = tdm_torch_peak(r->eager.allocator).allocated;
+    if (step->highest_bytes[phase] > before)
+        step->peak_phase = phase;
+}
+
+static void run_step(struct running *r, struct tdm_torch_step *step)
+{
+    struct tdm_eager *m = &r->eager;
+    uint64_t retries = tdm_torch_retries(m->allocator);
+    tdm_eager_reset_peak(m);
+    step->before_bytes = tdm_torch_current(m->allocator).allocated;
+    tdm_torch_before_step(r->model);
+    struct tdm_value *loss = tdm_torch_forward(r->model);
+    end_phase(r, step, TDM_PHASE_FORWARD);
+    if (!step->failed) {
+        tdm_torch_before_backward(r->model);
+        tdm_backward(m, loss, NULL);
+    }
+    tdm_torch_after_backward(r->model);
+    end_phase(r, step, TDM_PHASE_BACKWARD);
+    if (!step->failed)
+        tdm_torch_optimizer_step(r->model);
+    end_phase(r, step, TDM_PHASE_OPTIMIZER);
+    step->peak = tdm_torch_peak(m->allocator);
+    memcpy(step->categories, m->at_peak, sizeof(step->categories));
+    step->retries = tdm_torch_retries(m->allocator) - retries;
+    tdm_drop(m, loss);
+    tdm_torch_zero_grad(r->model);
+    step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;
+}
+
+enum tdm_status tdm_torch_run(const struct tdm_model *config,
+                              const struct tdm_torch_settings *settings,
+                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
+                              bool expandable_segments, uint32_t steps,
+                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
+                              struct tdm_error *err)
+{
+    struct running r = {.observer = observer};
+    struct tdm_torch_allocator *allocator;
+    enum tdm_status status =
+        tdm_torch_allocator_create(capacity_bytes, expandable_segments, &allocator, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_eager_start(&r.eager, allocator, gpu);
+    if (observer != NULL) {
+        r.eager.observe = observe;
+        r.eager.observer = &r;
+    }
+    memset(run, 0, sizeof(*run));
+    status = tdm_torch_model_create(&r.eager, config, settings, &r.model, err);
+    if (status == TDM_OK) {
+        run->weight_bytes = tdm_torch_weight_bytes(r.model);
+        while (run->steps < steps && run->steps < TDM_TORCH_STEPS && r.eager.status == TDM_OK) {
+            r.number = ++run->steps;
+            run_step(&r, &run->step[r.number - 1]);
+        }
+        if (run->steps == 0 && r.eager.status == TDM_INFEASIBLE) {
+            run->steps = 1; /* the model itself does not fit */
+            run->step[0].failed = true;
+            run->step[0].peak = tdm_torch_peak(allocator);
+        }
+        if (r.eager.status == TDM_NO_MEMORY)
+            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
+    }
+    r.number = 0;
+    tdm_torch_model_free(r.model);
+    tdm_eager_end(&r.eager);
+    tdm_torch_allocator_free(allocator);
+    return status;
+}

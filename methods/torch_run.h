@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps of a PyTorch training run on one GPU, and what memory each took: forward, loss, backward,
+ * optimizer step, zero_grad(set_to_none=True).
+ */
+#ifndef TDM_METHODS_TORCH_RUN_H
+#define TDM_METHODS_TORCH_RUN_H
+
+#include "methods/torch_model.h"
+
+#define TDM_TORCH_STEPS 3u /* later steps are as the third */
+
+enum tdm_torch_phase {
+    TDM_PHASE_FORWARD,
+    TDM_PHASE_BACKWARD,
+    TDM_PHASE_OPTIMIZER,
+    TDM_TORCH_PHASES
+};
+
+const char *tdm_torch_phase_name(enum tdm_torch_phase phase);
+
+struct tdm_torch_step {
+    uint64_t before_bytes;                /* allocated before it */
+    uint64_t end_bytes[TDM_TORCH_PHASES]; /* allocated after the phase */
+    uint64_t
+        highest_bytes[TDM_TORCH_PHASES]; /* the most allocated in the step, up to the phase's end */
+    struct tdm_torch_bytes peak;         /* of the step */
+    uint64_t end_reserved_bytes;         /* after it: less where cached memory went back */
+    uint64_t categories[TDM_METHOD_CATEGORIES]; /* at the peak of what is allocated */
+    enum tdm_torch_phase peak_phase;
+    bool failed; /* the device has too little, in failed_phase: peaks are those until then */
+    enum tdm_torch_phase failed_phase;
+    uint64_t retries;
+};
+
+struct tdm_torch_run {
+    uint64_t weight_bytes;
+    uint32_t steps; /* that began: fewer than asked for if one failed */
+    struct tdm_torch_step step[TDM_TORCH_STEPS];
+};
+
+/* Events of a run, for those who want to see them: allocations and frees, `bytes` as asked for; step 0 is
+ * what lies around the steps. */
+struct tdm_torch_observer {
+    void (*event)(void *context, uint32_t step, bool allocated, uint64_t bytes);
+    void *context;
+};
+
+/* Runs `steps` steps (at most TDM_TORCH_STEPS). `capacity_bytes`: of the device for torch's segments.
+ * `observer` may be NULL. TDM_NO_MEMORY; a device that is too small is no failure, but said in *run. */
+enum tdm_status tdm_torch_run(const struct tdm_model *config,
+                              const struct tdm_torch_settings *settings,
+                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
+                              bool expandable_segments, uint32_t steps,
+                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
+                              struct tdm_error *err);
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark predict`: what another system would need, by what it says of itself: allocated, reserved, used. */
+#include "planner/cmd.h"
+
+#include "base/units.h"
+#include "methods/remedy.h"
+#include "models/model.h"
+#include "planner/print.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_PAIRS TDM_METHOD_MOST_KEYS
+#define MOST_BATCH 65536u
+#define MARGIN 0.03
+
+struct request {
+    const char *model, *machine, *method;
+    uint64_t context, batch, gpus;
+    double margin;
+    const char *pairs[MOST_PAIRS];
+    size_t pair_count;
+    bool as_json;
+};
+
+struct answer {
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    const struct tdm_method *method;
+    struct tdm_method_settings settings;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction prediction;
+};
+
+/* "3%" or "0.03". */
+static enum tdm_status parse_margin(const char *text, double *margin, struct tdm_error *err)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    bool percent = strcmp(end, "%") == 0;
+    if (percent)
+        value /= 100;
+    if (end == text || (*end != '\0' && !percent) || errno != 0 || !(value >= 0 && value < 1))
+        return tdm_fail(err, TDM_USAGE, "--margin: \"%s\" is not a share of the memory, as 3%% is",
+                        text);
+    *margin = value;
+    return TDM_OK;
+}
+
+static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
+                             struct tdm_error *err)
+{
+    static const struct option options[] = {
+        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
+        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
+        {"set", required_argument, NULL, 's'},     {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    enum tdm_status status = TDM_OK;
+    opterr = 0;
+    optind = 0;
+    for (int option;
+         status == TDM_OK && (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        switch (option) {
+        case 'c':
+            status = tdm_parse_tokens(optarg, "--context", &r->context, err);
+            break;
+        case 'm':
+            r->method = optarg;
+            break;
+        case 'b':
+            status = tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
+            break;
+        case 'g':
+            status = tdm_parse_count(optarg, "--gpus", 1, MOST_BATCH, &r->gpus, err);
+            break;
+        case 'M':
+            r->machine = optarg;
+            break;
+        case 'x':
+            status = parse_margin(optarg, &r->margin, err);
+            break;
+        case 's':
+            if (r->pair_count == MOST_PAIRS)
+                return tdm_fail(err, TDM_USAGE, "predict: more than %u --set", MOST_PAIRS);
+            r->pairs[r->pair_count++] = optarg;
+            break;
+        case 'j':
+            r->as_json = true;
+            break;
+        case 'h':
+            *help = true;
+            return TDM_OK;
+        default:
+            return tdm_cmd_bad_option(&tdm_cmd_predict, argc, argv, option, err);
+        }
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind != 1)
+        return tdm_fail(err, TDM_USAGE, "predict: %s",
+                        argc == optind ? "no model is named" : "takes one model only");
+    r->model = argv[optind];
+    if (r->context == 0)
+        return tdm_fail(err, TDM_USAGE, "predict: --context is missing");
+    if (r->method == NULL) {
+        tdm_fail(err, TDM_USAGE, "predict: --method is missing");
+        return tdm_hint(err, "tidemark methods lists them");
+    }
+    return TDM_OK;
+}
+
+/* ---- as text ---- */
+
+static void print_row(const char *name, const struct answer *a, unsigned indent,
+                      uint64_t (*bytes)(const struct answer *a, const struct tdm_method_step *step,
+                                        unsigned which),
+                      unsigned which)
+{
+    char text[TDM_FORMAT_SIZE];
+    bool any = false;
+    for (uint32_t i = 0; i < a->prediction.count; i++)
+        any |= bytes(a, &a->prediction.steps[i], which) > 0;
+    if (!any)
+        return;
+    printf("%*s%-*s", (int)indent, "", (int)(24 - indent), name);
+    for (uint32_t i = 0; i < a->prediction.count; i++)
+        printf(" %12s", tdm_format_bytes(bytes(a, &a->prediction.steps[i], which), text));
+    putchar('\n');
+}
+
+static uint64_t of_category(const struct answer *a, const struct tdm_method_step *step,
+                            unsigned which)
+{
+    (void)a;
+    return step->torch.categories[which];
+}
+
+enum total { ALLOCATED, RESERVED, CACHED, RUNTIME, USED };
+
+static uint64_t of_total(const struct answer *a, const struct tdm_method_step *step, unsigned which)
+{
+    const struct tdm_torch_bytes *peak = &step->torch.peak;
+    const uint64_t totals[] = {[ALLOCATED] = peak->allocated,
+                               [RESERVED] = peak->reserved,
+                               [CACHED] = peak->reserved - peak->allocated,
+                               [RUNTIME] = tdm_torch_runtime_bytes(&a->prediction.runtime),
+                               [USED] = step->used_bytes};
+    return totals[which];
+}
+
+static void print_settings(const struct answer *a)
+{
+    for (size_t k = 0; a->method->keys[k].name != NULL; k++) {
+        const struct tdm_method_key *key = &a->method->keys[k];
+        const char *said = a->choices.said[k];
+        if (said == NULL && key->assumed == NULL)
+            continue;
+        printf("%-10s %s=%s%s\n", k == 0 ? "settings" : "", key->name,
+               said != NULL ? said : key->assumed, said != NULL ? "" : " (assumed)");
+    }
+}
+
+static void print_answer(const struct request *r, const struct answer *a)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], head[32];
+    printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
+           tdm_format_digits(a->model->parameters, digits), a->model->layers);
+    printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
+    printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", "step", r->batch,
+           r->batch == 1 ? "" : "s", r->gpus > 1 ? " a GPU" : "",
+           tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
+    printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
+    print_settings(a);
+    printf("\n%-24s", "peak of a GPU");
+    for (uint32_t i = 0; i < p->count; i++) {
+        snprintf(head, sizeof(head), "step %" PRIu32, p->steps[i].number);
+        printf(" %12s", head);
+    }
+    putchar('\n');
+    print_row("used", a, 2, of_total, USED);
+    print_row("reserved", a, 4, of_total, RESERVED);
+    print_row("allocated", a, 6, of_total, ALLOCATED);
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        print_row(tdm_method_category_name((enum tdm_method_category)c), a, 8, of_category, c);
+    print_row("allocator", a, 6, of_total, CACHED);
+    print_row("runtime", a, 4, of_total, RUNTIME);
+    printf("%-24s", "  in phase");
+    for (uint32_t i = 0; i < p->count; i++)
+        printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
+    printf("\n\n");
+}
+
+/* ---- as JSON ---- */
+
+static json_t *categories_json(const struct answer *a, const struct tdm_method_step *step)
+{
+    json_t *object = json_object();
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        json_object_set_new(object, tdm_method_category_name((enum tdm_method_category)c),
+                            json_integer((json_int_t)step->torch.categories[c]));
+    json_object_set_new(object, "allocator", json_integer((json_int_t)of_total(a, step, CACHED)));
+    json_object_set_new(object, "runtime", json_integer((json_int_t)of_total(a, step, RUNTIME)));
+    return object;
+}
+
+static json_t *step_json(const struct answer *a, const struct tdm_method_step *step)
+{
+    const struct tdm_torch_step *t = &step->torch;
+    json_t *object = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:o}", "step", (json_int_t)step->number,
+        "before_allocated_bytes", (json_int_t)t->before_bytes, "peak_bytes",
+        (json_int_t)step->used_bytes, "end_used_bytes", (json_int_t)step->end_used_bytes,
+        "peak_reserved_bytes", (json_int_t)t->peak.reserved, "peak_allocated_bytes",
+        (json_int_t)t->peak.allocated, "peak_requested_bytes", (json_int_t)t->peak.requested,
+        "alloc_retries", (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase),
+        "runs", !t->failed, "categories", categories_json(a, step));
+    if (t->failed)
+        json_object_set_new(object, "failed_phase",
+                            json_string(tdm_torch_phase_name(t->failed_phase)));
+    for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
+        char key[64];
+        snprintf(key, sizeof(key), "%s_end_allocated_bytes",
+                 tdm_torch_phase_name((enum tdm_torch_phase)p));
+        json_object_set_new(object, key, json_integer((json_int_t)t->end_bytes[p]));
+    }
+    return object;
+}
+
+static json_t *answer_json(const struct request *r, const struct answer *a)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    const struct tdm_method_step *highest = &p->steps[p->highest];
+    json_t *settings = json_object(), *assumed = json_array(), *steps = json_array();
+    for (size_t k = 0; a->method->keys[k].name != NULL; k++) {
+        const struct tdm_method_key *key = &a->method->keys[k];
+        const char *said = a->choices.said[k];
+        if (said == NULL && key->assumed == NULL)
+            continue;
+        json_object_set_new(settings, key->name, json_string(said != NULL ? said : key->assumed));
+        if (said == NULL)
+            json_array_append_new(assumed, json_string(key->name));
+    }
+    for (uint32_t i = 0; i < p->count; i++)
+        json_array_append_new(steps, step_json(a, &p->steps[i]));
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:o, s:o, s:o, s:o}",
+        "model", a->model->name, "method", a->method->name, "machine", a->machine->name, "context",
+        (json_int_t)r->context, "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus,
+        "weights_bytes", (json_int_t)p->parameters_bytes, "device_bytes",
+        (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "peak_bytes",
+        (json_int_t)highest->used_bytes, "peak_reserved_bytes",
+        (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
+        (json_int_t)highest->torch.peak.allocated, "margin", r->margin, "runs", p->runs, "fits",
+        p->fits, "categories", categories_json(a, highest), "settings", settings, "assumed",
+        assumed, "steps", steps);
+    return root;
+}
+
+static enum tdm_status verdict(const struct request *r, const struct answer *a,
+                               struct tdm_error *err)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    const struct tdm_method_step *step = &p->steps[p->highest];
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], remedies[TDM_REMEDY_TEXT];
+    if (p->fits)
+        return TDM_OK;
+    enum tdm_status status = tdm_method_remedies(a->method, a->model, a->machine, &a->settings,
+                                                 &a->choices, r->margin, remedies, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_format_bytes(step->used_bytes, used);
+    tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
+    if (!p->runs)
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "does not fit: step %" PRIu32
+                 " runs out of memory in the %s, with %s of %s in use",
+                 step->number, tdm_torch_phase_name(step->torch.failed_phase), used, device);
+    else
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
+                 step->number, used, device, 100 * r->margin);
+    return remedies[0] == '\0' ? TDM_INFEASIBLE : tdm_hint(err, "%s", remedies);
+}
+
+static enum tdm_status answer(const struct request *r, struct answer *a, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_method_find(r->method, &a->method, err);
+    a->settings.torch.tokens = r->context;
+    a->settings.torch.batch = r->batch;
+    a->settings.torch.ranks = r->gpus;
+    if (status == TDM_OK)
+        status =
+            tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
+    if (status == TDM_OK)
+        status = tdm_method_check_gpus(a->method, r->gpus, err);
+    if (status == TDM_OK)
+        status = tdm_model_load(r->model, &a->model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load(r->machine, &a->machine, err);
+    if (status == TDM_OK)
+        status =
+            tdm_method_predict(a->model, a->machine, &a->settings, r->margin, &a->prediction, err);
+    return status;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    struct request r = {.machine = "h200", .batch = 1, .gpus = 1, .margin = MARGIN};
+    struct answer a = {.model = NULL};
+    bool help = false;
+    enum tdm_status status = parse(argc, argv, &r, &help, err);
+    if (status != TDM_OK)
+        return status;
+    if (help) {
+        tdm_cmd_print_help(&tdm_cmd_predict);
+        return TDM_OK;
+    }
+    status = answer(&r, &a, err);
+    if (status == TDM_OK && r.as_json)
+        status = tdm_print_json(answer_json(&r, &a), err);
+    else if (status == TDM_OK)
+        print_answer(&r, &a);
+    if (status == TDM_OK)
+        status = verdict(&r, &a, err);
+    tdm_model_free(a.model);
+    tdm_machine_free(a.machine);
+    return status;
+}
+
+const struct tdm_command tdm_cmd_predict = {
+    .name = "predict",
+    .usage = "predict MODEL --context N --method NAME [options]",
+    .summary = "what another system would need: peak memory of a GPU, allocated, reserved, used",
+    .help =
+        "  --context N         tokens of each sequence\n"
+        "  --method NAME       the system: tidemark methods lists them\n"
+        "  --batch N           sequences of a GPU's step; 1 by default\n"
+        "  --gpus N            GPUs; 1 by default\n"
+        "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
+        "  --set KEY=VALUE     a setting of the method; may be repeated, a key only once\n"
+        "  --json              one JSON object on stdout, also when it does not fit\n"
+        "  --help              this text\n"
+        "\n"
+        "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
+        "the driver reports: reserved and the runtime. Settings that are not said are assumed, and\n"
+        "the answer says so. When it does not fit, the exit status is 3, and it says what would.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark predict qwen2.5-7b --context 8K --method parallel\n"
+        "  tidemark predict qwen2.5-7b --context 8K --method parallel --set checkpointing=on\n",
+    .run = run,
+};

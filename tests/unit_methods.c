@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps of other systems: the events of PyTorch's allocator one by one against what it recorded itself
+ * (tests/data/torch_events), keys, and what a prediction says.
+ */
+#include "base/json.h"
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_EVENTS 16384u
+#define LINE_BYTES 256u
+#define TINY 8u /* bytes that recordings leave out */
+
+struct events {
+    int64_t *bytes; /* allocated; negative: freed */
+    size_t count;
+};
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static void add_event(struct events *events, int64_t bytes)
+{
+    if (llabs(bytes) <= TINY)
+        return;
+    assert_true(events->count < MOST_EVENTS);
+    events->bytes[events->count++] = bytes;
+}
+
+static void observe(void *context, uint32_t step, bool allocated, uint64_t bytes)
+{
+    if (step == 1)
+        add_event(context, allocated ? (int64_t)bytes : -(int64_t)bytes);
+}
+
+static int rising(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Frees between two allocations come in any order. */
+static void sort_frees(struct events *events)
+{
+    for (size_t i = 0; i < events->count;) {
+        size_t end = i;
+        while (end < events->count && events->bytes[end] < 0)
+            end++;
+        qsort(&events->bytes[i], end - i, sizeof(*events->bytes), rising);
+        i = end + 1;
+    }
+}
+
+/* "model=NAME KEY=NUMBER...": a shipped model with other numbers in its config. */
+static struct tdm_model *read_model(char *line)
+{
+    struct tdm_model *shipped = NULL, *model = NULL;
+    struct tdm_error err;
+    char *word = strtok(line, " ");
+    must(tdm_model_load(word + strlen("model="), &shipped, &err), &err);
+    json_t *config = json_deep_copy(shipped->config);
+    while ((word = strtok(NULL, " ")) != NULL) {
+        char *value = strchr(word, '=');
+        *value++ = '\0';
+        json_object_set_new(config, word, json_integer(atoll(value)));
+    }
+    must(tdm_model_from_config("test", "test", config, &model, &err), &err);
+    json_decref(config);
+    tdm_model_free(shipped);
+    return model;
+}
+
+/* "set KEY=VALUE..." */
+static void read_settings(char *line, struct tdm_method_settings *settings)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_error err;
+    const char *pairs[TDM_METHOD_MOST_KEYS] = {"optimizer=none"};
+    size_t count = 1;
+    strtok(line, " ");
+    for (char *word; (word = strtok(NULL, " ")) != NULL;) {
+        if (strncmp(word, "context=", 8) == 0)
+            settings->torch.tokens = strtoull(word + 8, NULL, 10);
+        else if (strncmp(word, "batch=", 6) == 0)
+            settings->torch.batch = strtoull(word + 6, NULL, 10);
+        else
+            pairs[count++] = word;
+    }
+    must(tdm_method_find("parallel", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
+}
+
+static void compare_recording(const char *path, const char *name)
+{
+    struct events recorded = {.bytes = calloc(MOST_EVENTS, sizeof(int64_t))},
+                  predicted = {.bytes = calloc(MOST_EVENTS, sizeof(int64_t))};
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_model *model = NULL;
+    struct tdm_error err;
+    char line[LINE_BYTES];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(recorded.bytes != NULL && predicted.bytes != NULL);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, "# model=", 8) == 0)
+            model = read_model(line + 2);
+        else if (strncmp(line, "# set ", 6) == 0)
+            read_settings(line + 2, &settings);
+        else if (line[0] == '+' || line[0] == '-')
+            add_event(&recorded, atoll(line));
+    }
+    fclose(file);
+    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    const struct tdm_torch_observer observer = {observe, &predicted};
+    struct tdm_torch_run run;
+    must(tdm_torch_run(model, &settings.torch, &hopper, UINT64_C(1) << 40, false, 1, &observer,
+                       &run, &err),
+         &err);
+    sort_frees(&recorded);
+    sort_frees(&predicted);
+    for (size_t i = 0; i < recorded.count && i < predicted.count; i++)
+        if (recorded.bytes[i] != predicted.bytes[i])
+            fail_msg("%s: event %zu is %lld, recorded was %lld", name, i,
+                     (long long)predicted.bytes[i], (long long)recorded.bytes[i]);
+    assert_int_equal(recorded.count, predicted.count);
+    tdm_model_free(model);
+    free(recorded.bytes);
+    free(predicted.bytes);
+}
+
+static void events_are_as_recorded(void **state)
+{
+    char folder[2048], path[4096];
+    const char *sources = getenv("TDM_SRCDIR");
+    (void)state;
+    snprintf(folder, sizeof(folder), "%s/tests/data/torch_events", sources != NULL ? sources : ".");
+    DIR *directory = opendir(folder);
+    assert_non_null(directory);
+    size_t count = 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+        if (strstr(entry->d_name, ".events") == NULL)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+        compare_recording(path, entry->d_name);
+        count++;
+    }
+    closedir(directory);
+    assert_true(count >= 10);
+}
+
+static struct tdm_method_prediction predict(const char *model_name, uint64_t context,
+                                            const char *const *pairs, size_t count, double margin)
+{
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.torch = {.tokens = context, .batch = 1}};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction prediction;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    must(tdm_method_find("parallel", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
+    must(tdm_model_load(model_name, &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, margin, &prediction, &err), &err);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return prediction;
+}
+
+static void categories_add_up(void **state)
+{
+    static const char *const pairs[] = {"optimizer=adamw-fused", "checkpointing=on"};
+    (void)state;
+    struct tdm_method_prediction p = predict("qwen2.5-0.5b", 2048, pairs, 2, 0);
+    assert_int_equal(p.count, TDM_TORCH_STEPS);
+    assert_true(p.fits);
+    for (uint32_t i = 0; i < p.count; i++) {
+        const struct tdm_torch_step *step = &p.steps[i].torch;
+        uint64_t sum = 0;
+        for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+            sum += step->categories[c];
+        assert_int_equal(sum, step->peak.allocated);
+        assert_true(step->peak.requested <= step->peak.allocated);
+        assert_true(step->peak.allocated <= step->peak.reserved);
+        assert_true(step->peak.reserved < p.steps[i].used_bytes);
+        /* The weights are there all the time, rounded. */
+        assert_true(step->categories[TDM_METHOD_WEIGHTS] >= p.parameters_bytes);
+        assert_true(step->categories[TDM_METHOD_WEIGHTS] < p.parameters_bytes * 51 / 50);
+    }
+}
+
+/* More context takes more; checkpointing takes less; a step that runs out of memory says so. */
+static void orders_hold(void **state)
+{
+    static const char *const plain[] = {"optimizer=none"};
+    static const char *const checkpoints[] = {"optimizer=none", "checkpointing=on"};
+    (void)state;
+    struct tdm_method_prediction shorter = predict("qwen2.5-0.5b", 4096, plain, 1, 0),
+                                 longer = predict("qwen2.5-0.5b", 8192, plain, 1, 0),
+                                 less = predict("qwen2.5-0.5b", 8192, checkpoints, 2, 0),
+                                 never = predict("qwen2.5-7b", 1u << 20, plain, 1, 0);
+    assert_true(shorter.steps[2].torch.peak.allocated < longer.steps[2].torch.peak.allocated);
+    assert_true(less.steps[2].torch.peak.allocated < longer.steps[2].torch.peak.allocated);
+    assert_false(never.runs);
+    assert_false(never.fits);
+    assert_true(never.steps[never.highest].torch.failed);
+}
+
+/* m146 of tests/data/measured_peaks.csv ran out of memory; with 12K tokens it takes nine tenths. */
+static void margin_refuses(void **state)
+{
+    static const char *const pairs[] = {"optimizer=none"};
+    (void)state;
+    struct tdm_method_prediction p = predict("qwen2.5-7b", 12288, pairs, 1, 0);
+    assert_true(p.runs && p.fits);
+    p = predict("qwen2.5-7b", 12288, pairs, 1, 0.5);
+    assert_true(p.runs);
+    assert_false(p.fits);
+}
+
+static void keys_are_checked(void **state)
+{
+    static const struct {
+        const char *pairs[2];
+        size_t count;
+    } bad[] = {{{"colour=red"}, 1},
+               {{"checkpointing"}, 1},
+               {{"checkpointing=maybe"}, 1},
+               {{"step=4"}, 1},
+               {{"lora_rank=x"}, 1},
+               {{"lora_targets=nothing"}, 1},
+               {{"attention=sdpa", "attention=eager"}, 2}};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_method_find("parallel", &method, &err), &err);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(
+            tdm_method_apply(method, bad[i].pairs, bad[i].count, &settings, &choices, &err),
+            TDM_USAGE);
+    assert_int_equal(tdm_method_find("perpendicular", &method, &err), TDM_USAGE);
+    static const char *const good[] = {"lora_targets=q_proj v_proj", "lora_rank=8", "step=2"};
+    must(tdm_method_apply(method, good, 3, &settings, &choices, &err), &err);
+    assert_int_equal(settings.torch.lora_targets, 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_V);
+    assert_int_equal(settings.torch.lora_rank, 8);
+    assert_int_equal(settings.step, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_are_as_recorded),
+        cmocka_unit_test(categories_add_up),
+        cmocka_unit_test(orders_hold),
+        cmocka_unit_test(margin_refuses),
+        cmocka_unit_test(keys_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

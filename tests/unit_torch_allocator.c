@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model of PyTorch's caching allocator, by cases counted by hand. */
+#include "methods/torch_allocator.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define PLENTY (UINT64_C(1) << 40)
+
+static struct tdm_torch_allocator *new_allocator(uint64_t capacity, bool expandable)
+{
+    struct tdm_torch_allocator *allocator = NULL;
+    assert_int_equal(tdm_torch_allocator_create(capacity, expandable, &allocator, NULL), TDM_OK);
+    return allocator;
+}
+
+static struct tdm_torch_block *take(struct tdm_torch_allocator *a, uint64_t bytes)
+{
+    struct tdm_torch_block *block = NULL;
+    assert_int_equal(tdm_torch_malloc(a, 0, bytes, &block), TDM_OK);
+    return block;
+}
+
+static void expect(const struct tdm_torch_allocator *a, uint64_t allocated, uint64_t reserved)
+{
+    assert_int_equal(tdm_torch_current(a).allocated, allocated);
+    assert_int_equal(tdm_torch_current(a).reserved, reserved);
+}
+
+/* 512 B; 1 MiB is the last small one; 20 MiB segments; own segments from 10 MiB on. */
+static void rounds_and_segments(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    take(a, 1);
+    expect(a, 512, 2 * MIB);
+    take(a, 513);
+    expect(a, 512 + 1024, 2 * MIB);
+    take(a, MIB);
+    expect(a, 1536 + MIB, 2 * MIB);
+    take(a, MIB); /* the segment has 1 MiB - 1536 left */
+    expect(a, 1536 + 2 * MIB, 4 * MIB);
+    take(a, MIB + 1);
+    expect(a, 1536 + 3 * MIB + 512, 24 * MIB);
+    take(a, 10 * MIB); /* fits in what is left of the 20 MiB */
+    expect(a, 1536 + 13 * MIB + 512, 24 * MIB);
+    take(a, 11 * MIB); /* a segment of its own, and 1 MiB that is not split off */
+    expect(a, 1536 + 25 * MIB + 512, 36 * MIB);
+    assert_int_equal(tdm_torch_current(a).requested, 1 + 513 + 3 * MIB + 1 + 21 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* The smallest block that is large enough; what is left of it counts if it is 1 MiB or less. */
+static void fits_best(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    struct tdm_torch_block *large = take(a, 40 * MIB), *middle = take(a, 30 * MIB);
+    tdm_torch_free(a, large);
+    tdm_torch_free(a, middle);
+    expect(a, 0, 70 * MIB);
+    struct tdm_torch_block *block = take(a, 29 * MIB);
+    expect(a, 30 * MIB, 70 * MIB);
+    assert_int_equal(tdm_torch_block_bytes(block), 30 * MIB);
+    block = take(a, 38 * MIB);
+    expect(a, 68 * MIB, 70 * MIB);
+    tdm_torch_free(a, block);
+    take(a, 40 * MIB); /* both parts are one again */
+    expect(a, 70 * MIB, 70 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+static void merges_neighbours(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    struct tdm_torch_block *first = take(a, 6 * MIB), *second = take(a, 6 * MIB),
+                           *third = take(a, 6 * MIB);
+    expect(a, 18 * MIB, 20 * MIB);
+    tdm_torch_free(a, first);
+    tdm_torch_free(a, third);
+    take(a, 12 * MIB); /* neither 6 nor 8 MiB are enough */
+    expect(a, 18 * MIB, 32 * MIB);
+    tdm_torch_free(a, second);
+    take(a, 20 * MIB);
+    expect(a, 32 * MIB, 32 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+static void has_peaks(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    struct tdm_torch_block *block = take(a, 12 * MIB - 1);
+    tdm_torch_free(a, block);
+    assert_int_equal(tdm_torch_peak(a).allocated, 12 * MIB);
+    assert_int_equal(tdm_torch_peak(a).requested, 12 * MIB - 1);
+    tdm_torch_reset_peak(a);
+    assert_int_equal(tdm_torch_peak(a).allocated, 0);
+    assert_int_equal(tdm_torch_peak(a).reserved, 12 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* Full: what is cached goes back, but only whole segments. */
+static void gives_back_and_refuses(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(100 * MIB, false);
+    struct tdm_torch_block *half = take(a, 50 * MIB), *other = take(a, 40 * MIB), *none = NULL;
+    tdm_torch_free(a, half);
+    half = take(a, 60 * MIB);
+    expect(a, 100 * MIB, 100 * MIB);
+    assert_int_equal(tdm_torch_retries(a), 1);
+    assert_int_equal(tdm_torch_malloc(a, 0, 1, &none), TDM_INFEASIBLE);
+    expect(a, 100 * MIB, 100 * MIB);
+    tdm_torch_free(a, other);
+    take(a, 2 * MIB); /* of the 40 MiB */
+    assert_int_equal(tdm_torch_malloc(a, 0, 39 * MIB, &none), TDM_INFEASIBLE);
+    expect(a, 62 * MIB, 100 * MIB);
+    tdm_torch_free(a, half);
+    tdm_torch_empty_cache(a);
+    expect(a, 2 * MIB, 40 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* One range; 20 MiB at a time are mapped behind what is free; splits at any size. */
+static void expands(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, true);
+    struct tdm_torch_block *first = take(a, 15 * MIB), *second = take(a, 30 * MIB);
+    expect(a, 45 * MIB, 60 * MIB); /* 5 MiB of the first page and 25 MiB more, in two pages */
+    tdm_torch_free(a, second);
+    take(a, 50 * MIB);
+    expect(a, 65 * MIB, 80 * MIB);
+    take(a, 100);
+    expect(a, 65 * MIB + 512, 82 * MIB);
+    tdm_torch_free(a, first);
+    tdm_torch_empty_cache(a); /* the pages that a live block touches stay */
+    expect(a, 50 * MIB + 512, 82 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+static void expands_and_refuses(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(100 * MIB, true);
+    struct tdm_torch_block *first = take(a, 40 * MIB), *last = take(a, 40 * MIB), *none = NULL;
+    assert_int_equal(tdm_torch_malloc(a, 0, 41 * MIB, &none), TDM_INFEASIBLE);
+    tdm_torch_free(a, first);
+    /* The hole's pages go back and are mapped anew at the end. */
+    struct tdm_torch_block *block = take(a, 60 * MIB);
+    assert_int_equal(tdm_torch_block_bytes(block), 60 * MIB);
+    expect(a, 100 * MIB, 100 * MIB);
+    tdm_torch_free(a, last);
+    tdm_torch_free(a, block);
+    tdm_torch_empty_cache(a);
+    expect(a, 0, 0);
+    tdm_torch_allocator_free(a);
+}
+
+/* The end of the range, which can grow, is taken after a block that is larger now. */
+static void spares_the_end(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, true);
+    struct tdm_torch_block *first = take(a, 12 * MIB);
+    take(a, 5 * MIB);
+    expect(a, 17 * MIB, 20 * MIB); /* 3 MiB at the end */
+    tdm_torch_free(a, first);
+    take(a, 2 * MIB);  /* of the 12 MiB */
+    take(a, 23 * MIB); /* the end, still 3 MiB, and one more page */
+    expect(a, 30 * MIB, 40 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* What one stream frees is not for another. */
+static void keeps_streams_apart(void **state)
+{
+    (void)state;
+    struct tdm_torch_allocator *a = new_allocator(PLENTY, false);
+    struct tdm_torch_block *other;
+    tdm_torch_free(a, take(a, 30 * MIB));
+    assert_int_equal(tdm_torch_malloc(a, 1, 30 * MIB, &other), TDM_OK);
+    expect(a, 30 * MIB, 60 * MIB);
+    take(a, 30 * MIB);
+    expect(a, 60 * MIB, 60 * MIB);
+    tdm_torch_allocator_free(a);
+}
+
+/* Random sizes: sums hold, and all of it comes back. */
+static void keeps_count(void **state)
+{
+    (void)state;
+    enum { HELD = 300 };
+    for (unsigned expandable = 0; expandable < 2; expandable++) {
+        struct tdm_torch_allocator *a = new_allocator(PLENTY, expandable);
+        struct tdm_torch_block *held[HELD] = {0};
+        uint64_t sum = 0, random = 7;
+        for (unsigned i = 0; i < 20000; i++) {
+            random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            unsigned slot = (unsigned)(random >> 33) % HELD;
+            if (held[slot] != NULL) {
+                sum -= tdm_torch_block_bytes(held[slot]);
+                tdm_torch_free(a, held[slot]);
+                held[slot] = NULL;
+            } else {
+                held[slot] = take(a, (random >> 20) % (UINT64_C(1) << (random >> 59)) + 1);
+                sum += tdm_torch_block_bytes(held[slot]);
+            }
+            assert_int_equal(tdm_torch_current(a).allocated, sum);
+            assert_true(tdm_torch_current(a).reserved >= sum);
+        }
+        for (unsigned i = 0; i < HELD; i++)
+            tdm_torch_free(a, held[i]);
+        tdm_torch_empty_cache(a);
+        expect(a, 0, 0);
+        tdm_torch_allocator_free(a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_and_segments),    cmocka_unit_test(fits_best),
+        cmocka_unit_test(merges_neighbours),      cmocka_unit_test(has_peaks),
+        cmocka_unit_test(gives_back_and_refuses), cmocka_unit_test(expands),
+        cmocka_unit_test(expands_and_refuses),    cmocka_unit_test(keeps_count),
+        cmocka_unit_test(spares_the_end),         cmocka_unit_test(keeps_streams_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
