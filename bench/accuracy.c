@@ -126,6 +126,8 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     if (status == TDM_OK)
         status = tdm_model_load(field(table, "model"), &model, err);
     if (status == TDM_OK)
+        status = tdm_method_check(model, &settings, err);
+    if (status == TDM_OK)
         status = tdm_method_predict(model, machine, &settings, 0, prediction, err);
     tdm_model_free(model);
     return status;

@@ -16,7 +16,8 @@ struct tdm_pool {
 };
 
 static const char *const category_names[TDM_METHOD_CATEGORIES] = {
-    "weights", "gradients", "optimizer", "residuals", "logits", "workspace", "communication",
+    "weights",      "gradients", "optimizer", "residuals",     "kv",
+    "kv_gradients", "logits",    "workspace", "communication",
 };
 
 const char *tdm_method_category_name(enum tdm_method_category category)
@@ -88,7 +89,20 @@ void tdm_eager_reset_peak(struct tdm_eager *m)
 {
     tdm_torch_reset_peak(m->allocator);
     m->peak = 0;
+    m->host_peak = m->host_live;
     note_peak(m);
+}
+
+void tdm_host_take(struct tdm_eager *m, uint64_t bytes)
+{
+    m->host_live += bytes;
+    if (m->host_live > m->host_peak)
+        m->host_peak = m->host_live;
+}
+
+void tdm_host_give(struct tdm_eager *m, uint64_t bytes)
+{
+    m->host_live -= bytes;
 }
 
 static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint64_t bytes)

@@ -27,7 +27,9 @@ enum tdm_method_category {
     TDM_METHOD_WEIGHTS,
     TDM_METHOD_GRADIENTS,
     TDM_METHOD_OPTIMIZER,
-    TDM_METHOD_RESIDUALS,     /* saved for the backward */
+    TDM_METHOD_RESIDUALS, /* saved for the backward */
+    TDM_METHOD_KV,        /* K and V that outlive their chunk; their gradients */
+    TDM_METHOD_KV_GRADIENTS,
     TDM_METHOD_LOGITS,        /* logits and all of their size */
     TDM_METHOD_WORKSPACE,     /* all that is neither; of cuBLAS too */
     TDM_METHOD_COMMUNICATION, /* buckets of gradients */
@@ -155,6 +157,7 @@ struct tdm_eager {
     uint64_t sequence;
     uint32_t task;
     uint64_t live[TDM_METHOD_CATEGORIES], at_peak[TDM_METHOD_CATEGORIES], peak;
+    uint64_t host_live, host_peak; /* bytes of host memory */
     struct tdm_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
     struct tdm_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;
@@ -229,7 +232,11 @@ struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm
 /* Empties autocast's cache of casts. */
 void tdm_autocast_clear(struct tdm_eager *m);
 
-/* Resets the peaks of the allocator and of the categories. */
+/* Memory of the host, for what is offloaded; it is counted, not laid out. */
+void tdm_host_take(struct tdm_eager *m, uint64_t bytes);
+void tdm_host_give(struct tdm_eager *m, uint64_t bytes);
+
+/* Resets the peaks of the allocator, of the categories and of the host. */
 void tdm_eager_reset_peak(struct tdm_eager *m);
 
 /* Sum over rows or columns, with the scratch that the kernel takes, to that shape; `value` is taken. */

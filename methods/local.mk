@@ -4,6 +4,8 @@ libtidemark_a_SOURCES += \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
 	methods/kernels.c \
+	methods/key.c methods/key.h \
+	methods/keys_torch.c \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
@@ -15,6 +17,7 @@ libtidemark_a_SOURCES += \
 	methods/torch_inputs.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
 	methods/torch_optimizer.c \
-	methods/torch_run.c methods/torch_run.h
+	methods/torch_run.c methods/torch_run.h \
+	methods/torch_system.c
 
 cmocka_tests += tests/unit_torch_allocator tests/unit_methods

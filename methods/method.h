@@ -1,43 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods: how other systems train, as data. A method has a name and keys (--set KEY=VALUE); each key has
- * values, one of which is assumed where the user says nothing.
+ * Methods: how other systems train, as data. A method has a name, keys (--set KEY=VALUE) each of which has
+ * values of which one is assumed where the user says nothing, what it presets, and the system that runs it.
  */
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
-#include "base/status.h"
+#include "methods/key.h"
 #include "methods/torch_run.h"
 
-#include <stddef.h>
-
-/* What the keys of a method say. */
+/* What a method was told: by the command line, by its keys and by itself. */
 struct tdm_method_settings {
+    const struct tdm_method *method;
     struct tdm_torch_settings torch;
     bool expandable_segments;
-    uint32_t step; /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
-};
-
-struct tdm_method_key {
-    const char *name;    /* "checkpointing" */
-    const char *values;  /* "off|on|on-reentrant", or "N" */
-    const char *assumed; /* what it is where nothing is said; NULL: nothing is assumed */
-    const char *meaning; /* one line */
-    enum tdm_status (*read)(const struct tdm_method_key *key, const char *value,
-                            struct tdm_method_settings *settings, struct tdm_error *err);
-    size_t field; /* where a choice goes in the settings */
+    uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
+    uint32_t communicators; /* that NCCL makes */
 };
 
 struct tdm_method {
     const char *name;    /* "parallel" */
     const char *summary; /* one line, lower case, no full stop */
-    enum tdm_torch_sharing sharing;
-    const struct tdm_method_key *keys; /* ended by one without a name */
+    uint64_t least_gpus, most_gpus;
+    const struct tdm_method_key *const *keys; /* tables, ended by NULL */
+    const struct tdm_torch_system *system;
+    /* Sets what no key sets, before the keys are read; NULL: nothing. */
+    void (*preset)(struct tdm_method_settings *settings);
+    /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows
+     * from the keys. NULL: everything can. */
+    enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err);
 };
-
-/* Can so many GPUs run it? TDM_USAGE says why not. */
-enum tdm_status tdm_method_check_gpus(const struct tdm_method *method, uint64_t gpus,
-                                      struct tdm_error *err);
 
 /* All methods, ended by one without a name. */
 const struct tdm_method *tdm_methods(void);
@@ -46,7 +39,10 @@ const struct tdm_method *tdm_methods(void);
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
-#define TDM_METHOD_MOST_KEYS 32u
+/* Key number `number` over all tables, NULL past the last. */
+const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
+
+#define TDM_METHOD_MOST_KEYS 64u
 
 /* What was said: the value of every key, by its number; NULL: it is assumed. */
 struct tdm_method_choices {
@@ -58,5 +54,9 @@ struct tdm_method_choices {
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);
+
+/* Can so many GPUs run it, with these settings and this model? TDM_USAGE says why not. */
+enum tdm_status tdm_method_check(const struct tdm_model *model,
+                                 struct tdm_method_settings *settings, struct tdm_error *err);
 
 #endif

@@ -24,11 +24,17 @@ static const struct card {
 #define CUBLAS_BYTES (66 * MIB)          /* of the thread that runs the forward */
 #define CUBLAS_BACKWARD_BYTES (66 * MIB) /* of autograd's */
 #define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
-#define NCCL_BYTES (846 * MIB)           /* its first communicator, of two GPUs, and its kernels */
+#define NCCL_FIRST_BYTES (846 * MIB)     /* its first communicator, of two GPUs, and its kernels */
+#define NCCL_NEXT_BYTES (484 * MIB)      /* each later one */
 
 uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
 {
     return runtime->context_bytes + runtime->libraries_bytes + runtime->nccl_bytes;
+}
+
+static uint64_t nccl_bytes(uint32_t communicators)
+{
+    return communicators == 0 ? 0 : NCCL_FIRST_BYTES + (communicators - 1) * NCCL_NEXT_BYTES;
 }
 
 static const struct card *find_card(const struct tdm_machine *machine)
@@ -40,14 +46,15 @@ static const struct card *find_card(const struct tdm_machine *machine)
     return card;
 }
 
-static enum tdm_status run(const struct tdm_model *model, const struct tdm_torch_settings *settings,
-                           const struct card *card, uint64_t device_bytes, bool expandable,
-                           uint32_t steps, const struct tdm_torch_runtime *runtime,
+static enum tdm_status run(const struct tdm_model *model,
+                           const struct tdm_method_settings *settings, const struct card *card,
+                           uint64_t device_bytes, const struct tdm_torch_runtime *runtime,
                            struct tdm_torch_run *out, struct tdm_error *err)
 {
     uint64_t taken = tdm_torch_runtime_bytes(runtime);
     uint64_t capacity = device_bytes > taken ? device_bytes - taken : 0;
-    return tdm_torch_run(model, settings, &card->gpu, capacity, expandable, steps, NULL, out, err);
+    uint32_t steps = settings->step == 0 ? TDM_TORCH_STEPS : settings->step;
+    return tdm_torch_run(model, settings, &card->gpu, capacity, steps, NULL, out, err);
 }
 
 static bool failed(const struct tdm_torch_run *out)
@@ -81,20 +88,20 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
     const struct card *card = find_card(machine);
-    struct tdm_torch_settings torch = settings->torch;
-    uint32_t steps = settings->step == 0 ? TDM_TORCH_STEPS : settings->step;
+    struct tdm_method_settings on_card = *settings;
+    struct tdm_torch_settings *torch = &on_card.torch;
     uint64_t device_bytes = machine->capacity_bytes[TDM_DEVICE];
     struct tdm_torch_run out;
     memset(prediction, 0, sizeof(*prediction));
-    if (torch.attention == TDM_TORCH_SDPA && !card->cudnn_attention)
-        torch.attention = TDM_TORCH_SDPA_FLASH;
+    if (torch->attention == TDM_TORCH_SDPA && !card->cudnn_attention)
+        torch->attention = TDM_TORCH_SDPA_FLASH;
     prediction->runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->runtime_bytes[TDM_DEVICE],
-        .nccl_bytes = torch.sharing == TDM_SHARING_NONE ? 0 : NCCL_BYTES,
+        .nccl_bytes = nccl_bytes(settings->communicators),
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
-                           (torch.attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
-    enum tdm_status status = run(model, &torch, card, device_bytes, settings->expandable_segments,
-                                 steps, &prediction->runtime, &out, err);
+                           (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
+    enum tdm_status status =
+        run(model, &on_card, card, device_bytes, &prediction->runtime, &out, err);
     if (status != TDM_OK)
         return status;
     prediction->parameters_bytes = out.weight_bytes;
@@ -104,8 +111,7 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     if (!prediction->runs || prediction->steps[prediction->highest].used_bytes <= less)
         return TDM_OK;
     /* It may still get through there, if the allocator gives cached segments back in time. */
-    status = run(model, &torch, card, less, settings->expandable_segments, steps,
-                 &prediction->runtime, &out, err);
+    status = run(model, &on_card, card, less, &prediction->runtime, &out, err);
     if (status == TDM_OK)
         prediction->fits = !failed(&out);
     return status;

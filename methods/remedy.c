@@ -32,11 +32,11 @@ static const struct {
 static bool change(const struct tdm_method *method, const struct tdm_method_choices *choices,
                    size_t r, struct tdm_method_settings *settings)
 {
+    const struct tdm_method_key *key;
     size_t k = 0;
-    while (method->keys[k].name != NULL && strcmp(method->keys[k].name, remedies[r].key) != 0)
+    while ((key = tdm_method_key(method, k)) != NULL && strcmp(key->name, remedies[r].key) != 0)
         k++;
-    const struct tdm_method_key *key = &method->keys[k];
-    if (key->name == NULL)
+    if (key == NULL)
         return false;
     const char *now = choices->said[k] != NULL ? choices->said[k] : key->assumed;
     if (strcmp(now, remedies[r].value) == 0 ||
@@ -44,7 +44,7 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
         (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
         (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
         (strcmp(key->name, "lora_rank") == 0 &&
-         (settings->torch.lora_rank > 0 || method->sharing == TDM_SHARING_FSDP)))
+         (settings->torch.lora_rank > 0 || settings->torch.sharing == TDM_SHARING_FSDP)))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;
 }

@@ -101,20 +101,14 @@ static void rebuild(struct tdm_torch_model *t)
     }
 }
 
-void tdm_torch_before_step(struct tdm_torch_model *t)
+void tdm_ddp_before_forward(struct tdm_torch_model *t)
 {
     if (t->buckets.small != NULL && ++t->buckets.steps == 2)
         rebuild(t);
 }
 
-void tdm_torch_before_backward(struct tdm_torch_model *t)
+void tdm_ddp_after_backward(struct tdm_torch_model *t)
 {
-    tdm_fsdp_before_backward(t, t->config->layers);
-}
-
-void tdm_torch_after_backward(struct tdm_torch_model *t)
-{
-    tdm_fsdp_after_backward(t, t->config->layers);
     if (t->buckets.steps < 2)
         return;
     tdm_drop(t->m, t->buckets.all);

@@ -573,9 +573,10 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     return loss;
 }
 
-struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
+void tdm_torch_forward(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
+    tdm_ddp_before_forward(t);
     m->autocast = t->autocasts;
     tdm_fsdp_before_forward(t, t->config->layers);
     struct tdm_value *hidden = base_model(t), *loss;
@@ -589,8 +590,15 @@ struct tdm_value *tdm_torch_forward(struct tdm_torch_model *t)
     tdm_fsdp_after_forward(t, t->config->layers);
     tdm_drop(m, t->loss); /* the graph of the step before goes now */
     tdm_drop(m, t->held_input);
-    t->loss = tdm_take(loss);
+    t->loss = loss;
     t->held_input = t->input;
     t->input = NULL;
-    return loss;
+}
+
+void tdm_torch_backward(struct tdm_torch_model *t)
+{
+    tdm_fsdp_before_backward(t, t->config->layers);
+    tdm_backward(t->m, t->loss, NULL);
+    tdm_fsdp_after_backward(t, t->config->layers);
+    tdm_ddp_after_backward(t);
 }

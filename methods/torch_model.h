@@ -82,14 +82,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
                                        struct tdm_torch_model **model, struct tdm_error *err);
 void tdm_torch_model_free(struct tdm_torch_model *model);
 
-/* What ranks that share do around a step's phases (torch_ddp.c). */
-void tdm_torch_before_step(struct tdm_torch_model *model);
-void tdm_torch_before_backward(struct tdm_torch_model *model);
-void tdm_torch_after_backward(struct tdm_torch_model *model);
-
-/* Forward and loss; the loss is a new reference. The model keeps another one until the next forward is done, as
- * a training loop does that binds its name `loss` anew. */
-struct tdm_value *tdm_torch_forward(struct tdm_torch_model *model);
+/* Forward and loss, which the model keeps until the next forward is done, as a training loop does that binds its
+ * name `loss` anew; loss.backward(). */
+void tdm_torch_forward(struct tdm_torch_model *model);
+void tdm_torch_backward(struct tdm_torch_model *model);
 /* optimizer.step(); zero_grad(set_to_none=True), unless gradients are held. */
 void tdm_torch_optimizer_step(struct tdm_torch_model *model);
 void tdm_torch_zero_grad(struct tdm_torch_model *model);

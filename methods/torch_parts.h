@@ -76,8 +76,10 @@ void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
 struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
                                 bool output);
 
-/* Buckets and shares of states, once the parameters are there. */
+/* Buckets and shares of states, once the parameters are there; around the phases (torch_ddp.c). */
 void tdm_torch_share(struct tdm_torch_model *t);
+void tdm_ddp_before_forward(struct tdm_torch_model *t);
+void tdm_ddp_after_backward(struct tdm_torch_model *t);
 
 /* A mixture of experts in place of the MLP (torch_experts.c). */
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of a run. */
-#include "methods/torch_run.h"
+#include "methods/method.h"
 
 #include <string.h>
 
@@ -13,7 +13,8 @@ const char *tdm_torch_phase_name(enum tdm_torch_phase phase)
 
 struct running {
     struct tdm_eager eager;
-    struct tdm_torch_model *model;
+    const struct tdm_torch_system *system;
+    void *state;
     const struct tdm_torch_observer *observer;
     uint32_t number; /* of the step, from 1; 0 while the model is made */
 };
@@ -45,37 +46,29 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     uint64_t retries = tdm_torch_retries(m->allocator);
     tdm_eager_reset_peak(m);
     step->before_bytes = tdm_torch_current(m->allocator).allocated;
-    tdm_torch_before_step(r->model);
-    struct tdm_value *loss = tdm_torch_forward(r->model);
-    end_phase(r, step, TDM_PHASE_FORWARD);
-    if (!step->failed) {
-        tdm_torch_before_backward(r->model);
-        tdm_backward(m, loss, NULL);
+    for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
+        if (!step->failed)
+            r->system->phases[p](r->state);
+        end_phase(r, step, (enum tdm_torch_phase)p);
     }
-    tdm_torch_after_backward(r->model);
-    end_phase(r, step, TDM_PHASE_BACKWARD);
-    if (!step->failed)
-        tdm_torch_optimizer_step(r->model);
-    end_phase(r, step, TDM_PHASE_OPTIMIZER);
     step->peak = tdm_torch_peak(m->allocator);
+    step->host_bytes = m->host_peak;
     memcpy(step->categories, m->at_peak, sizeof(step->categories));
     step->retries = tdm_torch_retries(m->allocator) - retries;
-    tdm_drop(m, loss);
-    tdm_torch_zero_grad(r->model);
+    r->system->end_step(r->state);
     step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;
 }
 
 enum tdm_status tdm_torch_run(const struct tdm_model *config,
-                              const struct tdm_torch_settings *settings,
+                              const struct tdm_method_settings *settings,
                               const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
-                              bool expandable_segments, uint32_t steps,
-                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
-                              struct tdm_error *err)
+                              uint32_t steps, const struct tdm_torch_observer *observer,
+                              struct tdm_torch_run *run, struct tdm_error *err)
 {
-    struct running r = {.observer = observer};
+    struct running r = {.observer = observer, .system = settings->method->system};
     struct tdm_torch_allocator *allocator;
     enum tdm_status status =
-        tdm_torch_allocator_create(capacity_bytes, expandable_segments, &allocator, err);
+        tdm_torch_allocator_create(capacity_bytes, settings->expandable_segments, &allocator, err);
     if (status != TDM_OK)
         return status;
     tdm_eager_start(&r.eager, allocator, gpu);
@@ -84,9 +77,9 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         r.eager.observer = &r;
     }
     memset(run, 0, sizeof(*run));
-    status = tdm_torch_model_create(&r.eager, config, settings, &r.model, err);
+    status = r.system->create(&r.eager, config, settings, &r.state, err);
     if (status == TDM_OK) {
-        run->weight_bytes = tdm_torch_weight_bytes(r.model);
+        run->weight_bytes = r.system->weight_bytes(r.state);
         while (run->steps < steps && run->steps < TDM_TORCH_STEPS && r.eager.status == TDM_OK) {
             r.number = ++run->steps;
             run_step(&r, &run->step[r.number - 1]);
@@ -100,7 +93,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
     }
     r.number = 0;
-    tdm_torch_model_free(r.model);
+    r.system->free(r.state);
     tdm_eager_end(&r.eager);
     tdm_torch_allocator_free(allocator);
     return status;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of a PyTorch training run on one GPU, and what memory each took: forward, loss, backward,
- * optimizer step, zero_grad(set_to_none=True).
+ * Steps of a training run of a system that is built on PyTorch, on one GPU (the first of several), and what
+ * memory each took: forward, backward, optimizer step.
  */
 #ifndef TDM_METHODS_TORCH_RUN_H
 #define TDM_METHODS_TORCH_RUN_H
 
 #include "methods/torch_model.h"
+
+struct tdm_method_settings;
 
 #define TDM_TORCH_STEPS 3u /* later steps are as the third */
 
@@ -27,6 +29,7 @@ struct tdm_torch_step {
     struct tdm_torch_bytes peak;         /* of the step */
     uint64_t end_reserved_bytes;         /* after it: less where cached memory went back */
     uint64_t categories[TDM_METHOD_CATEGORIES]; /* at the peak of what is allocated */
+    uint64_t host_bytes;                        /* the most of host memory */
     enum tdm_torch_phase peak_phase;
     bool failed; /* the device has too little, in failed_phase: peaks are those until then */
     enum tdm_torch_phase failed_phase;
@@ -46,13 +49,27 @@ struct tdm_torch_observer {
     void *context;
 };
 
-/* Runs `steps` steps (at most TDM_TORCH_STEPS). `capacity_bytes`: of the device for torch's segments.
- * `observer` may be NULL. TDM_NO_MEMORY; a device that is too small is no failure, but said in *run. */
-enum tdm_status tdm_torch_run(const struct tdm_model *config,
-                              const struct tdm_torch_settings *settings,
-                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
-                              bool expandable_segments, uint32_t steps,
-                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
+/* A system that trains: it makes a model and carries out the phases of steps on the machine. */
+struct tdm_torch_system {
+    /* Borrows all but *state, which the caller owns. */
+    enum tdm_status (*create)(struct tdm_eager *m, const struct tdm_model *config,
+                              const struct tdm_method_settings *settings, void **state,
                               struct tdm_error *err);
+    void (*free)(void *state); /* NULL is fine */
+    void (*phases[TDM_TORCH_PHASES])(void *state);
+    void (*end_step)(void *state);               /* zero_grad, and what else goes */
+    uint64_t (*weight_bytes)(const void *state); /* of all parameters, without rounding */
+};
+
+extern const struct tdm_torch_system tdm_torch_system; /* Hugging Face's models */
+
+/* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `capacity_bytes`: of the device for
+ * torch's segments. `observer` may be NULL. TDM_NO_MEMORY; a device that is too small is no failure, but said in
+ * *run. */
+enum tdm_status tdm_torch_run(const struct tdm_model *config,
+                              const struct tdm_method_settings *settings,
+                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
+                              uint32_t steps, const struct tdm_torch_observer *observer,
+                              struct tdm_torch_run *run, struct tdm_error *err);
 
 #endif

@@ -12,7 +12,8 @@
 static json_t *method_json(const struct tdm_method *method)
 {
     json_t *keys = json_array();
-    for (const struct tdm_method_key *key = method->keys; key->name != NULL; key++) {
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
         json_t *object = json_pack("{s:s, s:s, s:s}", "name", key->name, "values", key->values,
                                    "meaning", key->meaning);
         if (key->assumed != NULL)
@@ -26,7 +27,8 @@ static json_t *method_json(const struct tdm_method *method)
 static void print_method(const struct tdm_method *method)
 {
     printf("%s: %s\n\nkeys of --set:\n", method->name, method->summary);
-    for (const struct tdm_method_key *key = method->keys; key->name != NULL; key++) {
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
         printf("  %s=%s\n      %s", key->name, key->values, key->meaning);
         if (key->assumed != NULL)
             printf("; assumed: %s", key->assumed);

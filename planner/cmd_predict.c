@@ -141,7 +141,7 @@ static uint64_t of_category(const struct answer *a, const struct tdm_method_step
     return step->torch.categories[which];
 }
 
-enum total { ALLOCATED, RESERVED, CACHED, RUNTIME, USED };
+enum total { ALLOCATED, RESERVED, CACHED, RUNTIME, USED, HOST };
 
 static uint64_t of_total(const struct answer *a, const struct tdm_method_step *step, unsigned which)
 {
@@ -150,14 +150,15 @@ static uint64_t of_total(const struct answer *a, const struct tdm_method_step *s
                                [RESERVED] = peak->reserved,
                                [CACHED] = peak->reserved - peak->allocated,
                                [RUNTIME] = tdm_torch_runtime_bytes(&a->prediction.runtime),
-                               [USED] = step->used_bytes};
+                               [USED] = step->used_bytes,
+                               [HOST] = step->torch.host_bytes};
     return totals[which];
 }
 
 static void print_settings(const struct answer *a)
 {
-    for (size_t k = 0; a->method->keys[k].name != NULL; k++) {
-        const struct tdm_method_key *key = &a->method->keys[k];
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
         if (said == NULL && key->assumed == NULL)
             continue;
@@ -191,6 +192,7 @@ static void print_answer(const struct request *r, const struct answer *a)
         print_row(tdm_method_category_name((enum tdm_method_category)c), a, 8, of_category, c);
     print_row("allocator", a, 6, of_total, CACHED);
     print_row("runtime", a, 4, of_total, RUNTIME);
+    print_row("host memory", a, 2, of_total, HOST);
     printf("%-24s", "  in phase");
     for (uint32_t i = 0; i < p->count; i++)
         printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
@@ -214,13 +216,14 @@ static json_t *step_json(const struct answer *a, const struct tdm_method_step *s
 {
     const struct tdm_torch_step *t = &step->torch;
     json_t *object = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:o}", "step", (json_int_t)step->number,
-        "before_allocated_bytes", (json_int_t)t->before_bytes, "peak_bytes",
-        (json_int_t)step->used_bytes, "end_used_bytes", (json_int_t)step->end_used_bytes,
-        "peak_reserved_bytes", (json_int_t)t->peak.reserved, "peak_allocated_bytes",
-        (json_int_t)t->peak.allocated, "peak_requested_bytes", (json_int_t)t->peak.requested,
-        "alloc_retries", (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase),
-        "runs", !t->failed, "categories", categories_json(a, step));
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:o}", "step",
+        (json_int_t)step->number, "before_allocated_bytes", (json_int_t)t->before_bytes,
+        "peak_bytes", (json_int_t)step->used_bytes, "end_used_bytes",
+        (json_int_t)step->end_used_bytes, "peak_reserved_bytes", (json_int_t)t->peak.reserved,
+        "peak_allocated_bytes", (json_int_t)t->peak.allocated, "peak_requested_bytes",
+        (json_int_t)t->peak.requested, "host_bytes", (json_int_t)t->host_bytes, "alloc_retries",
+        (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase), "runs",
+        !t->failed, "categories", categories_json(a, step));
     if (t->failed)
         json_object_set_new(object, "failed_phase",
                             json_string(tdm_torch_phase_name(t->failed_phase)));
@@ -238,8 +241,8 @@ static json_t *answer_json(const struct request *r, const struct answer *a)
     const struct tdm_method_prediction *p = &a->prediction;
     const struct tdm_method_step *highest = &p->steps[p->highest];
     json_t *settings = json_object(), *assumed = json_array(), *steps = json_array();
-    for (size_t k = 0; a->method->keys[k].name != NULL; k++) {
-        const struct tdm_method_key *key = &a->method->keys[k];
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
         if (said == NULL && key->assumed == NULL)
             continue;
@@ -299,9 +302,9 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
         status =
             tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
     if (status == TDM_OK)
-        status = tdm_method_check_gpus(a->method, r->gpus, err);
-    if (status == TDM_OK)
         status = tdm_model_load(r->model, &a->model, err);
+    if (status == TDM_OK)
+        status = tdm_method_check(a->model, &a->settings, err);
     if (status == TDM_OK)
         status = tdm_machine_load(r->machine, &a->machine, err);
     if (status == TDM_OK)

@@ -127,8 +127,7 @@ static void compare_recording(const char *path, const char *name)
     const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
     const struct tdm_torch_observer observer = {observe, &predicted};
     struct tdm_torch_run run;
-    must(tdm_torch_run(model, &settings.torch, &hopper, UINT64_C(1) << 40, false, 1, &observer,
-                       &run, &err),
+    must(tdm_torch_run(model, &settings, &hopper, UINT64_C(1) << 40, 1, &observer, &run, &err),
          &err);
     sort_frees(&recorded);
     sort_frees(&predicted);

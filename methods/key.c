@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers of keys. */
+#include "methods/key.h"
+
+#include "base/units.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Number of the value in "a|b|c", or -1. */
+static int choice(const char *values, const char *value)
+{
+    size_t length = strlen(value);
+    for (int number = 0; values != NULL; number++) {
+        size_t span = strcspn(values, "|");
+        if (span == length && memcmp(values, value, span) == 0)
+            return number;
+        values = values[span] == '|' ? values + span + 1 : NULL;
+    }
+    return -1;
+}
+
+enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_USAGE, "--set %s: \"%.64s\" is not known; %s is due", key->name, value,
+                    key->values);
+}
+
+enum tdm_status tdm_key_read_choice(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    int number = choice(key->values, value);
+    if (number < 0)
+        return tdm_key_bad_value(key, value, err);
+    *(unsigned *)(void *)((char *)settings + key->field) = (unsigned)number;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    int number = choice(key->values, value);
+    if (number < 0)
+        return tdm_key_bad_value(key, value, err);
+    *(bool *)(void *)((char *)settings + key->field) = number == 1;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "--set %s", key->name);
+    return tdm_parse_count(value, what, key->least, key->most,
+                           (uint64_t *)(void *)((char *)settings + key->field), err);
+}

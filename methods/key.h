@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keys: the settings of a method that --set KEY=VALUE sets. Tables of them belong to families of methods
+ * (keys_torch.c); a method lists the tables that it has.
+ */
+#ifndef TDM_METHODS_KEY_H
+#define TDM_METHODS_KEY_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct tdm_method_settings;
+
+struct tdm_method_key {
+    const char *name;    /* "checkpointing" */
+    const char *values;  /* "off|on|on-reentrant", or "N" */
+    const char *assumed; /* what it is where nothing is said; NULL: nothing is assumed */
+    const char *meaning; /* one line */
+    enum tdm_status (*read)(const struct tdm_method_key *key, const char *value,
+                            struct tdm_method_settings *settings, struct tdm_error *err);
+    size_t field;         /* where a choice goes in the settings */
+    uint64_t least, most; /* of a count */
+};
+
+/* ---- readers ---- */
+
+/* An enum (unsigned): the order of the values is its order. */
+enum tdm_status tdm_key_read_choice(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err);
+/* A bool: the second of two values is true. */
+enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err);
+/* A uint64_t, least to most; 4K is 4,096. */
+enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char *value,
+                                   struct tdm_method_settings *settings, struct tdm_error *err);
+
+/* For readers of their own: the value is none of the key's. */
+enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_error *err);
+
+/* ---- tables, each ended by a key without a name ---- */
+
+extern const struct tdm_method_key
+    tdm_keys_torch[]; /* of all that Hugging Face's models run under */
+extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of what trains Hugging Face's models with PyTorch. */
+#include "methods/method.h"
+
+#include <string.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define RANK_MOST 65536u
+
+/* Names with commas or spaces between them, or all. */
+static enum tdm_status read_targets(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    uint32_t targets = 0;
+    if (strcmp(value, "all") == 0)
+        targets = (1u << TDM_PROJECTIONS) - 1;
+    else
+        for (const char *name = value; *name != '\0';) {
+            size_t span = strcspn(name, ", ");
+            unsigned p = 0;
+            while (p < TDM_PROJECTIONS && (strlen(tdm_projection_name(p)) != span ||
+                                           memcmp(name, tdm_projection_name(p), span) != 0))
+                p++;
+            if (p == TDM_PROJECTIONS)
+                return tdm_key_bad_value(key, value, err);
+            targets |= 1u << p;
+            name += span + strspn(name + span, ", ");
+        }
+    if (targets == 0)
+        return tdm_key_bad_value(key, value, err);
+    settings->torch.lora_targets = targets;
+    return TDM_OK;
+}
+
+static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "all") != 0 && (strlen(value) != 1 || *value < '1' || *value > '3'))
+        return tdm_key_bad_value(key, value, err);
+    settings->step = *value == 'a' ? 0 : (uint32_t)(*value - '0');
+    return TDM_OK;
+}
+
+const struct tdm_method_key tdm_keys_torch[] = {
+    {"checkpointing", "off|on|on-reentrant", "off",
+     "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
+     FIELD(torch.checkpointing)},
+    {"attention", "sdpa|sdpa-flash|eager", "sdpa",
+     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
+     tdm_key_read_choice, FIELD(torch.attention)},
+    {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
+     "torch.optim, states in the dtype of the weights; none: no step is made", tdm_key_read_choice,
+     FIELD(torch.optimizer)},
+    {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
+     tdm_key_read_switch, FIELD(torch.fp32_weights)},
+    {"logits", "hf|hf-held|base|last", "hf",
+     "loss as transformers computes it, output dropped or held; no LM head; of last tokens alone",
+     tdm_key_read_choice, FIELD(torch.logits)},
+    {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
+     tdm_key_read_switch, FIELD(expandable_segments)},
+    {"grads", "none|held", NULL,
+     "gradients at the start of a step: zero_grad(set_to_none=True) after every step, or added to",
+     tdm_key_read_choice, FIELD(torch.grads)},
+    {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
+     tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
+    {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
+     "projections with adapters", .read = read_targets},
+    {"lora", "bf16|peft", "bf16",
+     "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
+     FIELD(torch.peft)},
+    {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
+     FIELD(torch.use_cache)},
+    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+     .read = read_step},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_ddp[] = {
+    {"gradient_as_bucket_view", "no|yes", "no",
+     "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
+     FIELD(torch.bucket_views)},
+    {.name = NULL},
+};
+
+const struct tdm_method_key tdm_keys_fsdp[] = {
+    {"reshard_after_forward", "no|yes", "yes",
+     "parameters are gathered for the forward, and again for the backward", tdm_key_read_switch,
+     FIELD(torch.reshard)},
+    {.name = NULL},
+};

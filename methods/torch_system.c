@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hugging Face's models as a system: a training loop that binds loss, calls backward, steps and zeroes gradients. */
+#include "methods/method.h"
+
+static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
+                              const struct tdm_method_settings *settings, void **state,
+                              struct tdm_error *err)
+{
+    struct tdm_torch_model *model = NULL;
+    enum tdm_status status = tdm_torch_model_create(m, config, &settings->torch, &model, err);
+    *state = model;
+    return status;
+}
+
+static void end(void *state)
+{
+    tdm_torch_model_free(state);
+}
+
+static void forward(void *state)
+{
+    tdm_torch_forward(state);
+}
+
+static void backward(void *state)
+{
+    tdm_torch_backward(state);
+}
+
+static void step(void *state)
+{
+    tdm_torch_optimizer_step(state);
+}
+
+static void zero_grad(void *state)
+{
+    tdm_torch_zero_grad(state);
+}
+
+static uint64_t weight_bytes(const void *state)
+{
+    return tdm_torch_weight_bytes(state);
+}
+
+const struct tdm_torch_system tdm_torch_system = {
+    .create = create,
+    .free = end,
+    .phases = {forward, backward, step},
+    .end_step = zero_grad,
+    .weight_bytes = weight_bytes,
+};
