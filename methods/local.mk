@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/cost.c methods/cost.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
 	methods/kernels.c \

@@ -6,6 +6,7 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
+#include "methods/cost.h"
 #include "methods/key.h"
 #include "methods/torch_run.h"
 
@@ -30,6 +31,8 @@ struct tdm_method {
      * from the keys. NULL: everything can. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
+    void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                 struct tdm_method_cost *cost);
 };
 
 /* All methods, ended by one without a name. */

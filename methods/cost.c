@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Costs of the methods that keep a sequence whole. */
+#include "methods/cost.h"
+
+#include "methods/method.h"
+
+#define BF16_BYTES 2.0
+#define FP32_BYTES 4.0
+
+/* Pairs of a query and a key that are seen in one layer of one sequence. */
+static double seen_pairs(const struct tdm_model *model, uint32_t layer, double tokens)
+{
+    double window = (double)model->layer_kinds[layer].window;
+    if (window == 0 || window >= tokens)
+        return tokens * (tokens + 1) / 2;
+    return window * (window + 1) / 2 + (tokens - window) * window;
+}
+
+static void compute(const struct tdm_model *model, const struct tdm_torch_settings *s,
+                    struct tdm_method_cost *cost)
+{
+    double tokens = (double)s->tokens, batch = (double)s->batch;
+    double forward = 2 * (double)tdm_model_matmul_parameters(model) * tokens * batch, attention = 0;
+    double head = 2.0 * model->hidden * model->vocabulary * tokens * batch;
+    for (uint32_t i = 0; i < model->layers; i++)
+        attention +=
+            4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
+    if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
+        forward -= head;
+    bool again = s->checkpointing != TDM_CHECKPOINTING_OFF;
+    /* The backward of a product is two of its size, of attention five for two; frozen weights have no gradient. */
+    cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + (again ? forward - head : 0);
+    cost->attention_flops = attention * (again ? 4.5 : 3.5);
+}
+
+void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    double share = (double)(s->ranks - 1) / (double)s->ranks;
+    double parameters = (double)model->parameters * share;
+    double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
+    *cost = (struct tdm_method_cost){.sent_bytes = 0};
+    compute(model, s, cost);
+    switch (s->sharing) {
+    case TDM_SHARING_NONE:
+        break;
+    case TDM_SHARING_DDP:
+        cost->sent_bytes = 2 * parameters * gradient_bytes;
+        break;
+    case TDM_SHARING_ZERO1: /* and every rank sends the parameters that it has stepped */
+        cost->sent_bytes = 2 * parameters * gradient_bytes;
+        cost->exposed_bytes = parameters * gradient_bytes;
+        break;
+    case TDM_SHARING_FSDP:
+        cost->sent_bytes = parameters * (gradient_bytes + BF16_BYTES * (s->reshard ? 2 : 1));
+        break;
+    }
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step of a method costs a GPU: floating-point operations and bytes that move, for a rough time of a step by
+ * which methods can be ranked.
+ */
+#ifndef TDM_METHODS_COST_H
+#define TDM_METHODS_COST_H
+
+#include "models/model.h"
+
+struct tdm_method_settings;
+
+/* Of one GPU and one step. */
+struct tdm_method_cost {
+    double product_flops;   /* of matrix products, with what is computed again */
+    double attention_flops; /* pairs that are seen, with what is computed again */
+    double sent_bytes;      /* to other GPUs, while something is computed */
+    double exposed_bytes;   /* to other GPUs, while nothing is */
+    double host_bytes;      /* between the GPU and its host, both ways */
+};
+
+/* What is computed without any sharing of a sequence, and what ddp, zero1 and fsdp send: gradients are reduced as
+ * (R - 1) / R of their bytes twice (all-reduce) or once (reduce-scatter), parameters gathered once or twice.
+ * Other methods start from it. */
+void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    struct tdm_method_cost *cost);
+
+#endif
