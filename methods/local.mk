@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/chunk.h methods/chunk_parts.h \
+	methods/chunk_attention.c \
+	methods/chunk_layer.c \
+	methods/chunk_method.c methods/chunk_method.h \
+	methods/chunk_pages.c \
+	methods/chunk_system.c \
 	methods/cost.c methods/cost.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
+	methods/keys_chunk.c \
 	methods/keys_torch.c \
+	methods/longlora.c \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
@@ -16,6 +24,7 @@ libtidemark_a_SOURCES += \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \
 	methods/torch_inputs.c \
+	methods/torch_losses.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
 	methods/torch_optimizer.c \
 	methods/torch_run.c methods/torch_run.h \

@@ -2,6 +2,8 @@
 /* The methods: tables of keys, presets and checks. */
 #include "methods/method.h"
 
+#include "methods/chunk_method.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +38,10 @@ static enum tdm_status check_fsdp(const struct tdm_model *model,
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
+
+static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
+static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
+static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
 
 static const struct tdm_method methods[] = {
     {.name = "parallel",
@@ -72,6 +78,33 @@ static const struct tdm_method methods[] = {
      .cost = tdm_torch_cost,
      .preset = share_by_fsdp,
      .check = check_fsdp},
+    {.name = "oomb",
+     .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = oomb_keys,
+     .system = &tdm_chunk_system,
+     .cost = tdm_oomb_cost,
+     .preset = tdm_oomb_preset,
+     .check = tdm_oomb_check},
+    {.name = "seco",
+     .summary = "chunk by chunk on one GPU, K and V of all chunks joined for each attention: SeCO",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = seco_keys,
+     .system = &tdm_chunk_system,
+     .cost = tdm_seco_cost,
+     .preset = tdm_seco_preset,
+     .check = tdm_seco_check},
+    {.name = "longlora",
+     .summary = "adapters, norms and embedding, attention in shifted groups, on one GPU: LongLoRA",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = longlora_keys,
+     .system = &tdm_torch_system,
+     .cost = tdm_longlora_cost,
+     .preset = tdm_longlora_preset,
+     .check = tdm_longlora_check},
     {.name = NULL},
 };
 
