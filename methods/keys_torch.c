@@ -46,8 +46,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
      FIELD(torch.checkpointing)},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized", "sdpa",
-     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager, materialized: scores in memory; efficient: "
-     "the memory-efficient kernel",
+     "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
     {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
      "torch.optim, states in the dtype of the weights; none: no step is made", tdm_key_read_choice,
@@ -55,8 +54,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
-     "loss as transformers computes it, output dropped or held; no LM head; of last tokens alone; of bf16 logits; "
-     "of some tokens at a time (TRL); with the head's gradient (Liger)",
+     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
      tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens)},

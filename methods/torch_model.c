@@ -518,7 +518,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     if (t->embedding_scale != NULL)
         embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
-    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF) {
+    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
