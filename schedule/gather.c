@@ -24,9 +24,11 @@ static bool has_lists(const struct tdm_schedule *schedule, uint32_t layer)
 
 bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
 {
+    if (schedule->group_count == 0 || schedule->order != TDM_CHUNK_MAJOR || /* not there yet */
+        !tdm_gather_is_set(schedule))
+        return false;
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
-    return schedule->order == TDM_CHUNK_MAJOR && group->kv == TDM_KV_KEEP &&
-           group->kv_place == TDM_HOST && has_lists(schedule, layer) && tdm_gather_is_set(schedule);
+    return group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST && has_lists(schedule, layer);
 }
 
 bool tdm_gathers_at_all(const struct tdm_schedule *schedule)
