@@ -197,7 +197,8 @@ static void read_layer_types(struct tdm_json_reader *reader, uint64_t window,
 {
     const json_t *types = tdm_json_array(reader, "layer_types");
     if (types != NULL && json_array_size(types) != model->layers)
-        tdm_json_fail(reader, "layer_types", "has %zu entries for %" PRIu32 " layers",
+        tdm_json_fail(reader, "layer_types",
+                      "has %zu entries for %" PRIu32 " layers; give one a layer",
                       json_array_size(types), model->layers);
     for (uint32_t i = 0; i < model->layers && tdm_json_status(reader) == TDM_OK; i++) {
         char shown[TDM_JSON_SHOWN];

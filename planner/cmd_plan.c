@@ -13,6 +13,8 @@
 #include "planner/sweep_report.h"
 #include "planner/ticker.h"
 #include "planner/weights_report.h"
+#include "planner/recipes.h"
+#include "schedule/gather.h"
 #include "schedule/optimizer.h"
 
 #include <errno.h>
@@ -481,10 +483,27 @@ static enum tdm_status print_plan(const struct arguments *a, struct tdm_objectiv
 }
 
 /* Says so where a budget leaves nothing out. */
+/* rings.gather is there for those who know where it pays; where it does nothing they should hear of it. */
+static void note_gather(const struct tdm_schedule *schedule)
+{
+    if (schedule->rings.gather > 0 && !tdm_gathers_at_all(schedule))
+        fprintf(stderr,
+                "note: no layer gathers pages, so rings.gather changes nothing: page lists, order "
+                "chunk-major, K and V on the host and more than one chunk are due\n");
+}
+
+/* Layers to which the model gives a window keep it beside any selector. */
+static bool has_windows_alone(const struct tdm_model *model)
+{
+    uint32_t layer = 0;
+    while (layer < model->layers && model->layer_kinds[layer].window > 0)
+        layer++;
+    return layer == model->layers;
+}
+
 static void note_budget(const struct tdm_schedule *schedule)
 {
-    const struct tdm_model *model = schedule->model;
-    uint64_t longest = 0, windows = 0;
+    uint64_t longest = 0;
     for (uint32_t s = 0; s < schedule->sequence_count; s++)
         for (uint32_t d = 0; d < schedule->sequences[s].document_count; d++) {
             uint64_t end = tdm_document_end(&schedule->sequences[s], d);
@@ -493,14 +512,21 @@ static void note_budget(const struct tdm_schedule *schedule)
             if (chunk > start && chunk - start > longest)
                 longest = chunk - start; /* before the last chunk that sees it */
         }
-    for (uint32_t layer = 0; layer < model->layers; layer++)
-        windows += model->layer_kinds[layer].window > 0;
-    if (windows == model->layers)
-        fprintf(stderr, "note: all layers of %s have a window: the budget changes nothing\n",
-                model->name);
-    else if (schedule->selector.kind == TDM_SELECT_DENSE || longest <= schedule->selector.budget)
+    if (schedule->selector.kind == TDM_SELECT_DENSE || longest <= schedule->selector.budget)
         fprintf(stderr,
                 "note: the budget covers all that lies before a chunk: attention is dense\n");
+}
+
+static void note_selection(const struct arguments *a, const struct tdm_schedule *schedule)
+{
+    bool budget = a->request.budget == TDM_BUDGET_TOKENS;
+    if ((budget || schedule->selector.kind != TDM_SELECT_DENSE) &&
+        has_windows_alone(schedule->model))
+        fprintf(stderr, "note: all layers of %s have a window: the %s changes nothing\n",
+                schedule->model->name, budget ? "budget" : "selector");
+    else if (budget)
+        note_budget(schedule);
+    note_gather(schedule);
 }
 
 static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
@@ -510,9 +536,10 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     enum tdm_status status = find(a, &found, err);
     if (found.schedule != NULL)
         tdm_warn_machine(a->request.machine, found.schedule->machine);
-    if (status == TDM_OK && a->request.budget == TDM_BUDGET_TOKENS)
-        note_budget(found.schedule);
-    if (status == TDM_INFEASIBLE && found.schedule != NULL)
+    if (status == TDM_OK)
+        note_selection(a, found.schedule);
+    if (status == TDM_INFEASIBLE && found.schedule != NULL &&
+        tdm_kitchen_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
         tdm_print_json(
@@ -640,8 +667,8 @@ const struct tdm_command tdm_cmd_plan = {
         "                      optimizer (layers, default 1), stashed (chunks, default 2), kv (rows of\n"
         "                      K and V on the host in chunk-major order, default 2)\n"
         "  rings.gather=N      there, in layers with page lists: attention gathers the pages that its lists\n"
-        "                      name from the host, into room for N chunks of them (default 0: whole chunks\n"
-        "                      are fetched)\n"
+        "                      name from the host, into room for N chunks of them, up to 4096 (default 0:\n"
+        "                      whole chunks are fetched)\n"
         "  dtypes.NAME=bf16|fp32           NAME: weights, activations, kv, kv_gradients, gradients,\n"
         "                      logits; moments and master=fp32|remainder16|none, as far as the\n"
         "                      optimizer leaves a choice\n"

@@ -681,12 +681,14 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
             held += e->gate_up;
     }
-    bool gather = far_kv(span);
-    for (uint32_t layer = span->first; layer <= span->top; layer++)
-        gather = gather && gathers(e, layer);
-    uint64_t kv = stored->kv[TDM_DEVICE] + (gather ? e->gather_work : 0), dkv = layers * n * e->dkv;
+    bool any = false, all = far_kv(span);
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        any = any || (far_kv(span) && gathers(e, layer));
+        all = all && gathers(e, layer);
+    }
+    uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0), dkv = layers * n * e->dkv;
     if (on_host(span->group->kv_gradients_place)) /* there, of the chunks that later ones see */
-        dkv = smaller(layers, e->base->rings.kv) * (gather ? 1 : n) * e->dkv;
+        dkv = smaller(layers, e->base->rings.kv) * (all ? 1 : n) * e->dkv;
     uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
                      (one_group ? 1 : n) * e->x +
                      (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + kv + dkv +

@@ -530,7 +530,7 @@ static double moved_pages(const struct tdm_program *chunks, uint32_t layer, uint
 {
     const struct tdm_schedule *schedule = chunks->schedule;
     struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, layer);
-    if (schedule->rings.gather == 0 || !tdm_selector_lists(rule.selector.kind))
+    if (!tdm_gather_is_set(schedule) || !tdm_selector_lists(rule.selector.kind))
         return 0;
     uint64_t before = chunk - tdm_attend_first(chunks, layer, chunk);
     return tdm_gather_moved_pages(

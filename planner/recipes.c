@@ -3,6 +3,7 @@
 #include "planner/recipes.h"
 
 #include "base/size.h"
+#include "schedule/gather.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,35 @@ static uint32_t chunk_sizes(const struct tdm_schedule *schedule, const struct td
     return count;
 }
 
+/* Keeps the sizes at which attention can gather what its lists name, where it is told to. */
+static enum tdm_status keep_gatherable(const struct tdm_schedule *schedule,
+                                       const struct tdm_pins *pins, uint64_t sizes[TDM_CHUNK_SIZES],
+                                       uint32_t *count, struct tdm_error *err)
+{
+    uint32_t kept = 0;
+    if ((pins->has_order && pins->order != TDM_CHUNK_MAJOR) ||
+        (pins->has_kv && (pins->kv != TDM_KV_KEEP || pins->kv_place != TDM_HOST)))
+        return TDM_OK;
+    for (uint32_t i = 0; i < *count; i++) {
+        struct tdm_schedule of_size = *schedule;
+        of_size.chunk_tokens = sizes[i];
+        if (tdm_gather_has_room(&of_size, "no schedule fits", err) == TDM_OK)
+            sizes[kept++] = sizes[i];
+    }
+    *count = kept;
+    if (kept == 0)
+        err->status = TDM_INFEASIBLE; /* for the reason of the last */
+    return kept > 0 ? TDM_OK : TDM_INFEASIBLE;
+}
+
+enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                  struct tdm_error *err)
+{
+    uint64_t sizes[TDM_CHUNK_SIZES];
+    uint32_t count = chunk_sizes(schedule, pins, sizes);
+    return keep_gatherable(schedule, pins, sizes, &count, err);
+}
+
 /* Fetches run ahead by as much as a copy of a layer's state takes, which may be between them: that of moments
  * of 0.25 billion parameters takes as long as the backward of some thousand tokens. */
 #define TOKENS_AHEAD 8192u
@@ -89,6 +119,9 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
     schedule->group_count = 0;
 
     uint32_t count = chunk_sizes(schedule, pins, sizes);
+    status = keep_gatherable(schedule, pins, sizes, &count, err);
+    if (status != TDM_OK)
+        return status;
     uint64_t chunks = chunks_at(schedule, sizes[0]);
     if (chunks > CHUNK_LIMIT) {
         tdm_fail(err, TDM_USAGE,

@@ -39,6 +39,11 @@ struct tdm_kitchen {
     struct tdm_estimator *estimators[TDM_CHUNK_SIZES];
 };
 
+/* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention that gathers pages
+ * room. */
+enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                  struct tdm_error *err);
+
 /* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on failure. */
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                  bool least, struct tdm_kitchen *kitchen, struct tdm_error *err);

@@ -42,6 +42,14 @@ static enum tdm_status apply_keys(const struct tdm_request *request, struct tdm_
     return status;
 }
 
+static bool names_selector(const struct tdm_request *request)
+{
+    for (size_t i = 0; i < request->pair_count; i++)
+        if (strncmp(request->pairs[i], "selector=", strlen("selector=")) == 0)
+            return true;
+    return false;
+}
+
 /* The chunk is a part of what top-k attention computes, so it is not searched. */
 static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_pins *pins, struct tdm_error *err)
@@ -49,13 +57,13 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     const struct tdm_selector_field *field;
     bool sparse = request->budget == TDM_BUDGET_TOKENS || request->budget == TDM_BUDGET_AUTO;
     for (size_t i = 0; sparse && (field = tdm_selector_field(i)) != NULL; i++)
-        if (tdm_selector_get(&schedule->selector, field) != 0)
-            return tdm_fail(err, TDM_USAGE, "--budget does not go with --set selector.%s",
-                            field->name);
-    if (sparse && schedule->selector.kind != TDM_SELECT_DENSE)
-        return tdm_fail(err, TDM_USAGE,
-                        "--budget and --set selector=%s are both about what is seen",
-                        tdm_selector_name(schedule->selector.kind));
+        if (tdm_selector_get(&schedule->selector, field) != 0) {
+            tdm_fail(err, TDM_USAGE, "--budget does not go with --set selector.%s", field->name);
+            return tdm_hint(
+                err, "a budget is top-k's; leave it out and name a selector: --set selector=NAME");
+        }
+    if (sparse && names_selector(request))
+        return tdm_fail(err, TDM_USAGE, "--budget and --set selector are both about what is seen");
     if (request->budget == TDM_BUDGET_TOKENS && request->budget_tokens == 0) {
         tdm_fail(err, TDM_USAGE, "--budget: a budget of 0 tokens retrieves nothing");
         return tdm_hint(err, "use a multiple of a page of %llu tokens, or --set selector=window",

@@ -85,6 +85,16 @@ static void print_selector(FILE *out, const struct tdm_schedule *schedule)
     const struct tdm_selector *selector = &schedule->selector;
     const struct tdm_selector_field *field;
     char text[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
+    uint64_t window = 0;
+    uint32_t layers = 0;
+    for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
+        if (schedule->model->layer_kinds[layer].window > 0) {
+            window = schedule->model->layer_kinds[layer].window;
+            layers++;
+        }
+    if (layers > 0)
+        fprintf(out, ROW "%s tokens in %" PRIu32 " of %" PRIu32 " layers, the model's own\n",
+                "windows", tdm_format_tokens(window, text), layers, schedule->model->layers);
     if (selector->kind == TDM_SELECT_DENSE)
         return;
     fprintf(out, ROW "%s", "selector", tdm_selector_name(selector->kind));

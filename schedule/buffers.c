@@ -14,9 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Slots begin on 256 bytes: 128 elements of 16 bits, what bulk copies and vector loads want. */
-#define SLOT_ALIGN 256u
-
 #define MAX_WORKSPACES 32u
 
 struct builder {
@@ -99,7 +96,7 @@ static uint32_t declare(struct builder *b, enum tdm_place place, enum tdm_catego
     buffer->dtype = tdm_content_dtype(b->schedule, content);
     buffer->slots = slots;
     buffer->slot_bytes =
-        tdm_size_align(tdm_content_bytes(b->schedule, content, unit, tokens), SLOT_ALIGN);
+        tdm_size_align(tdm_content_bytes(b->schedule, content, unit, tokens), TDM_SLOT_ALIGN);
     buffer->bytes = tdm_size_mul(buffer->slot_bytes, slots);
     return number;
 }

@@ -8,15 +8,27 @@
 
 #include <math.h>
 
-/* Slots of pages begin on so many bytes, as those of buffers. */
-#define SLOT_ALIGN 256u
+bool tdm_gather_is_set(const struct tdm_schedule *schedule)
+{
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].tokens > longest)
+            longest = schedule->sequences[i].tokens;
+    return schedule->rings.gather > 0 && longest > schedule->chunk_tokens;
+}
+
+static bool has_lists(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    return tdm_selector_lists(tdm_schedule_page_rule(schedule, layer).selector.kind);
+}
 
 bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
 {
+    if (schedule->group_count == 0 || schedule->order != TDM_CHUNK_MAJOR || /* not there yet */
+        !tdm_gather_is_set(schedule))
+        return false;
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
-    return schedule->rings.gather > 0 && schedule->order == TDM_CHUNK_MAJOR &&
-           group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST &&
-           tdm_selector_lists(tdm_schedule_page_rule(schedule, layer).selector.kind);
+    return group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST && has_lists(schedule, layer);
 }
 
 bool tdm_gathers_at_all(const struct tdm_schedule *schedule)
@@ -27,13 +39,32 @@ bool tdm_gathers_at_all(const struct tdm_schedule *schedule)
     return false;
 }
 
-/* Pages before its chunk that a query page can list. */
+static bool has_documents(const struct tdm_schedule *schedule)
+{
+    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+        if (schedule->sequences[i].document_count > 1)
+            return true;
+    return false;
+}
+
+/* Pages before its chunk that a query page can list, at most: those of the window before the chunk's first token,
+ * those of the first tokens, random ones. Pages fill chunks, so all begin at multiples of their size. */
 static uint64_t listed_pages(const struct tdm_schedule *schedule)
 {
     const struct tdm_selector *s = &schedule->selector;
-    uint64_t capacity = tdm_page_list_capacity(schedule);
-    uint64_t budget = s->budget / schedule->page_tokens;
-    return s->kind == TDM_SELECT_TOP_K && budget < capacity ? budget : capacity;
+    uint64_t page = schedule->page_tokens, all = tdm_longest_pages(schedule), most;
+    if (s->kind == TDM_SELECT_TOP_K)
+        most = s->budget / page;
+    else if (s->kind == TDM_SELECT_DILATED)
+        most = s->window / page;
+    else
+        most = tdm_size_add(tdm_size_ceil_div(s->window - 1, page),
+                            tdm_size_ceil_div(s->global, page) + s->random +
+                                (s->global > 0 && has_documents(schedule)
+                                     ? 1
+                                     : 0)); /* they begin inside of pages */
+    most = most < all ? most : all;
+    return most > 0 ? most : 1;
 }
 
 static uint64_t chunk_pages(const struct tdm_schedule *schedule)
@@ -60,10 +91,13 @@ static bool has_room_for_all(const struct tdm_schedule *schedule)
     return tdm_gather_pages(schedule) + chunk_pages(schedule) >= tdm_longest_pages(schedule);
 }
 
-enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
-                                 struct tdm_error *err)
+enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err)
 {
-    if (!tdm_gathers_at_all(schedule))
+    bool lists = false;
+    for (uint32_t layer = 0; layer < schedule->model->layers && !lists; layer++)
+        lists = has_lists(schedule, layer);
+    if (!lists || !tdm_gather_is_set(schedule))
         return TDM_OK;
     if (schedule->chunk_tokens % schedule->page_tokens != 0)
         return tdm_fail(
@@ -83,10 +117,21 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
     return TDM_OK;
 }
 
+enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
+                                 struct tdm_error *err)
+{
+    return tdm_gathers_at_all(schedule) ? tdm_gather_has_room(schedule, file, err) : TDM_OK;
+}
+
+uint64_t tdm_gather_slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
+{
+    return tdm_size_align(tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens),
+                          TDM_SLOT_ALIGN);
+}
+
 uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
 {
-    uint64_t slot = tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens);
-    return tdm_size_mul(room_chunks(schedule) + 1, tdm_size_align(slot, SLOT_ALIGN));
+    return tdm_size_mul(room_chunks(schedule) + 1, tdm_gather_slot_bytes(schedule, content));
 }
 
 uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule)

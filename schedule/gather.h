@@ -17,18 +17,26 @@
 
 #include "schedule/program.h"
 
-/* Does a layer's attention gather? Does any? */
+/* Does a layer's attention gather? Does any? Where no sequence has a second chunk there is nothing to gather. */
 bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer);
 bool tdm_gathers_at_all(const struct tdm_schedule *schedule);
 
-/* Is there room for what one query page lists, in pages that fill chunks? */
+/* Would a layer that has lists gather, if its K and V were on the host in chunk-major order? */
+bool tdm_gather_is_set(const struct tdm_schedule *schedule);
+
+/* If so: is there room for what one query page lists, in pages that fill chunks? */
+enum tdm_status tdm_gather_has_room(const struct tdm_schedule *schedule, const char *file,
+                                    struct tdm_error *err);
+/* The same, of a schedule of which some layer does gather. */
 enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char *file,
                                  struct tdm_error *err);
 
 /* Room: pages for each list before the chunk's own, whole chunks of them. */
 uint64_t tdm_gather_pages(const struct tdm_schedule *schedule);
 
-/* Bytes of the room for a content, TDM_KVPAGES or TDM_DKVPAGES, own pages included. */
+/* Bytes of the room for a content, TDM_KVPAGES or TDM_DKVPAGES, own pages included; of one slot of it, which is a
+ * chunk's. */
+uint64_t tdm_gather_slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
 uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
 
 /* Key pages that an op of attention may number: those of the longest sequence, or of the room. */

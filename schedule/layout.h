@@ -11,6 +11,9 @@
 
 #include "schedule/program.h"
 
+/* Slots begin on 256 bytes: 128 elements of 16 bits, what bulk copies and vector loads want. */
+#define TDM_SLOT_ALIGN 256u
+
 /* dtype of a content under this schedule. */
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content);
 

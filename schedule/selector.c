@@ -3,6 +3,7 @@
 #include "schedule/selector_fields.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const kind_names[TDM_SELECTORS] = {
@@ -66,6 +67,20 @@ uint64_t tdm_selector_get(const struct tdm_selector *selector,
     return *(const uint64_t *)(const void *)((const char *)selector + field->offset);
 }
 
+#define LIST_BYTES 128u
+
+/* "window, longformer": the selectors that have a field. */
+static const char *those_with(const struct tdm_selector_field *field, char list[LIST_BYTES])
+{
+    size_t used = 0;
+    list[0] = '\0';
+    for (int kind = 0; kind < TDM_SELECTORS; kind++)
+        if (tdm_selector_has((enum tdm_selector_kind)kind, field) && used < LIST_BYTES)
+            used += (size_t)snprintf(list + used, LIST_BYTES - used, "%s%s", used == 0 ? "" : ", ",
+                                     kind_names[kind]);
+    return list;
+}
+
 enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t page_tokens,
                                    const char *what, struct tdm_error *err)
 {
@@ -73,13 +88,15 @@ enum tdm_status tdm_selector_check(const struct tdm_selector *selector, uint64_t
     if ((unsigned)selector->kind >= TDM_SELECTORS)
         return tdm_fail(err, TDM_INPUT, "%s.kind is no selector", what);
     const char *kind = tdm_selector_name(selector->kind);
+    char list[LIST_BYTES];
     for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++) {
         uint64_t value = tdm_selector_get(selector, field);
         if (!tdm_selector_has(selector->kind, field)) {
-            if (value != 0)
-                return tdm_fail(err, TDM_INPUT, "%s.%s is for other selectors than %s", what,
-                                field->name, kind);
-            continue;
+            if (value == 0)
+                continue;
+            tdm_fail(err, TDM_INPUT, "%s.%s is for other selectors than %s", what, field->name,
+                     kind);
+            return tdm_hint(err, "selectors that have it: %s", those_with(field, list));
         }
         if (value == 0 && field->low > 0) {
             tdm_fail(err, TDM_INPUT, "%s.%s is missing or 0, which selector %s needs", what,

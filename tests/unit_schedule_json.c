@@ -266,7 +266,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"warmup_steps", REMOVED}, {"warmup_steps", NOTHING}, {"name", NONSENSE},
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
         {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
-        {"selector", NOTHING},
+        {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -167,10 +167,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
 /* Elements from one slot of the room to the next. */
 static uint64_t room_stride(const struct tdm_schedule *schedule, enum tdm_content content)
 {
-    uint64_t slots = tdm_gather_pages(schedule) /
-                         tdm_size_ceil_div(schedule->chunk_tokens, schedule->page_tokens) +
-                     1;
-    return tdm_gather_room_bytes(schedule, content) / slots /
+    return tdm_gather_slot_bytes(schedule, content) /
            tdm_dtype_bytes(tdm_content_dtype(schedule, content));
 }
 
