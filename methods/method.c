@@ -27,8 +27,10 @@ static enum tdm_status check_fsdp(const struct tdm_model *model,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     (void)model;
-    if (settings->torch.lora_rank > 0)
-        return tdm_fail(err, TDM_USAGE, "--set lora_rank: method %s with LoRA is not known",
+    const struct tdm_torch_settings *torch = &settings->torch;
+    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
                         settings->method->name);
     return TDM_OK;
 }

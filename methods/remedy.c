@@ -43,8 +43,7 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
         (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
         (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
         (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
-        (strcmp(key->name, "lora_rank") == 0 &&
-         (settings->torch.lora_rank > 0 || settings->torch.sharing == TDM_SHARING_FSDP)))
+        (strcmp(key->name, "lora_rank") == 0 && settings->torch.lora_rank > 0))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;
 }

@@ -28,6 +28,16 @@ static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
     return value;
 }
 
+static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint64_t rows,
+                                     uint64_t columns)
+{
+    if (t->settings.sharing == TDM_SHARING_FSDP) {
+        t->fsdp.building = layer;
+        return tdm_fsdp_parameter(t, rows, columns, true);
+    }
+    return add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
+}
+
 static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
 {
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
@@ -35,7 +45,7 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
         return NULL;
     if (t->settings.sharing == TDM_SHARING_FSDP) {
         t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
-        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns);
+        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
     }
     return add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes,
                          t->settings.lora_rank == 0);
@@ -84,14 +94,13 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
 static void add_adapters(struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
-    uint16_t bytes = s->peft ? FP32 : t->weight_bytes;
     for (uint32_t i = 0; i < t->config->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_value *weight = t->layers[i].weight[p];
             if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
                 continue;
-            t->layers[i].down[p] = add_parameter(t, s->lora_rank, weight->columns, bytes, true);
-            t->layers[i].up[p] = add_parameter(t, weight->rows, s->lora_rank, bytes, true);
+            t->layers[i].down[p] = add_adapter(t, i, s->lora_rank, weight->columns);
+            t->layers[i].up[p] = add_adapter(t, i, weight->rows, s->lora_rank);
         }
 }
 
@@ -144,6 +153,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     t->config = config;
     t->settings = *settings;
+    if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
+        t->settings.peft = false;
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
