@@ -33,6 +33,23 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     cost->attention_flops = attention * (again ? 4.5 : 3.5);
 }
 
+double tdm_torch_trained_parameters(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *s)
+{
+    static const enum tdm_role roles[TDM_PROJECTIONS] = {
+        TDM_ROLE_Q, TDM_ROLE_K, TDM_ROLE_V, TDM_ROLE_O, TDM_ROLE_GATE, TDM_ROLE_UP, TDM_ROLE_DOWN};
+    double elements = 0;
+    if (s->lora_rank == 0)
+        return (double)model->parameters;
+    for (uint32_t i = 0; i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *weight = tdm_model_tensor(model, i, roles[p]);
+            if (weight != NULL && (s->lora_targets >> p & 1) != 0)
+                elements += (double)s->lora_rank * (double)(weight->rows + weight->columns);
+        }
+    return elements;
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
@@ -53,7 +70,11 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
         cost->exposed_bytes = parameters * gradient_bytes;
         break;
     case TDM_SHARING_FSDP:
-        cost->sent_bytes = parameters * (gradient_bytes + BF16_BYTES * (s->reshard ? 2 : 1));
+        cost->sent_bytes = parameters * BF16_BYTES * (s->reshard ? 2 : 1) +
+                           tdm_torch_trained_parameters(model, s) * share * gradient_bytes;
+        break;
+    case TDM_SHARING_ZERO2: /* tdm_zero_cost */
+    case TDM_SHARING_ZERO3:
         break;
     }
 }

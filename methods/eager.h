@@ -56,6 +56,7 @@ struct tdm_value {
     bool swapped; /* [batch, heads, tokens, head_dim] that lies in memory by token, then head */
     bool leaf;
     uint32_t output; /* which result of its node it is */
+    uint32_t module; /* of a leaf, whose it is, to those who ask */
     uint64_t rows, columns;
     struct tdm_storage *storage;
     struct tdm_node *node;  /* that made it (a leaf's: that accumulates its gradient), or NULL */
@@ -148,11 +149,12 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
-    bool stopped;                /* a checkpointed function has made again all that was saved */
-    bool in_backward;            /* which thread runs */
-    struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
-    struct tdm_frame *repeating; /* or it is being run again */
-    uint32_t stream;             /* in which it is allocated */
+    bool linear_function; /* products are a Function that saves both operands: DeepSpeed's ZeRO-3 */
+    bool stopped;         /* a checkpointed function has made again all that was saved */
+    bool in_backward;     /* which thread runs */
+    struct tdm_frame *saving;          /* nodes save into this frame, or NULL */
+    struct tdm_frame *repeating;       /* or it is being run again */
+    uint32_t stream;                   /* in which it is allocated */
     enum tdm_method_category category; /* of what is allocated */
     uint64_t sequence;
     uint32_t task;
@@ -193,6 +195,8 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of);
 /* A parameter. */
 struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                  uint16_t element_bytes, bool trained);
+/* value.data = from: its own storage goes, it shares the other's. */
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm_value *from);
 /* Gives the memory of a value's storage back, and takes it anew: storage.resize_. */
 void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value);
 void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value);

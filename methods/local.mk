@@ -2,6 +2,10 @@
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
 	methods/cost.c methods/cost.h \
+	methods/deepspeed.c methods/deepspeed.h methods/deepspeed_parts.h \
+	methods/deepspeed_gather.c \
+	methods/deepspeed_method.c methods/deepspeed_method.h \
+	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
 	methods/kernels.c \

@@ -28,14 +28,52 @@ static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
     return value;
 }
 
-static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint64_t rows,
-                                     uint64_t columns)
+static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
+                                     uint64_t rows, uint64_t columns)
 {
     if (t->settings.sharing == TDM_SHARING_FSDP) {
         t->fsdp.building = layer;
         return tdm_fsdp_parameter(t, rows, columns, true);
     }
-    return add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
+    struct tdm_value *adapter =
+        add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
+    tdm_deepspeed_parameter(t, tdm_layer_module(layer, module));
+    return adapter;
+}
+
+static const struct {
+    enum tdm_role weight, bias; /* the same role twice: it has no bias */
+} projection_roles[TDM_PROJECTIONS] = {
+    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},  {TDM_ROLE_K, TDM_ROLE_K_BIAS},  {TDM_ROLE_V, TDM_ROLE_V_BIAS},
+    {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
+    {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
+};
+
+/* The module that a tensor belongs to. */
+static uint32_t module_of(uint32_t unit, enum tdm_role role)
+{
+    switch (role) {
+    case TDM_ROLE_EMBEDDING:
+        return TDM_MODULE_EMBEDDING;
+    case TDM_ROLE_FINAL_NORM:
+        return TDM_MODULE_NORM;
+    case TDM_ROLE_HEAD:
+        return TDM_MODULE_HEAD;
+    case TDM_ROLE_ROUTER:
+    case TDM_ROLE_EXPERTS_GATE_UP:
+    case TDM_ROLE_EXPERTS_DOWN:
+        return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_Q_BIAS:
+    case TDM_ROLE_K_BIAS:
+    case TDM_ROLE_V_BIAS:
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+            if (projection_roles[p].bias == role)
+                role = projection_roles[p].weight;
+        break;
+    default:
+        break;
+    }
+    return tdm_layer_module(unit, TDM_MODULE_ROLES + (uint32_t)role);
 }
 
 static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
@@ -47,17 +85,11 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
         t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
         return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
     }
-    return add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes,
-                         t->settings.lora_rank == 0);
+    struct tdm_value *weight = add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes,
+                                             t->settings.lora_rank == 0);
+    tdm_deepspeed_parameter(t, module_of(unit, role));
+    return weight;
 }
-
-static const struct {
-    enum tdm_role weight, bias; /* the same role twice: it has no bias */
-} projection_roles[TDM_PROJECTIONS] = {
-    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},  {TDM_ROLE_K, TDM_ROLE_K_BIAS},  {TDM_ROLE_V, TDM_ROLE_V_BIAS},
-    {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
-    {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
-};
 
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
@@ -99,8 +131,9 @@ static void add_adapters(struct tdm_torch_model *t)
             const struct tdm_value *weight = t->layers[i].weight[p];
             if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
                 continue;
-            t->layers[i].down[p] = add_adapter(t, i, s->lora_rank, weight->columns);
-            t->layers[i].up[p] = add_adapter(t, i, weight->rows, s->lora_rank);
+            t->layers[i].down[p] =
+                add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
+            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
         }
 }
 
@@ -122,7 +155,13 @@ static void add_parameters(struct tdm_torch_model *t)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
     tdm_torch_share(t);
+    tdm_deepspeed_start(t);
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+}
+
+static bool shares_by_deepspeed(const struct tdm_torch_settings *settings)
+{
+    return settings->sharing == TDM_SHARING_ZERO2 || settings->sharing == TDM_SHARING_ZERO3;
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
@@ -143,16 +182,20 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
         t->buckets.order = calloc(most, sizeof(struct tdm_value *));
     }
-    if (t != NULL)
+    if (t != NULL) {
         t->m = m;
+        t->config = config;
+        t->settings = *settings;
+    }
+    if (t != NULL && shares_by_deepspeed(settings))
+        t->deepspeed = tdm_deepspeed_new(t, (uint32_t)most);
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
         t->own_states == NULL || t->fsdp.wholes == NULL || t->fsdp.group_of == NULL ||
-        t->fsdp.whole == NULL || t->buckets.parts == NULL || t->buckets.order == NULL) {
+        (t->deepspeed == NULL && shares_by_deepspeed(settings)) || t->fsdp.whole == NULL ||
+        t->buckets.parts == NULL || t->buckets.order == NULL) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    t->config = config;
-    t->settings = *settings;
     if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
         t->settings.peft = false;
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
@@ -168,6 +211,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     if (t == NULL)
         return;
     tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
+    tdm_deepspeed_free(t->deepspeed);
     free(t->layers);
     free(t->parameters);
     free(t->states);
@@ -219,8 +263,8 @@ static struct tdm_value *offset_norm(struct tdm_eager *m, struct tdm_value *x,
     return y;
 }
 
-static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                  struct tdm_value *x, struct tdm_value *weight)
+static struct tdm_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    struct tdm_value *x, struct tdm_value *weight)
 {
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
@@ -242,14 +286,34 @@ static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_mo
     return y;
 }
 
+static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                  struct tdm_value *x, struct tdm_value *weight)
+{
+    struct tdm_value *input = tdm_module_enter(t, weight->module, x);
+    struct tdm_value *y = plain_norm(m, t, input, weight);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, weight->module, y);
+}
+
+/* nn.Linear. */
+static struct tdm_value *linear(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                struct tdm_value *x, struct tdm_value *weight,
+                                struct tdm_value *bias, uint32_t module)
+{
+    struct tdm_value *input = tdm_module_enter(t, module, x);
+    struct tdm_value *y = tdm_linear(m, input, weight, bias, false);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, module, y);
+}
+
 /* The adapter's part is made in its dtype: peft casts the input to it, and the sum back. */
 static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x, struct tdm_value *base)
 {
     struct tdm_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
-    struct tdm_value *low = tdm_linear(m, input, layer->down[p], NULL, false);
-    struct tdm_value *high = tdm_linear(m, low, layer->up[p], NULL, false);
+    struct tdm_value *low = linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
+    struct tdm_value *high = linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
     tdm_drop(m, low);
     struct tdm_value *scaled = tdm_mul_number(m, high);
     tdm_drop(m, high);
@@ -266,8 +330,15 @@ static struct tdm_value *project(struct tdm_eager *m, const struct tdm_torch_mod
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x)
 {
-    struct tdm_value *y = tdm_linear(m, x, layer->weight[p], layer->bias[p], false);
-    return layer->down[p] == NULL ? y : adapted(m, t, layer, p, x, y);
+    struct tdm_value *weight = layer->weight[p], *bias = layer->bias[p];
+    if (layer->down[p] == NULL)
+        return linear(m, t, x, weight, bias, weight->module);
+    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
+    struct tdm_value *input = tdm_module_enter(t, both, x);
+    struct tdm_value *base = linear(m, t, input, weight, bias, weight->module);
+    struct tdm_value *y = adapted(m, t, layer, p, input, base);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, both, y);
 }
 
 /* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no norm. */
@@ -424,6 +495,7 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
 {
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_value *qkv[3];
+    tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
     project_qkv(m, t, layer, x, qkv);
     struct tdm_value *v = qkv[2];
     struct tdm_value *turned_q = rotate(m, qkv[0], t->cosine, t->sine);
@@ -447,14 +519,17 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
-    return y;
+    return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
 
 static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                              const struct torch_layer *layer, struct tdm_value *x)
 {
+    uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     struct tdm_value *gate = project(m, t, layer, TDM_PROJECTION_GATE, x);
+    gate = replace(m, gate, tdm_module_enter(t, module, gate));
     struct tdm_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
     struct tdm_value *up = project(m, t, layer, TDM_PROJECTION_UP, x);
     struct tdm_value *product = tdm_mul(m, active, up);
@@ -466,10 +541,13 @@ static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *
 }
 
 static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
-                                   struct tdm_value *x)
+                                   struct tdm_value *input)
 {
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
+             second = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct tdm_value *x = tdm_module_enter(t, whole, input);
     struct tdm_value *normed = rms_norm(m, t, x, layer->attention_norm);
     struct tdm_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
@@ -478,8 +556,10 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
     normed = rms_norm(m, t, middle, layer->mlp_norm);
+    normed = replace(m, normed, tdm_module_enter(t, second, normed));
     struct tdm_value *made =
         layer->router != NULL ? tdm_torch_experts(m, t, layer, normed) : mlp(m, t, layer, normed);
+    made = tdm_module_leave(t, second, made);
     tdm_drop(m, normed);
     if (layer->post_mlp_norm != NULL)
         made = replace(m, made, rms_norm(m, t, made, layer->post_mlp_norm));
@@ -487,7 +567,8 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     tdm_drop(m, made);
     tdm_drop(m, middle);
     tdm_drop(m, kept);
-    return y;
+    tdm_drop(m, x);
+    return tdm_module_leave(t, whole, y);
 }
 
 static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, struct tdm_value *x)
@@ -512,7 +593,9 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
         embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF) {
@@ -521,7 +604,9 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     }
     tdm_torch_positions(t);
     tdm_torch_masks(t);
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_ROTARY, NULL));
     tdm_torch_rotary(t);
+    tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
         tdm_fsdp_before_forward(t, i);
@@ -564,7 +649,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     bool last = t->settings.logits == TDM_LOGITS_LAST;
     struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
-    struct tdm_value *logits = tdm_linear(m, rows, t->head, NULL, false), *loss;
+    struct tdm_value *logits = linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD), *loss;
     tdm_drop(m, rows);
     if (t->config->logits_softcap > 0)
         logits = softcap(m, logits);
@@ -590,12 +675,16 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     tdm_ddp_before_forward(t);
     m->autocast = t->autocasts;
     tdm_fsdp_before_forward(t, t->config->layers);
-    struct tdm_value *hidden = base_model(t), *loss;
+    tdm_deepspeed_before_forward(t);
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
+    struct tdm_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
     if (t->settings.logits == TDM_LOGITS_BASE)
         loss = tdm_mean(m, hidden);
     else
         loss = head_and_loss(t, hidden);
     tdm_drop(m, hidden);
+    loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;
     tdm_autocast_clear(m);
     tdm_fsdp_after_forward(t, t->config->layers);
@@ -612,4 +701,5 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_backward(t->m, t->loss, NULL);
     tdm_fsdp_after_backward(t, t->config->layers);
     tdm_ddp_after_backward(t);
+    tdm_deepspeed_after_backward(t);
 }

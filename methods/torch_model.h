@@ -8,6 +8,7 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
+#include "methods/deepspeed.h"
 #include "methods/eager.h"
 #include "models/model.h"
 
@@ -39,6 +40,8 @@ enum tdm_torch_sharing {
     TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
     TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
     TDM_SHARING_FSDP, /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
+    TDM_SHARING_ZERO2, /* DeepSpeed's */
+    TDM_SHARING_ZERO3,
 };
 
 /* The projections of a layer, in the order in which modules hold them. */
@@ -71,6 +74,7 @@ struct tdm_torch_settings {
     bool reshard;      /* reshard_after_forward */
     bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
     bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    struct tdm_deepspeed_settings deepspeed;
 };
 
 struct tdm_torch_model;

@@ -53,6 +53,7 @@ struct tdm_torch_model {
     struct tdm_value *input, *held_input, *loss;
     struct torch_buckets buckets;
     struct torch_fsdp fsdp;
+    struct tdm_deepspeed *deepspeed; /* or NULL */
     bool *own_states; /* parameters whose optimizer states this rank has */
     struct tdm_value **parameters;
     struct torch_state *states;
