@@ -56,6 +56,7 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     const struct tdm_torch_settings *s = &settings->torch;
     double share = (double)(s->ranks - 1) / (double)s->ranks;
     double parameters = (double)model->parameters * share;
+    double trained = tdm_torch_trained_parameters(model, s) * share;
     double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
     *cost = (struct tdm_method_cost){.sent_bytes = 0};
     compute(model, s, cost);
@@ -63,15 +64,15 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     case TDM_SHARING_NONE:
         break;
     case TDM_SHARING_DDP:
-        cost->sent_bytes = 2 * parameters * gradient_bytes;
+        cost->sent_bytes = 2 * trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO1: /* and every rank sends the parameters that it has stepped */
-        cost->sent_bytes = 2 * parameters * gradient_bytes;
-        cost->exposed_bytes = parameters * gradient_bytes;
+        cost->sent_bytes = 2 * trained * gradient_bytes;
+        cost->exposed_bytes = trained * gradient_bytes;
         break;
     case TDM_SHARING_FSDP:
-        cost->sent_bytes = parameters * BF16_BYTES * (s->reshard ? 2 : 1) +
-                           tdm_torch_trained_parameters(model, s) * share * gradient_bytes;
+        cost->sent_bytes =
+            parameters * BF16_BYTES * (s->reshard ? 2 : 1) + trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO2: /* tdm_zero_cost */
     case TDM_SHARING_ZERO3:

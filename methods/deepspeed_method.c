@@ -156,9 +156,6 @@ enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_
     (void)model;
     if (settings->torch.ranks == 1)
         settings->communicators = 0;
-    if (s->offload_param && !s->offload_optimizer)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set offload_param=cpu: it goes with offload_optimizer=cpu alone");
     if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM)
         return tdm_fail(err, TDM_USAGE,
                         "--set optimizer: with offload_optimizer=cpu only AdamW is known");
