@@ -3,6 +3,8 @@
  * sent, and the system that runs them. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
 #include "methods/deepspeed_method.h"
 
+#include "methods/eager_tiles.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +24,8 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
         *field = TDM_DEEPSPEED_AUTO;
         return TDM_OK;
     }
-    if (*value < '0' || *value > '9' || *end != '\0' || number > (double)MOST_ELEMENTS ||
-        number != floor(number))
+    double most = (double)(key->most > 0 ? key->most : MOST_ELEMENTS);
+    if (*value < '0' || *value > '9' || *end != '\0' || number > most || number != floor(number))
         return tdm_key_bad_value(key, value, err);
     *field = (uint64_t)number;
     return TDM_OK;
@@ -65,6 +67,20 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
             "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused", \
             tdm_key_read_choice, FIELD(optimizer)                                                      \
     }
+
+/* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of ArcticTraining. */
+const struct tdm_method_key tdm_keys_alst[] = {
+    {"activation_checkpoint_cpu_offload", "false|true", "false",
+     "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
+     .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
+    {"tiled_mlp_compute", "0|N|auto", "0",
+     "tiles of TiledMLP; auto: tokens / hidden_size; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.mlp_tiles), .most = TDM_MOST_TILES},
+    {"tiled_logits", "0|N|auto", "0",
+     "tiles of TiledFusedLogitsLoss; auto: 1 GiB of fp32 logits each; 0: not tiled", read_elements,
+     .field = offsetof(struct tdm_method_settings, torch.logits_tiles), .most = TDM_MOST_TILES},
+    {.name = NULL},
+};
 
 #define STAGE3_KEYS                                                                              \
     {"stage3_prefetch_bucket_size",                                                              \
@@ -153,9 +169,17 @@ enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_
                                struct tdm_error *err)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
-    (void)model;
     if (settings->torch.ranks == 1)
         settings->communicators = 0;
+    if (settings->torch.offload_checkpoints &&
+        settings->torch.checkpointing == TDM_CHECKPOINTING_OFF)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set activation_checkpoint_cpu_offload=true: it goes with checkpointing");
+    if (settings->torch.mlp_tiles > 0 && model->experts.count > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set tiled_mlp_compute: of a mixture of experts it is not known");
+    if (settings->torch.logits_tiles > 0 && settings->torch.logits != TDM_LOGITS_HF)
+        return tdm_fail(err, TDM_USAGE, "--set tiled_logits: it goes with logits=hf alone");
     if (s->offload_optimizer && s->optimizer != TDM_DEEPSPEED_ADAM)
         return tdm_fail(err, TDM_USAGE,
                         "--set optimizer: with offload_optimizer=cpu only AdamW is known");
@@ -187,6 +211,12 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
     if (s->offload_param)
         cost->host_bytes += 2.0 * 2 * all / (double)torch->ranks * steps;
+    double tokens = (double)torch->tokens * (double)torch->batch * steps;
+    if (torch->offload_checkpoints)
+        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * tokens;
+    if (torch->mlp_tiles > 0) /* each tile's forward again in its backward */
+        cost->product_flops +=
+            2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
 /* ---- the system ---- */

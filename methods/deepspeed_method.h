@@ -5,7 +5,8 @@
 
 #include "methods/method.h"
 
-extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[];
+extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[],
+    tdm_keys_alst[];
 extern const char *const tdm_zero_without[]; /* keys of tdm_keys_torch that these have not */
 extern const struct tdm_torch_system tdm_deepspeed_system;
 

@@ -180,6 +180,8 @@ void tdm_zero2_gradient(void *context, struct tdm_value *leaf)
         if (contiguous && d->s.overlap_comm)
             d->bucket = 1 - d->bucket;
     }
+    if (t->m->partial_gradients)
+        return;
     if (contiguous && elements <= d->s.reduce_bucket_size) {
         drop_gradient(t, number);
         leaf->grad = tdm_value_view(t->m, d->buckets[d->bucket]);

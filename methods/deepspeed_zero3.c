@@ -199,6 +199,8 @@ void tdm_zero3_gradient(void *context, struct tdm_value *leaf)
     uint64_t elements = d->parameters[number].elements;
     if (d->bucket_elements + elements > d->s.reduce_bucket_size)
         reduce(t);
+    if (t->m->partial_gradients)
+        return;
     if (d->s.contiguous_gradients && elements <= d->s.reduce_bucket_size) {
         tdm_drop(t->m, leaf->grad);
         leaf->grad = tdm_value_view(t->m, d->buckets[0]);

@@ -150,11 +150,12 @@ struct tdm_eager {
     enum tdm_status status;
     bool grad_enabled, autocast;
     bool linear_function; /* products are a Function that saves both operands: DeepSpeed's ZeRO-3 */
-    bool stopped;         /* a checkpointed function has made again all that was saved */
-    bool in_backward;     /* which thread runs */
-    struct tdm_frame *saving;          /* nodes save into this frame, or NULL */
-    struct tdm_frame *repeating;       /* or it is being run again */
-    uint32_t stream;                   /* in which it is allocated */
+    bool partial_gradients;      /* more is added to gradients before they are whole: tiles */
+    bool stopped;                /* a checkpointed function has made again all that was saved */
+    bool in_backward;            /* which thread runs */
+    struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
+    struct tdm_frame *repeating; /* or it is being run again */
+    uint32_t stream;             /* in which it is allocated */
     enum tdm_method_category category; /* of what is allocated */
     uint64_t sequence;
     uint32_t task;
@@ -231,6 +232,10 @@ void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value 
 struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                  struct tdm_value *input);
 struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                           struct tdm_value *input);
+
+/* The same with use_reentrant True, its input in host memory until the backward. */
+struct tdm_value *tdm_checkpoint_offloaded(struct tdm_eager *m, const struct tdm_function *function,
                                            struct tdm_value *input);
 
 /* Empties autocast's cache of casts. */

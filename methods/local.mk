@@ -8,6 +8,7 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
+	methods/eager_tiles.c methods/eager_tiles.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_torch.c \

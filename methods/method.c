@@ -41,10 +41,12 @@ static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
 
-static const struct tdm_method_key *const zero2_keys[] = {tdm_keys_zero2, tdm_keys_torch, NULL};
-static const struct tdm_method_key *const zero3_keys[] = {tdm_keys_zero3, tdm_keys_torch, NULL};
-static const struct tdm_method_key *const zero3_offload_keys[] = {tdm_keys_zero3_offload,
-                                                                  tdm_keys_torch, NULL};
+static const struct tdm_method_key *const zero2_keys[] = {tdm_keys_zero2, tdm_keys_alst,
+                                                          tdm_keys_torch, NULL};
+static const struct tdm_method_key *const zero3_keys[] = {tdm_keys_zero3, tdm_keys_alst,
+                                                          tdm_keys_torch, NULL};
+static const struct tdm_method_key *const zero3_offload_keys[] = {
+    tdm_keys_zero3_offload, tdm_keys_alst, tdm_keys_torch, NULL};
 
 static const struct tdm_method methods[] = {
     {.name = "parallel",

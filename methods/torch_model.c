@@ -4,6 +4,7 @@
 #include "methods/torch_model.h"
 
 #include "base/size.h"
+#include "methods/eager_tiles.h"
 #include "methods/ops.h"
 #include "methods/torch_parts.h"
 
@@ -540,6 +541,22 @@ static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *
     return y;
 }
 
+static struct tdm_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,
+                                 struct tdm_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    return mlp(m, t, &t->layers[number], x);
+}
+
+/* As ALST cuts it: tiles of about as many tokens as the hidden size. */
+static uint64_t mlp_tiles(const struct tdm_torch_model *t)
+{
+    uint64_t tiles = t->settings.mlp_tiles;
+    if (tiles == TDM_DEEPSPEED_AUTO)
+        tiles = tdm_size_ceil_div(t->settings.tokens, t->config->hidden);
+    return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
+}
+
 static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
                                    struct tdm_value *input)
 {
@@ -557,8 +574,10 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     tdm_drop(m, attended);
     normed = rms_norm(m, t, middle, layer->mlp_norm);
     normed = replace(m, normed, tdm_module_enter(t, second, normed));
-    struct tdm_value *made =
-        layer->router != NULL ? tdm_torch_experts(m, t, layer, normed) : mlp(m, t, layer, normed);
+    const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
+    struct tdm_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
+                             : mlp_tiles(t) > 0    ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
+                                                   : mlp(m, t, layer, normed);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, normed);
     if (layer->post_mlp_norm != NULL)
@@ -580,8 +599,12 @@ static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, 
         .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_ON:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:
         break;
@@ -643,8 +666,42 @@ static struct tdm_value *causal_loss(struct tdm_torch_model *t, struct tdm_value
     return loss;
 }
 
+/* Of a tile of hidden states. */
+static struct tdm_value *tile_loss(struct tdm_eager *m, const void *model, uint32_t layer,
+                                   struct tdm_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    (void)layer;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_value *logits = linear(m, t, x, t->head, NULL, TDM_MODULE_HEAD);
+    if (t->config->logits_softcap > 0)
+        logits = softcap(m, logits);
+    struct tdm_value *wide = tdm_cast(m, logits, FP32);
+    struct tdm_value *labels = tdm_value_view(m, t->ids); /* a part of the labels */
+    labels->rows = x->rows;
+    labels->columns = 1;
+    struct tdm_value *loss = tdm_cross_entropy(m, wide, labels);
+    tdm_drop(m, labels);
+    tdm_drop(m, wide);
+    tdm_drop(m, logits);
+    m->category = TDM_METHOD_WORKSPACE;
+    return loss;
+}
+
+/* As ALST cuts it: fp32 logits of about 1 GiB. */
+static uint64_t logits_tiles(const struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t bytes = tdm_size_mul(tdm_size_mul(s->batch * s->tokens, t->config->vocabulary), FP32);
+    return s->logits_tiles == TDM_DEEPSPEED_AUTO ? tdm_size_ceil_div(bytes, UINT64_C(1) << 30)
+                                                 : s->logits_tiles;
+}
+
 static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_value *hidden)
 {
+    const struct tdm_function tile = {.run = tile_loss, .model = t};
+    if (t->settings.logits_tiles > 0)
+        return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
     struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);

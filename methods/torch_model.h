@@ -75,6 +75,8 @@ struct tdm_torch_settings {
     bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
     bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
     struct tdm_deepspeed_settings deepspeed;
+    bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
+    uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
 };
 
 struct tdm_torch_model;

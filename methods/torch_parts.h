@@ -54,7 +54,7 @@ struct tdm_torch_model {
     struct torch_buckets buckets;
     struct torch_fsdp fsdp;
     struct tdm_deepspeed *deepspeed; /* or NULL */
-    bool *own_states; /* parameters whose optimizer states this rank has */
+    bool *own_states;                /* parameters whose optimizer states this rank has */
     struct tdm_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;

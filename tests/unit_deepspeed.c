@@ -186,6 +186,13 @@ static void trace_holds(void **state)
         {"qwen2.5-0.5b", "zero3", 4, 1024, {"checkpointing=on"}},
         {"olmoe-1b-7b", "zero3", 4, 1024, {"checkpointing=on"}},
         {"gemma-2-2b", "zero3", 4, 1024, {"stage3_max_live_parameters=1e6"}},
+        {"qwen2.5-1.5b",
+         "zero3",
+         4,
+         4096,
+         {"tiled_mlp_compute=4", "tiled_logits=4", "checkpointing=on",
+          "activation_checkpoint_cpu_offload=true"}},
+        {"qwen2.5-1.5b", "zero3", 4, 4096, {"tiled_mlp_compute=3", "checkpointing=on"}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -234,6 +241,31 @@ static void live_parameters_are_bounded(void **state)
     setting.pairs[1] = "stage3_max_reuse_distance=1e8";
     uint64_t little = run(&setting, NULL).step[2].peak.allocated;
     assert_true(much > little + 500 * MIB);
+}
+
+/* Tiles leave neither logits nor an MLP's activations of all tokens; checkpoints that are offloaded are host memory. */
+static void long_sequences_are_tiled(void **state)
+{
+    enum { TOKENS = 32768, HIDDEN = 1536, LAYERS = 28, VOCABULARY = 151936 };
+    struct setting setting = {"qwen2.5-1.5b", "zero3", 2, TOKENS, {"checkpointing=on-reentrant"}};
+    (void)state;
+    struct tdm_torch_run whole = run(&setting, NULL);
+    assert_true(whole.step[2].categories[TDM_METHOD_LOGITS] >= UINT64_C(12) * TOKENS * VOCABULARY);
+    setting.pairs[1] = "tiled_logits=auto";
+    struct tdm_torch_run tiled = run(&setting, NULL);
+    assert_true(tiled.step[2].peak.allocated + UINT64_C(12) * TOKENS * VOCABULARY <
+                whole.step[2].peak.allocated + (UINT64_C(12) << 30));
+    assert_int_equal(tiled.step[1].end_bytes[2], tiled.step[2].end_bytes[2]);
+    setting.pairs[2] = "tiled_mlp_compute=auto";
+    struct tdm_torch_run both = run(&setting, NULL);
+    assert_true(both.step[2].peak.allocated + 512 * MIB < tiled.step[2].peak.allocated);
+    assert_int_equal(both.step[1].end_bytes[2], both.step[2].end_bytes[2]);
+    assert_int_equal(both.step[2].host_bytes, 0);
+    setting.pairs[3] = "activation_checkpoint_cpu_offload=true";
+    struct tdm_torch_run offloaded = run(&setting, NULL);
+    assert_int_equal(offloaded.step[2].host_bytes, UINT64_C(2) * TOKENS * HIDDEN * LAYERS);
+    assert_true(offloaded.step[2].peak.allocated < both.step[2].peak.allocated);
+    assert_int_equal(offloaded.step[1].end_bytes[2], offloaded.step[2].end_bytes[2]);
 }
 
 static void sizes_are_read(void **state)
@@ -297,6 +329,7 @@ int main(void)
         cmocka_unit_test(buckets_are_made),
         cmocka_unit_test(trace_holds),
         cmocka_unit_test(live_parameters_are_bounded),
+        cmocka_unit_test(long_sequences_are_tiled),
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(frozen_parameters_have_no_gradients),
         cmocka_unit_test(lora_is_as_measured),
