@@ -212,6 +212,8 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     if (t == NULL)
         return;
     tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
+    tdm_drop(t->m, t->held_logits);
+    tdm_drop(t->m, t->held_input);
     tdm_deepspeed_free(t->deepspeed);
     free(t->layers);
     free(t->parameters);
