@@ -7,9 +7,10 @@
  *
  * The columns are those of the table; its head says what they are. Exit status 1 if a bound is broken:
  * allocated within 0.3% in the mean and 1% at worst, reserved and used within 3% in the mean, every row that ran
- * out of memory refused and every one that ran not.
+ * out of memory refused and every one that ran not. Without FILE also the table of published peaks
+ * (accuracy_published.c): 1% in the median, 4% at worst.
  */
-#include "methods/prediction.h"
+#include "bench/accuracy_table.h"
 
 #include "base/units.h"
 
@@ -18,15 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_COLUMNS 40u
-#define LINE_BYTES 4096u
 #define MIB 1048576.0
-
-struct table {
-    char head[LINE_BYTES], line[LINE_BYTES];
-    const char *names[MOST_COLUMNS], *fields[MOST_COLUMNS];
-    size_t columns;
-};
 
 enum figure { ALLOCATED, RESERVED, USED, FIGURES };
 
@@ -44,7 +37,7 @@ struct tally {
     size_t rows, refused, right_refused, failures;
 };
 
-static size_t split(char *line, const char **fields)
+size_t split_fields(char *line, const char **fields)
 {
     size_t count = 0;
     line[strcspn(line, "\r\n")] = '\0';
@@ -53,7 +46,7 @@ static size_t split(char *line, const char **fields)
     return count;
 }
 
-static const char *field(const struct table *table, const char *name)
+const char *field(const struct table *table, const char *name)
 {
     for (size_t i = 0; i < table->columns; i++)
         if (strcmp(table->names[i], name) == 0)
@@ -164,6 +157,8 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
 
 static void print_summary(struct tally *tally)
 {
+    if (tally->rows + tally->refused == 0)
+        return;
     printf("\n%zu rows that ran, %zu that ran out of memory of which %zu are refused\n",
            tally->rows, tally->refused, tally->right_refused);
     for (unsigned f = 0; f < FIGURES && tally->rows > 0; f++) {
@@ -175,67 +170,123 @@ static void print_summary(struct tally *tally)
     }
 }
 
-static bool run_table(FILE *file, const struct tdm_machine *machine, struct tally *tally)
+static void print_head(void)
 {
-    struct table table = {.columns = 0};
     printf("%-6s %-14s %4s %-12s %-10s %-13s", "id", "model", "step", "checkpoints", "attention",
            "optimizer");
     for (unsigned f = 0; f < FIGURES; f++)
         printf(" %10s %10s %8s", figures[f].name, "measured", "error");
     printf("  (MiB)\n");
-    while (fgets(table.line, sizeof(table.line), file) != NULL) {
-        struct tdm_method_prediction prediction;
-        struct tdm_error err = {.message = ""};
-        if (table.line[0] == '#')
-            continue;
-        if (table.columns == 0) {
-            memcpy(table.head, table.line, sizeof(table.head));
-            table.columns = split(table.head, table.names);
-            continue;
-        }
-        if (split(table.line, table.fields) != table.columns) {
-            fprintf(stderr, "accuracy: a row has not as many fields as the head\n");
-            return false;
-        }
-        if (predict(&table, machine, &prediction, &err) != TDM_OK) {
-            fprintf(stderr, "accuracy: %s: %s\n", field(&table, "id"), err.message);
-            tally->failures++;
-            continue;
-        }
-        note_row(&table, &prediction, tally);
+}
+
+static void run_row(const struct table *table, const struct tdm_machine *machine,
+                    struct tally *tally)
+{
+    struct tdm_method_prediction prediction;
+    struct tdm_error err = {.message = ""};
+    if (predict(table, machine, &prediction, &err) != TDM_OK) {
+        fprintf(stderr, "accuracy: %s: %s\n", field(table, "id"), err.message);
+        tally->failures++;
+        return;
     }
-    return true;
+    note_row(table, &prediction, tally);
+}
+
+/* The next row; false at the end, or if a row has not as many fields as the head (*broken). */
+static bool next_row(FILE *file, struct table *table, bool *broken)
+{
+    while (fgets(table->line, sizeof(table->line), file) != NULL) {
+        if (table->line[0] == '#')
+            continue;
+        if (table->columns == 0) {
+            memcpy(table->head, table->line, sizeof(table->head));
+            table->columns = split_fields(table->head, table->names);
+            continue;
+        }
+        *broken = split_fields(table->line, table->fields) != table->columns;
+        return !*broken;
+    }
+    return false;
+}
+
+static bool run_table(FILE *file, const struct tdm_machine *machine, struct tally *tally,
+                      struct published *published)
+{
+    struct table table = {.columns = 0};
+    bool broken = false;
+    while (next_row(file, &table, &broken))
+        if (is_published(&table))
+            note_published(&table, published);
+    rewind(file);
+    if (is_published(&table))
+        printf("\n%-13s %-9s %-10s %7s %5s %6s %5s %5s %5s %10s %10s %8s\n", "source", "method",
+               "model", "context", "chunk", "budget", "ckpt", "host", "grads", "predicted",
+               "measured", "error");
+    else
+        print_head();
+    table.columns = 0;
+    while (!broken && next_row(file, &table, &broken)) {
+        if (is_published(&table))
+            predict_published(&table, machine, published);
+        else
+            run_row(&table, machine, tally);
+    }
+    if (broken)
+        fprintf(stderr, "accuracy: a row has not as many fields as the head\n");
+    return !broken;
+}
+
+static bool run_file(const char *path, const struct tdm_machine *machine, struct tally *tally,
+                     struct published *published)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        fprintf(stderr, "accuracy: %s cannot be read\n", path);
+        return false;
+    }
+    bool done = run_table(file, machine, tally, published);
+    fclose(file);
+    return done;
+}
+
+/* Every table that is not named on the command line. */
+static bool run_standard(const struct tdm_machine *machine, struct tally *tally,
+                         struct published *published)
+{
+    static const char *const tables[] = {"measured_peaks.csv", "published_peaks.csv"};
+    const char *sources = getenv("TDM_SRCDIR");
+    bool done = true;
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%s/tests/data/%s", sources != NULL ? sources : ".",
+                 tables[i]);
+        done &= run_file(path, machine, tally, published);
+    }
+    return done;
 }
 
 int main(int argc, char **argv)
 {
-    const char *path = NULL, *machine_name = "h200", *sources = getenv("TDM_SRCDIR");
-    char standard[4096];
+    const char *path = NULL, *machine_name = "h200";
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--machine") == 0 && i + 1 < argc)
             machine_name = argv[++i];
         else
             path = argv[i];
     }
-    snprintf(standard, sizeof(standard), "%s/tests/data/measured_peaks.csv",
-             sources != NULL ? sources : ".");
-    path = path != NULL ? path : standard;
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        fprintf(stderr, "accuracy: %s cannot be read\n", path);
-        return 1;
-    }
     struct tdm_machine *machine = NULL;
     struct tdm_error err;
     struct tally tally = {.rows = 0};
+    static struct published published;
     bool done = false;
     if (tdm_machine_load(machine_name, &machine, &err) == TDM_OK) {
-        done = run_table(file, machine, &tally);
+        done = path == NULL ? run_standard(machine, &tally, &published)
+                            : run_file(path, machine, &tally, &published);
         print_summary(&tally);
+        print_published(&published);
     } else {
         fprintf(stderr, "accuracy: %s\n", err.message);
     }
     tdm_machine_free(machine);
-    fclose(file);
-    return done && tally.failures == 0 ? 0 : 1;
+    return done && tally.failures == 0 && published.failures == 0 ? 0 : 1;
 }

@@ -48,6 +48,16 @@ enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char
     return TDM_OK;
 }
 
+enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    int number = choice(key->values, value);
+    if (number < 0)
+        return tdm_key_bad_value(key, value, err);
+    *(bool *)(void *)((char *)settings + key->field) = number == 0;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
@@ -55,4 +65,12 @@ enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char 
     snprintf(what, sizeof(what), "--set %s", key->name);
     return tdm_parse_count(value, what, key->least, key->most,
                            (uint64_t *)(void *)((char *)settings + key->field), err);
+}
+
+enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "--set %s", key->name);
+    return tdm_parse_tokens(value, what, (uint64_t *)(void *)((char *)settings + key->field), err);
 }

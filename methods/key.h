@@ -32,9 +32,21 @@ enum tdm_status tdm_key_read_choice(const struct tdm_method_key *key, const char
 /* A bool: the second of two values is true. */
 enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err);
-/* A uint64_t, least to most; 4K is 4,096. */
+/* A uint64_t, least to most. */
 enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err);
+
+/* A uint64_t; 4K is 4,096. */
+enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err);
+/* A bool: the first of two values is true. */
+enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err);
+/* Projections with adapters; the step that counts. */
+enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err);
+enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err);
 
 /* For readers of their own: the value is none of the key's. */
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
@@ -45,5 +57,6 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
 
 #endif

@@ -8,8 +8,8 @@
 #define RANK_MOST 65536u
 
 /* Names with commas or spaces between them, or all. */
-static enum tdm_status read_targets(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
+                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
     uint32_t targets = 0;
     if (strcmp(value, "all") == 0)
@@ -32,8 +32,8 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
     return TDM_OK;
 }
 
-static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,
-                                 struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
 {
     if (strcmp(value, "all") != 0 && (strlen(value) != 1 || *value < '1' || *value > '3'))
         return tdm_key_bad_value(key, value, err);
@@ -45,7 +45,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
      FIELD(torch.checkpointing)},
-    {"attention", "sdpa|sdpa-flash|eager", "sdpa",
+    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
     {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",
@@ -53,9 +53,11 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.optimizer)},
     {"weights_dtype", "bf16|fp32", "bf16", "fp32: the forward runs under autocast to bf16",
      tdm_key_read_switch, FIELD(torch.fp32_weights)},
-    {"logits", "hf|hf-held|base|last", "hf",
-     "loss as transformers computes it, output dropped or held; no LM head; of last tokens alone",
+    {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
+     "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
      tdm_key_read_choice, FIELD(torch.logits)},
+    {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
+     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens)},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
@@ -64,14 +66,14 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
-     "projections with adapters", .read = read_targets},
+     "projections with adapters", .read = tdm_key_read_targets},
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
      FIELD(torch.peft)},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
-     .read = read_step},
+     .read = tdm_key_read_step},
     {.name = NULL},
 };
 

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/chunk.h methods/chunk_parts.h \
+	methods/chunk_attention.c \
+	methods/chunk_layer.c \
+	methods/chunk_method.c methods/chunk_method.h \
+	methods/chunk_pages.c \
+	methods/chunk_system.c \
 	methods/cost.c methods/cost.h \
 	methods/deepspeed.c methods/deepspeed.h methods/deepspeed_parts.h \
 	methods/deepspeed_gather.c \
@@ -11,7 +17,9 @@ libtidemark_a_SOURCES += \
 	methods/eager_tiles.c methods/eager_tiles.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
+	methods/keys_chunk.c \
 	methods/keys_torch.c \
+	methods/longlora.c \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
@@ -21,9 +29,11 @@ libtidemark_a_SOURCES += \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \
 	methods/torch_inputs.c \
+	methods/torch_losses.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
 	methods/torch_optimizer.c \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_torch_allocator tests/unit_deepspeed tests/unit_methods
+cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_chunks \
+	tests/unit_deepspeed

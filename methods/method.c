@@ -2,6 +2,7 @@
 /* The methods: tables of keys, presets and checks. */
 #include "methods/method.h"
 
+#include "methods/chunk_method.h"
 #include "methods/deepspeed_method.h"
 
 #include <inttypes.h>
@@ -47,6 +48,9 @@ static const struct tdm_method_key *const zero3_keys[] = {tdm_keys_zero3, tdm_ke
                                                           tdm_keys_torch, NULL};
 static const struct tdm_method_key *const zero3_offload_keys[] = {
     tdm_keys_zero3_offload, tdm_keys_alst, tdm_keys_torch, NULL};
+static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
+static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
+static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
 
 static const struct tdm_method methods[] = {
     {.name = "parallel",
@@ -113,6 +117,33 @@ static const struct tdm_method methods[] = {
      .cost = tdm_zero_cost,
      .preset = tdm_zero3_preset,
      .check = tdm_zero_check},
+    {.name = "oomb",
+     .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = oomb_keys,
+     .system = &tdm_chunk_system,
+     .cost = tdm_oomb_cost,
+     .preset = tdm_oomb_preset,
+     .check = tdm_oomb_check},
+    {.name = "seco",
+     .summary = "chunk by chunk on one GPU, K and V of all chunks joined for each attention: SeCO",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = seco_keys,
+     .system = &tdm_chunk_system,
+     .cost = tdm_seco_cost,
+     .preset = tdm_seco_preset,
+     .check = tdm_seco_check},
+    {.name = "longlora",
+     .summary = "adapters, norms and embedding, attention in shifted groups, on one GPU: LongLoRA",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = longlora_keys,
+     .system = &tdm_torch_system,
+     .cost = tdm_longlora_cost,
+     .preset = tdm_longlora_preset,
+     .check = tdm_longlora_check},
     {.name = NULL},
 };
 

@@ -6,6 +6,7 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
+#include "methods/chunk.h"
 #include "methods/cost.h"
 #include "methods/key.h"
 #include "methods/torch_run.h"
@@ -14,6 +15,7 @@
 struct tdm_method_settings {
     const struct tdm_method *method;
     struct tdm_torch_settings torch;
+    struct tdm_chunk_settings chunk; /* of oomb and seco */
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
     uint32_t communicators; /* that NCCL makes */

@@ -19,6 +19,7 @@ static const struct {
     {"attention", "sdpa", "attn_implementation: sdpa"},
     {"optimizer", "adamw-fused", "optim: adamw_torch_fused"},
     {"logits", "hf", "drop the model's output before the backward"},
+    {"logits", "fused", "use_liger_kernel: true"},
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
     {"reshard_after_forward", "yes", "reshard_after_forward=True"},
@@ -30,6 +31,10 @@ static const struct {
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"offload_optimizer", "cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}"},
     {"offload_param", "cpu", "\"offload_param\": {\"device\": \"cpu\"}"},
+    {"layer_checkpoint", "yes", "grad_ckpt: true"},
+    {"kv_offload", "yes", "cpu_offload: 2"},
+    {"chunk", "1K", "chunks of 1,024 tokens"},
+    {"budget", "8K", "page_budget: 64"},
     {"weights_dtype", "bf16", "weights in bf16"},
     {"lora_rank", "16", "LoRA of rank 16"},
 };
@@ -58,8 +63,13 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
     const char *now = choices->said[k] != NULL ? choices->said[k] : key->assumed;
     if (strcmp(now, remedies[r].value) == 0 || is_smaller(now, remedies[r].value) ||
         (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
-        (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
-        (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
+        (strcmp(remedies[r].value, "hf") == 0 && strcmp(now, "hf-held") != 0) ||
+        (strcmp(remedies[r].value, "fused") == 0 && strncmp(now, "hf", 2) != 0) ||
+        (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0 &&
+         strcmp(now, "materialized") != 0) ||
+        (strcmp(key->name, "checkpointing") == 0 && strcmp(now, "off") != 0) ||
+        (strcmp(key->name, "chunk") == 0 && settings->chunk.tokens <= 1024) ||
+        (strcmp(key->name, "budget") == 0 && settings->chunk.budget > 0) ||
         (strcmp(key->name, "lora_rank") == 0 && settings->torch.lora_rank > 0))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;

@@ -39,7 +39,7 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
 void tdm_torch_allocator_free(struct tdm_torch_allocator *allocator);
 
 /* Streams have free blocks of their own. What one stream frees while another still uses it is not modelled. */
-#define TDM_TORCH_STREAMS 3u
+#define TDM_TORCH_STREAMS 33u /* the default one and as many as torch.cuda.Stream() gives out */
 
 /* `stream`: below TDM_TORCH_STREAMS. TDM_INFEASIBLE if the device has too little, also after cached segments went back; the bytes in use are
  * then as they were. TDM_NO_MEMORY if this process has. `bytes` 0 is a block of no bytes. */

@@ -29,6 +29,15 @@ static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
     return value;
 }
 
+/* What LongLoRA trains beside adapters: all that has "embed" or "norm" in its name. */
+static bool is_norm(enum tdm_role role)
+{
+    return role == TDM_ROLE_EMBEDDING || role == TDM_ROLE_ATTENTION_NORM ||
+           role == TDM_ROLE_POST_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM ||
+           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
+           role == TDM_ROLE_FINAL_NORM;
+}
+
 static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
                                      uint64_t rows, uint64_t columns)
 {
@@ -86,8 +95,9 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
         t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
         return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
     }
-    struct tdm_value *weight = add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes,
-                                             t->settings.lora_rank == 0);
+    bool trained = t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm(role));
+    struct tdm_value *weight =
+        add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
     tdm_deepspeed_parameter(t, module_of(unit, role));
     return weight;
 }
@@ -199,6 +209,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     }
     if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
         t->settings.peft = false;
+    if (settings->attention == TDM_TORCH_MATERIALIZED)
+        t->settings.attention = TDM_TORCH_EAGER;
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
@@ -434,17 +446,18 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
                                         struct tdm_value *q, struct tdm_value *k,
                                         struct tdm_value *v, struct tdm_value *mask)
 {
-    struct tdm_attention_shape shape = {.kernel = t->settings.attention == TDM_TORCH_SDPA
-                                                      ? TDM_ATTENTION_CUDNN
-                                                  : mask != NULL ? TDM_ATTENTION_EFFICIENT
-                                                                 : TDM_ATTENTION_FLASH,
-                                        .batch = t->settings.batch,
-                                        .query_heads = t->config->query_heads,
-                                        .kv_heads = t->config->kv_heads,
-                                        .tokens = t->settings.tokens,
-                                        .head_dim = t->config->head_dim};
+    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
+    struct tdm_attention_shape shape = {
+        .kernel = t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
+                  : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
+                                                          : TDM_ATTENTION_FLASH,
+        .batch = t->settings.batch,
+        .query_heads = t->config->query_heads,
+        .kv_heads = t->config->kv_heads,
+        .tokens = t->settings.tokens,
+        .head_dim = t->config->head_dim};
     struct tdm_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
-    if (mask != NULL) {
+    if (mask != NULL || efficient) {
         uint64_t groups = shape.query_heads / shape.kv_heads;
         tdm_drop(m, keys);
         tdm_drop(m, values);
@@ -511,7 +524,9 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
         v = replace(m, v, all_v);
     }
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
-    struct tdm_value *heads = t->settings.attention == TDM_TORCH_EAGER
+    struct tdm_value *heads = t->settings.shifted
+                                  ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
+                              : t->settings.attention == TDM_TORCH_EAGER
                                   ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
                                   : sdpa_attention(m, t, turned_q, turned_k, v, mask);
     struct tdm_value *merged =
@@ -623,7 +638,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
         embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
-    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF) {
+    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
@@ -654,7 +669,8 @@ static struct tdm_value *causal_loss(struct tdm_torch_model *t, struct tdm_value
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
-    struct tdm_value *wide = tdm_cast(m, logits, FP32);
+    struct tdm_value *wide =
+        s->logits == TDM_LOGITS_BF16 ? tdm_take(logits) : tdm_cast(m, logits, FP32);
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
     struct tdm_value *padded = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
@@ -706,6 +722,14 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
         return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
+    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED) {
+        struct tdm_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
+        struct tdm_value *mean = t->settings.logits == TDM_LOGITS_FUSED
+                                     ? tdm_torch_fused_loss(t, input)
+                                     : tdm_torch_chunked_loss(t, input);
+        tdm_drop(m, input);
+        return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
+    }
     struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
     struct tdm_value *logits = linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD), *loss;
@@ -761,4 +785,30 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_fsdp_after_backward(t, t->config->layers);
     tdm_ddp_after_backward(t);
     tdm_deepspeed_after_backward(t);
+}
+
+/* ---- for other systems ---- */
+
+struct tdm_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                 struct tdm_value *x, struct tdm_value *weight)
+{
+    return rms_norm(m, t, x, weight);
+}
+
+struct tdm_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    const struct torch_layer *layer, enum tdm_projection p,
+                                    struct tdm_value *x)
+{
+    return project(m, t, layer, p, x);
+}
+
+struct tdm_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_value *x,
+                                   struct tdm_value *cosine, struct tdm_value *sine)
+{
+    return rotate(m, x, cosine, sine);
+}
+
+struct tdm_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_value *x)
+{
+    return softcap(m, x);
 }

@@ -13,7 +13,13 @@
 #include "models/model.h"
 
 enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
-enum tdm_torch_attention { TDM_TORCH_SDPA, TDM_TORCH_SDPA_FLASH, TDM_TORCH_EAGER };
+enum tdm_torch_attention {
+    TDM_TORCH_SDPA,
+    TDM_TORCH_SDPA_FLASH,
+    TDM_TORCH_EAGER,
+    TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
+    TDM_TORCH_MATERIALIZED, /* eager by another name */
+};
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
     TDM_TORCH_ADAMW_FUSED,
@@ -26,6 +32,9 @@ enum tdm_torch_logits {
     TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it */
     TDM_LOGITS_BASE,    /* no LM head: mean of the last hidden states */
     TDM_LOGITS_LAST,    /* mean of the logits of each last token */
+    TDM_LOGITS_BF16,    /* cross entropy of the logits as they are, without an fp32 copy */
+    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, made again in the backward: TRL's */
+    TDM_LOGITS_FUSED, /* gradients made in the forward, chunk by chunk: Liger's */
 };
 
 enum tdm_torch_grads {
@@ -71,9 +80,13 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
-    bool reshard;      /* reshard_after_forward */
-    bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
-    bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    bool reshard;               /* reshard_after_forward */
+    bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
+    bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
+    bool shifted;               /* LongLoRA's attention */
+    bool trained_norms;         /* with LoRA, norms and the embedding are trained too */
+    uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */

@@ -87,4 +87,23 @@ void tdm_ddp_after_backward(struct tdm_torch_model *t);
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                     const struct torch_layer *layer, struct tdm_value *x);
 
+/* Parts of a layer, for other systems that run these models (torch_model.c): x is borrowed. */
+struct tdm_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                 struct tdm_value *x, struct tdm_value *weight);
+struct tdm_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    const struct torch_layer *layer, enum tdm_projection p,
+                                    struct tdm_value *x);
+struct tdm_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_value *x,
+                                   struct tdm_value *cosine, struct tdm_value *sine);
+struct tdm_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_value *x); /* x is taken */
+
+/* LM head and loss without logits of all tokens (torch_losses.c). */
+struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_value *hidden);
+struct tdm_value *tdm_torch_fused_loss(struct tdm_torch_model *t, struct tdm_value *hidden);
+
+/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group (longlora.c). */
+struct tdm_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        struct tdm_value *q, struct tdm_value *k,
+                                        struct tdm_value *v);
+
 #endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of the table of methods: oomb, seco, longlora. */
+#ifndef TDM_METHODS_CHUNK_METHOD_H
+#define TDM_METHODS_CHUNK_METHOD_H
+
+#include "methods/method.h"
+
+extern const struct tdm_torch_system tdm_chunk_system; /* chunk by chunk */
+
+void tdm_oomb_preset(struct tdm_method_settings *settings);
+void tdm_seco_preset(struct tdm_method_settings *settings);
+void tdm_longlora_preset(struct tdm_method_settings *settings);
+
+enum tdm_status tdm_oomb_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err);
+enum tdm_status tdm_seco_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err);
+enum tdm_status tdm_longlora_check(const struct tdm_model *model,
+                                   struct tdm_method_settings *settings, struct tdm_error *err);
+
+void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost);
+void tdm_seco_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost);
+void tdm_longlora_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                       struct tdm_method_cost *cost);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunk-recurrent training, LongLoRA and losses without all logits: what each setting must change, and by how much. */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#define K UINT64_C(1024)
+#define MIB (K * K)
+
+/* qwen2.5-7b: 28 layers, 4 KV heads of 128, bf16. */
+#define KV_BYTES (28 * 2 * 4 * 128 * 2) /* of a token */
+#define ID_BYTES 16                     /* its id and its label */
+#define TABLE_BYTES (4 * 8) /* of a page of 128 tokens; and what blocks do not split off */
+
+static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const char *const *pairs,
+                                        size_t count)
+{
+    struct tdm_method_settings settings = {.torch = {.tokens = tokens, .batch = 1, .ranks = 1}};
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p;
+    struct tdm_machine *machine = NULL;
+    struct tdm_model *model = NULL;
+    struct tdm_error err = {.message = ""};
+    const char *all[8] = {"optimizer=none", "step=3"};
+    memcpy(all + 2, pairs, count * sizeof(*pairs));
+    if (tdm_method_find(name, &method, &err) != TDM_OK ||
+        tdm_method_apply(method, all, count + 2, &settings, &choices, &err) != TDM_OK ||
+        tdm_model_load("qwen2.5-7b", &model, &err) != TDM_OK ||
+        tdm_machine_load("h200", &machine, &err) != TDM_OK ||
+        tdm_method_check(model, &settings, &err) != TDM_OK ||
+        tdm_method_predict(model, machine, &settings, 0, &p, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    assert_true(p.runs);
+    return p.steps[p.count - 1].torch;
+}
+
+static uint64_t peak(const char *name, uint64_t tokens, const char *const *pairs, size_t count)
+{
+    return third_step(name, tokens, pairs, count).peak.allocated;
+}
+
+/* From 16K on chunks in the middle are not run: the peak must grow as if they were. */
+static void a_token_costs_its_kv_and_gradients(void **state)
+{
+    const char *bf16[] = {"kv_grad_dtype=bf16"}, *fp32[] = {"kv_grad_dtype=fp32"};
+    uint64_t more[] = {4 * K, 16 * K, 96 * K};
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t pages = more[i] / 128 * TABLE_BYTES + 4 * MIB, ids = more[i] * ID_BYTES;
+        uint64_t grown = peak("oomb", 16 * K + more[i], bf16, 1) - peak("oomb", 16 * K, bf16, 1);
+        assert_in_range(grown, more[i] * KV_BYTES * 2 + ids, more[i] * KV_BYTES * 2 + ids + pages);
+        grown = peak("oomb", 16 * K + more[i], fp32, 1) - peak("oomb", 16 * K, fp32, 1);
+        assert_in_range(grown, more[i] * KV_BYTES * 3 + ids, more[i] * KV_BYTES * 3 + ids + pages);
+    }
+}
+
+/* Half of the one layer that leaves, and two that are there. */
+static void offload_leaves_two_layers_and_a_half(void **state)
+{
+    const char *pairs[] = {"kv_offload=yes"};
+    uint64_t kv = 64 * K * KV_BYTES * 2;
+    (void)state;
+    struct tdm_torch_step there = third_step("oomb", 64 * K, NULL, 0);
+    struct tdm_torch_step away = third_step("oomb", 64 * K, pairs, 1);
+    assert_int_equal(there.host_bytes, 0);
+    assert_int_equal(away.host_bytes, kv); /* pages are powers of two */
+    uint64_t left = kv - (there.peak.allocated - away.peak.allocated);
+    assert_in_range(left, kv / 28 * 5 / 2 - 4 * MIB, kv / 28 * 5 / 2 + 4 * MIB);
+}
+
+static void a_budget_brings_fewer_pages_back(void **state)
+{
+    const char *dense[] = {"kv_offload=yes"}, *little[] = {"kv_offload=yes", "budget=512"},
+               *much[] = {"kv_offload=yes", "budget=1M"};
+    (void)state;
+    uint64_t all = peak("oomb", 64 * K, dense, 1), few = peak("oomb", 64 * K, little, 2);
+    assert_true(few + 100 * MIB < all);
+    struct tdm_torch_step same = third_step("oomb", 16 * K, much, 2);
+    assert_true(same.categories[TDM_METHOD_KV] > 0);
+}
+
+/* Layer inputs of a chunk, or all that its layers save: 13 times the inputs at least. */
+static void checkpoints_keep_layer_inputs(void **state)
+{
+    const char *pairs[] = {"layer_checkpoint=no"};
+    uint64_t inputs = 28 * 4 * K * 3584 * 2;
+    (void)state;
+    struct tdm_torch_step with = third_step("oomb", 16 * K, NULL, 0);
+    struct tdm_torch_step without = third_step("oomb", 16 * K, pairs, 1);
+    assert_in_range(with.categories[TDM_METHOD_RESIDUALS], inputs, inputs + 256 * MIB);
+    assert_true(without.categories[TDM_METHOD_RESIDUALS] > 13 * inputs);
+}
+
+/* In the second chunk's backward: all K and V, their gradients, and the joined copies of half of them. */
+static void seco_joins_kv(void **state)
+{
+    const char *pairs[] = {"chunk=4K", "lora_rank=8", "lora=bf16"};
+    uint64_t kv = 8 * K * KV_BYTES;
+    (void)state;
+    struct tdm_torch_step step = third_step("seco", 8 * K, pairs, 3);
+    uint64_t in_use = step.categories[TDM_METHOD_KV] + step.categories[TDM_METHOD_KV_GRADIENTS];
+    assert_in_range(in_use, kv + kv / 2, 3 * kv);
+}
+
+static void losses_without_all_logits(void **state)
+{
+    const char *settings[][2] = {{"checkpointing=on", "logits=hf"},
+                                 {"checkpointing=on", "logits=bf16"},
+                                 {"checkpointing=on", "logits=fused"},
+                                 {"checkpointing=on", "logits=chunked"}};
+    uint64_t logits = 32 * K * 152064, peaks[4];
+    (void)state;
+    for (unsigned i = 0; i < 4; i++)
+        peaks[i] = peak("parallel", 32 * K, settings[i], 2);
+    assert_int_equal(peaks[0] - peaks[1], 6 * logits); /* 12 B a logit, or 6 */
+    assert_true(peaks[2] + 4 * logits < peaks[1]);
+    assert_true(peaks[3] + 4 * logits < peaks[1]);
+}
+
+static void materialized_is_eager(void **state)
+{
+    const char *eager[] = {"checkpointing=on", "attention=eager"},
+               *same[] = {"checkpointing=on", "attention=materialized"},
+               *kernel[] = {"checkpointing=on", "attention=efficient"};
+    (void)state;
+    assert_int_equal(peak("parallel", 4 * K, eager, 2), peak("parallel", 4 * K, same, 2));
+    assert_true(peak("parallel", 4 * K, kernel, 2) < peak("parallel", 4 * K, eager, 2));
+}
+
+/* Embedding, norms and adapters have gradients. */
+static void longlora_trains_norms_and_embedding(void **state)
+{
+    const char *with[] = {"logits=base"}, *without[] = {"logits=base", "trainable_params=none"};
+    uint64_t embedding = UINT64_C(152064) * 3584 * 2;
+    (void)state;
+    uint64_t more = third_step("longlora", 4 * K, with, 1).before_bytes -
+                    third_step("longlora", 4 * K, without, 2).before_bytes;
+    /* without, embedded ids that were made to require a gradient stay, with it */
+    assert_in_range(more + 2 * 4 * K * 3584 * 2, embedding, embedding + 2 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_token_costs_its_kv_and_gradients),
+        cmocka_unit_test(offload_leaves_two_layers_and_a_half),
+        cmocka_unit_test(a_budget_brings_fewer_pages_back),
+        cmocka_unit_test(checkpoints_keep_layer_inputs),
+        cmocka_unit_test(seco_joins_kv),
+        cmocka_unit_test(losses_without_all_logits),
+        cmocka_unit_test(materialized_is_eager),
+        cmocka_unit_test(longlora_trains_norms_and_embedding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
