@@ -33,12 +33,30 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
     cost->attention_flops = attention * (again ? 4.5 : 3.5);
 }
 
+double tdm_torch_trained_parameters(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *s)
+{
+    static const enum tdm_role roles[TDM_PROJECTIONS] = {
+        TDM_ROLE_Q, TDM_ROLE_K, TDM_ROLE_V, TDM_ROLE_O, TDM_ROLE_GATE, TDM_ROLE_UP, TDM_ROLE_DOWN};
+    double elements = 0;
+    if (s->lora_rank == 0)
+        return (double)model->parameters;
+    for (uint32_t i = 0; i < model->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_tensor *weight = tdm_model_tensor(model, i, roles[p]);
+            if (weight != NULL && (s->lora_targets >> p & 1) != 0)
+                elements += (double)s->lora_rank * (double)(weight->rows + weight->columns);
+        }
+    return elements;
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
     double share = (double)(s->ranks - 1) / (double)s->ranks;
     double parameters = (double)model->parameters * share;
+    double trained = tdm_torch_trained_parameters(model, s) * share;
     double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
     *cost = (struct tdm_method_cost){.sent_bytes = 0};
     compute(model, s, cost);
@@ -46,14 +64,18 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     case TDM_SHARING_NONE:
         break;
     case TDM_SHARING_DDP:
-        cost->sent_bytes = 2 * parameters * gradient_bytes;
+        cost->sent_bytes = 2 * trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO1: /* and every rank sends the parameters that it has stepped */
-        cost->sent_bytes = 2 * parameters * gradient_bytes;
-        cost->exposed_bytes = parameters * gradient_bytes;
+        cost->sent_bytes = 2 * trained * gradient_bytes;
+        cost->exposed_bytes = trained * gradient_bytes;
         break;
     case TDM_SHARING_FSDP:
-        cost->sent_bytes = parameters * (gradient_bytes + BF16_BYTES * (s->reshard ? 2 : 1));
+        cost->sent_bytes =
+            parameters * BF16_BYTES * (s->reshard ? 2 : 1) + trained * gradient_bytes;
+        break;
+    case TDM_SHARING_ZERO2: /* tdm_zero_cost */
+    case TDM_SHARING_ZERO3:
         break;
     }
 }

@@ -9,6 +9,7 @@
 #include "models/model.h"
 
 struct tdm_method_settings;
+struct tdm_torch_settings;
 
 /* Of one GPU and one step. */
 struct tdm_method_cost {
@@ -22,6 +23,10 @@ struct tdm_method_cost {
 /* What is computed without any sharing of a sequence, and what ddp, zero1 and fsdp send: gradients are reduced as
  * (R - 1) / R of their bytes twice (all-reduce) or once (reduce-scatter), parameters gathered once or twice.
  * Other methods start from it. */
+/* Parameters that are trained: all, or the adapters. */
+double tdm_torch_trained_parameters(const struct tdm_model *model,
+                                    const struct tdm_torch_settings *settings);
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost);
 

@@ -214,6 +214,14 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of)
     return value;
 }
 
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm_value *from)
+{
+    struct tdm_storage *old = value->storage;
+    value->storage = from->storage;
+    value->storage->references++;
+    drop_storage(m, old);
+}
+
 static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
 {
     struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);

@@ -56,6 +56,7 @@ struct tdm_value {
     bool swapped; /* [batch, heads, tokens, head_dim] that lies in memory by token, then head */
     bool leaf;
     uint32_t output; /* which result of its node it is */
+    uint32_t module; /* of a leaf, whose it is, to those who ask */
     uint64_t rows, columns;
     struct tdm_storage *storage;
     struct tdm_node *node;  /* that made it (a leaf's: that accumulates its gradient), or NULL */
@@ -148,6 +149,8 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
+    bool linear_function; /* products are a Function that saves both operands: DeepSpeed's ZeRO-3 */
+    bool partial_gradients;      /* more is added to gradients before they are whole: tiles */
     bool stopped;                /* a checkpointed function has made again all that was saved */
     bool in_backward;            /* which thread runs */
     struct tdm_frame *saving;    /* nodes save into this frame, or NULL */
@@ -193,6 +196,8 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of);
 /* A parameter. */
 struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                  uint16_t element_bytes, bool trained);
+/* value.data = from: its own storage goes, it shares the other's. */
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm_value *from);
 /* Gives the memory of a value's storage back, and takes it anew: storage.resize_. */
 void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value);
 void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value);
@@ -227,6 +232,10 @@ void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value 
 struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                  struct tdm_value *input);
 struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                           struct tdm_value *input);
+
+/* The same with use_reentrant True, its input in host memory until the backward. */
+struct tdm_value *tdm_checkpoint_offloaded(struct tdm_eager *m, const struct tdm_function *function,
                                            struct tdm_value *input);
 
 /* Empties autocast's cache of casts. */

@@ -2,6 +2,8 @@
 /* Checkpointed functions: what their nodes saved is made again when it is asked for. */
 #include "methods/eager_parts.h"
 
+#include "base/size.h"
+
 #include <stdlib.h>
 
 void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame)
@@ -17,8 +19,7 @@ void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame)
     free(frame);
 }
 
-/* A frame of one reference; NULL if memory ran out. */
-static struct tdm_frame *new_frame(struct tdm_eager *m, const struct tdm_function *function)
+struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function)
 {
     struct tdm_frame *frame = calloc(1, sizeof(*frame));
     if (frame == NULL) {
@@ -71,7 +72,7 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
 struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
                                  struct tdm_value *input)
 {
-    struct tdm_frame *frame = new_frame(m, function);
+    struct tdm_frame *frame = tdm_frame_new(m, function);
     if (frame == NULL)
         return tdm_take(input);
     frame->input = tdm_take(input);
@@ -88,7 +89,11 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
                                 struct tdm_value *const *grads, struct tdm_value **results)
 {
     const struct tdm_frame *frame = node->function;
-    struct tdm_value *saved = tdm_node_saved(m, node, 0);
+    bool offloaded = node->saved_count == 0;
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_value *saved = offloaded
+                                  ? tdm_value_new(m, edge->rows, edge->columns, edge->element_bytes)
+                                  : tdm_node_saved(m, node, 0);
     struct tdm_value *input = tdm_value_view(m, saved);
     tdm_value_require_grad(m, input);
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
@@ -103,6 +108,8 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     m->grad_enabled = grad_enabled;
     results[0] = tdm_take(input->grad);
     tdm_drop(m, output);
+    if (offloaded)
+        tdm_host_give(m, tdm_size_mul(tdm_value_elements(input), input->element_bytes));
     tdm_drop(m, input);
     tdm_drop(m, saved);
 }
@@ -110,16 +117,19 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
 static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false,
                                             checkpoint_backward};
 
-struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input)
+static struct tdm_value *reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                   struct tdm_value *input, bool offload)
 {
     struct tdm_value *inputs[] = {input};
     struct tdm_node *node = tdm_node_new(m, &checkpoint_op, inputs, 1);
     if (node != NULL) {
-        node->function = new_frame(m, function);
+        node->function = tdm_frame_new(m, function);
         if (node->function == NULL)
             node->op = &tdm_accumulate_op;
-        tdm_node_save(m, node, input);
+        if (offload)
+            tdm_host_take(m, tdm_size_mul(tdm_value_elements(input), input->element_bytes));
+        else
+            tdm_node_save(m, node, input);
     }
     bool grad_enabled = m->grad_enabled;
     m->grad_enabled = false;
@@ -128,6 +138,18 @@ struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm
     tdm_node_output(m, node, 0, output);
     tdm_node_done(m, node);
     return output;
+}
+
+struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                           struct tdm_value *input)
+{
+    return reentrant(m, function, input, false);
+}
+
+struct tdm_value *tdm_checkpoint_offloaded(struct tdm_eager *m, const struct tdm_function *function,
+                                           struct tdm_value *input)
+{
+    return reentrant(m, function, input, true);
 }
 
 struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i)

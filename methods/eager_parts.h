@@ -16,6 +16,8 @@ void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node);
 
 /* ---- checkpointed functions (eager_checkpoint.c) ---- */
 
+/* A frame of one reference; NULL if memory ran out. */
+struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function);
 void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame);
 /* While a function is run again: what its next node saves is what was asked for. */
 void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame, struct tdm_value *value);

@@ -8,8 +8,13 @@ libtidemark_a_SOURCES += \
 	methods/chunk_pages.c \
 	methods/chunk_system.c \
 	methods/cost.c methods/cost.h \
+	methods/deepspeed.c methods/deepspeed.h methods/deepspeed_parts.h \
+	methods/deepspeed_gather.c \
+	methods/deepspeed_method.c methods/deepspeed_method.h \
+	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \
+	methods/eager_tiles.c methods/eager_tiles.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_chunk.c \
@@ -30,4 +35,5 @@ libtidemark_a_SOURCES += \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_chunks
+cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_chunks \
+	tests/unit_deepspeed

@@ -3,6 +3,7 @@
 #include "methods/method.h"
 
 #include "methods/chunk_method.h"
+#include "methods/deepspeed_method.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,8 +30,10 @@ static enum tdm_status check_fsdp(const struct tdm_model *model,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     (void)model;
-    if (settings->torch.lora_rank > 0)
-        return tdm_fail(err, TDM_USAGE, "--set lora_rank: method %s with LoRA is not known",
+    const struct tdm_torch_settings *torch = &settings->torch;
+    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
                         settings->method->name);
     return TDM_OK;
 }
@@ -39,6 +42,12 @@ static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
 
+static const struct tdm_method_key *const zero2_keys[] = {tdm_keys_zero2, tdm_keys_alst,
+                                                          tdm_keys_torch, NULL};
+static const struct tdm_method_key *const zero3_keys[] = {tdm_keys_zero3, tdm_keys_alst,
+                                                          tdm_keys_torch, NULL};
+static const struct tdm_method_key *const zero3_offload_keys[] = {
+    tdm_keys_zero3_offload, tdm_keys_alst, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
 static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
 static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
@@ -78,6 +87,36 @@ static const struct tdm_method methods[] = {
      .cost = tdm_torch_cost,
      .preset = share_by_fsdp,
      .check = check_fsdp},
+    {.name = "zero2",
+     .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = zero2_keys,
+     .without = tdm_zero_without,
+     .system = &tdm_deepspeed_system,
+     .cost = tdm_zero_cost,
+     .preset = tdm_zero2_preset,
+     .check = tdm_zero_check},
+    {.name = "zero3",
+     .summary = "DeepSpeed ZeRO-3: parameters, gradients and optimizer states are divided",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = zero3_keys,
+     .without = tdm_zero_without,
+     .system = &tdm_deepspeed_system,
+     .cost = tdm_zero_cost,
+     .preset = tdm_zero3_preset,
+     .check = tdm_zero_check},
+    {.name = "zero3-offload",
+     .summary = "DeepSpeed ZeRO-3 with parameters and optimizer in host memory",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = zero3_offload_keys,
+     .without = tdm_zero_without,
+     .system = &tdm_deepspeed_system,
+     .cost = tdm_zero_cost,
+     .preset = tdm_zero3_preset,
+     .check = tdm_zero_check},
     {.name = "oomb",
      .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
      .least_gpus = 1,
@@ -129,11 +168,20 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     return tdm_hint(err, "methods: %s", list);
 }
 
+static bool has_key(const struct tdm_method *method, size_t table, const char *name)
+{
+    for (const char *const *less = method->without; table > 0 && less != NULL && *less != NULL;
+         less++)
+        if (strcmp(*less, name) == 0)
+            return false;
+    return true;
+}
+
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
     for (size_t table = 0; method->keys[table] != NULL; table++)
         for (const struct tdm_method_key *key = method->keys[table]; key->name != NULL; key++)
-            if (number-- == 0)
+            if (has_key(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
 }

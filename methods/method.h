@@ -26,6 +26,8 @@ struct tdm_method {
     const char *summary; /* one line, lower case, no full stop */
     uint64_t least_gpus, most_gpus;
     const struct tdm_method_key *const *keys; /* tables, ended by NULL */
+    /* Names of keys that it has not, though a table after the first has; ended by NULL, or NULL. */
+    const char *const *without;
     const struct tdm_torch_system *system;
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);

@@ -481,7 +481,7 @@ static struct tdm_value *weight_gradient(struct tdm_eager *m, const struct tdm_n
 {
     const struct tdm_edge *edge = &node->edges[LINEAR_WEIGHT];
     struct tdm_value *weight = tdm_value_new(m, edge->rows, edge->columns, grad->element_bytes);
-    weight->view = true; /* transposed twice */
+    weight->view = !m->linear_function; /* transposed twice */
     tdm_cublas(m);
     return weight;
 }
@@ -491,7 +491,7 @@ static struct tdm_value *input_gradient(struct tdm_eager *m, const struct tdm_no
 {
     const struct tdm_edge *edge = &node->edges[LINEAR_X];
     struct tdm_value *x = tdm_value_new(m, edge->rows, edge->columns, grad->element_bytes);
-    x->view = node->facts[0] == 0;
+    x->view = node->facts[0] == 0 && !m->linear_function;
     tdm_cublas(m);
     return x;
 }
@@ -499,15 +499,15 @@ static struct tdm_value *input_gradient(struct tdm_eager *m, const struct tdm_no
 static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
                             struct tdm_value *const *grads, struct tdm_value **results)
 {
-    bool has_bias = node->inputs == 3;
+    bool has_bias = node->inputs == 3, input_first = has_bias || m->linear_function;
     struct tdm_value *saved[2] = {0};
     for (uint32_t i = 0; i < node->saved_count; i++)
         saved[i] = tdm_node_saved(m, node, i);
-    if (has_bias && tdm_node_needs(node, LINEAR_X))
+    if (input_first && tdm_node_needs(node, LINEAR_X))
         results[LINEAR_X] = input_gradient(m, node, grads[0]);
     if (tdm_node_needs(node, LINEAR_WEIGHT))
         results[LINEAR_WEIGHT] = weight_gradient(m, node, grads[0]);
-    if (!has_bias && tdm_node_needs(node, LINEAR_X))
+    if (!input_first && tdm_node_needs(node, LINEAR_X))
         results[LINEAR_X] = input_gradient(m, node, grads[0]);
     if (has_bias && tdm_node_needs(node, LINEAR_BIAS))
         results[LINEAR_BIAS] = tdm_take(grads[0]);
@@ -519,20 +519,27 @@ struct tdm_value *tdm_linear(struct tdm_eager *m, struct tdm_value *x, struct td
                              struct tdm_value *bias, bool flat)
 {
     static const struct tdm_op mm = {"MmBackward0", false, linear_backward},
-                               addmm = {"AddmmBackward0", true, linear_backward};
+                               addmm = {"AddmmBackward0", true, linear_backward},
+                               own = {"LinearFunctionForZeroStage3Backward", false,
+                                      linear_backward};
     struct tdm_value *b = tdm_autocast(m, bias), *w = tdm_autocast(m, weight),
                      *a = tdm_autocast(m, x);
     struct tdm_value *inputs[] = {a, w, b};
-    struct tdm_node *node = tdm_node_new(m, b != NULL ? &addmm : &mm, inputs, b != NULL ? 3 : 2);
+    bool function = m->linear_function;
+    struct tdm_node *node = tdm_node_new(m,
+                                         function    ? &own
+                                         : b != NULL ? &addmm
+                                                     : &mm,
+                                         inputs, b != NULL ? 3 : 2);
     if (node != NULL)
         node->facts[0] = flat;
-    if (tdm_node_needs(node, LINEAR_WEIGHT))
+    if (function || tdm_node_needs(node, LINEAR_WEIGHT))
         tdm_node_save(m, node, a);
-    if (tdm_node_needs(node, LINEAR_X))
+    if (function || tdm_node_needs(node, LINEAR_X))
         tdm_node_save(m, node, w);
     struct tdm_value *y = tdm_value_new(m, a->rows, w->rows, a->element_bytes);
     y->view = !flat;
-    if (b != NULL)
+    if (b != NULL && !function) /* which adds the bias in place */
         tdm_cublaslt(m);
     else
         tdm_cublas(m);

@@ -5,6 +5,7 @@
 #include "base/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_SUGGESTED 3u
@@ -12,7 +13,8 @@
 /* From those that cost least time or change least of what is learnt to those that cost more. */
 static const struct {
     const char *key, *value;
-    const char *words; /* as Hugging Face's TrainingArguments or PyTorch call it */
+    const char
+        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it */
 } remedies[] = {
     {"attention", "sdpa", "attn_implementation: sdpa"},
     {"optimizer", "adamw-fused", "optim: adamw_torch_fused"},
@@ -21,7 +23,14 @@ static const struct {
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
     {"reshard_after_forward", "yes", "reshard_after_forward=True"},
+    {"reduce_bucket_size", "5e7", "\"reduce_bucket_size\": 5e7"},
+    {"sub_group_size", "1e8", "\"sub_group_size\": 1e8"},
+    {"stage3_max_live_parameters", "1e8", "\"stage3_max_live_parameters\": 1e8"},
+    {"stage3_max_reuse_distance", "1e8", "\"stage3_max_reuse_distance\": 1e8"},
+    {"overlap_comm", "false", "\"overlap_comm\": false"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
+    {"offload_optimizer", "cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}"},
+    {"offload_param", "cpu", "\"offload_param\": {\"device\": \"cpu\"}"},
     {"layer_checkpoint", "yes", "grad_ckpt: true"},
     {"kv_offload", "yes", "cpu_offload: 2"},
     {"chunk", "1K", "chunks of 1,024 tokens"},
@@ -31,6 +40,14 @@ static const struct {
 };
 
 #define REMEDIES (sizeof(remedies) / sizeof(remedies[0]))
+
+/* A size that is already as small. */
+static bool is_smaller(const char *now, const char *value)
+{
+    char *now_end, *value_end;
+    double is = strtod(now, &now_end), would_be = strtod(value, &value_end);
+    return strchr(value, 'e') != NULL && *value_end == '\0' && *now_end == '\0' && is <= would_be;
+}
 
 /* Changes a setting; false if the method has no such key, or it is so already. An optimizer other than
  * foreach AdamW is not changed. */
@@ -44,7 +61,7 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
     if (key == NULL)
         return false;
     const char *now = choices->said[k] != NULL ? choices->said[k] : key->assumed;
-    if (strcmp(now, remedies[r].value) == 0 ||
+    if (strcmp(now, remedies[r].value) == 0 || is_smaller(now, remedies[r].value) ||
         (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
         (strcmp(remedies[r].value, "hf") == 0 && strcmp(now, "hf-held") != 0) ||
         (strcmp(remedies[r].value, "fused") == 0 && strncmp(now, "hf", 2) != 0) ||
@@ -53,8 +70,7 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
         (strcmp(key->name, "checkpointing") == 0 && strcmp(now, "off") != 0) ||
         (strcmp(key->name, "chunk") == 0 && settings->chunk.tokens <= 1024) ||
         (strcmp(key->name, "budget") == 0 && settings->chunk.budget > 0) ||
-        (strcmp(key->name, "lora_rank") == 0 &&
-         (settings->torch.lora_rank > 0 || settings->torch.sharing == TDM_SHARING_FSDP)))
+        (strcmp(key->name, "lora_rank") == 0 && settings->torch.lora_rank > 0))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "methods/prediction.h"
 
-#define TDM_REMEDY_TEXT 512u
+#define TDM_REMEDY_TEXT 1024u
 
 /* Writes to `out` which single changes of a setting make it fit, the cheapest first, at most three; if none
  * does, how many of them together do; and the longest context that fits as it is. "" if nothing helps.

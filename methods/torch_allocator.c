@@ -544,6 +544,11 @@ uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block)
     return block->requested;
 }
 
+uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *a)
+{
+    return a->capacity;
+}
+
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *a)
 {
     return a->now;

@@ -54,6 +54,9 @@ uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block);
 /* Gives free segments back, as torch.cuda.empty_cache. */
 void tdm_torch_empty_cache(struct tdm_torch_allocator *allocator);
 
+/* What the device has for segments. */
+uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *allocator);
+
 /* Now, and the most since the peaks were last reset; each peak stands for itself. */
 struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *allocator);
 struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *allocator);

@@ -16,15 +16,16 @@ static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
     return tdm_size_ceil_div(rows, t->settings.ranks);
 }
 
-struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns)
+struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
+                                     bool trained)
 {
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
     bool vector = rows == 1; /* sharded by its elements */
     struct tdm_value *shard =
         tdm_value_leaf(t->m, vector ? 1 : shard_rows(t, rows),
-                       vector ? shard_rows(t, columns) : columns, bytes, true);
-    struct tdm_value *whole = tdm_value_leaf(t->m, rows, columns, BF16, true);
+                       vector ? shard_rows(t, columns) : columns, bytes, trained);
+    struct tdm_value *whole = tdm_value_leaf(t->m, rows, columns, BF16, trained);
     tdm_value_vacate(t->m, whole);
     f->group_of[t->parameter_count] = f->building;
     f->wholes[t->parameter_count] = whole;
@@ -32,11 +33,12 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
     return whole;
 }
 
-static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group)
+/* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not reduced. */
+static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, bool reduced)
 {
     uint64_t elements = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (t->fsdp.group_of[i] == group)
+        if (t->fsdp.group_of[i] == group && (!reduced || t->fsdp.wholes[i]->grad != NULL))
             elements += tdm_value_elements(t->parameters[i]) * t->settings.ranks;
     return elements;
 }
@@ -62,7 +64,7 @@ static void gather(struct tdm_torch_model *t, uint32_t group)
     struct torch_fsdp *f = &t->fsdp;
     if (f->whole[group] || f->gathering == group)
         return;
-    uint64_t elements = group_elements(t, group);
+    uint64_t elements = group_elements(t, group, false);
     struct tdm_value *input = NULL;
     if (t->settings.fp32_weights)
         input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / t->settings.ranks,
@@ -137,19 +139,18 @@ void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group)
 }
 
 /* Gradients of a group, reduced to shards. The last one lives until the reduction is on its way. */
-void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
+static void reduce(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
-    if (!is_on(t))
-        return;
-    shard_again(t, group);
-    tdm_drop(t->m, f->reducing);
-    uint64_t elements = group_elements(t, group);
+    uint64_t elements = group_elements(t, group, true);
     struct tdm_value *last = NULL;
+    if (elements == 0)
+        return;
+    tdm_drop(t->m, f->reducing);
     f->reducing = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, elements, bytes);
     for (uint32_t i = 0; i < t->parameter_count; i++) {
-        if (f->group_of[i] != group)
+        if (f->group_of[i] != group || f->wholes[i]->grad == NULL)
             continue;
         tdm_drop(t->m, last);
         last = f->wholes[i]->grad;
@@ -158,10 +159,24 @@ void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
     struct tdm_value *shards =
         new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (f->group_of[i] == group && t->parameters[i]->grad == NULL)
+        if (f->group_of[i] == group && t->parameters[i]->requires_grad &&
+            t->parameters[i]->grad == NULL)
             t->parameters[i]->grad = tdm_value_view(t->m, shards);
     tdm_drop(t->m, shards);
     tdm_drop(t->m, last);
+}
+
+void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    if (!is_on(t))
+        return;
+    if (group == t->config->layers) /* a layer whose input needs no gradient has not been told */
+        for (uint32_t i = 0; i < group; i++)
+            if (f->whole[i] || group_elements(t, i, true) > 0)
+                tdm_fsdp_after_backward(t, i);
+    shard_again(t, group);
+    reduce(t, group);
     if (group == t->config->layers) {
         tdm_drop(t->m, f->reducing);
         f->reducing = NULL;

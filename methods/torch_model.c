@@ -4,6 +4,7 @@
 #include "methods/torch_model.h"
 
 #include "base/size.h"
+#include "methods/eager_tiles.h"
 #include "methods/ops.h"
 #include "methods/torch_parts.h"
 
@@ -37,17 +38,17 @@ static bool is_norm(enum tdm_role role)
            role == TDM_ROLE_FINAL_NORM;
 }
 
-static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
+static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
+                                     uint64_t rows, uint64_t columns)
 {
-    const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
-    if (tensor == NULL)
-        return NULL;
     if (t->settings.sharing == TDM_SHARING_FSDP) {
-        t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
-        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns);
+        t->fsdp.building = layer;
+        return tdm_fsdp_parameter(t, rows, columns, true);
     }
-    bool trained = t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm(role));
-    return add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
+    struct tdm_value *adapter =
+        add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
+    tdm_deepspeed_parameter(t, tdm_layer_module(layer, module));
+    return adapter;
 }
 
 static const struct {
@@ -57,6 +58,49 @@ static const struct {
     {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
     {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
 };
+
+/* The module that a tensor belongs to. */
+static uint32_t module_of(uint32_t unit, enum tdm_role role)
+{
+    switch (role) {
+    case TDM_ROLE_EMBEDDING:
+        return TDM_MODULE_EMBEDDING;
+    case TDM_ROLE_FINAL_NORM:
+        return TDM_MODULE_NORM;
+    case TDM_ROLE_HEAD:
+        return TDM_MODULE_HEAD;
+    case TDM_ROLE_ROUTER:
+    case TDM_ROLE_EXPERTS_GATE_UP:
+    case TDM_ROLE_EXPERTS_DOWN:
+        return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_Q_BIAS:
+    case TDM_ROLE_K_BIAS:
+    case TDM_ROLE_V_BIAS:
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+            if (projection_roles[p].bias == role)
+                role = projection_roles[p].weight;
+        break;
+    default:
+        break;
+    }
+    return tdm_layer_module(unit, TDM_MODULE_ROLES + (uint32_t)role);
+}
+
+static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
+{
+    const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
+    if (tensor == NULL)
+        return NULL;
+    if (t->settings.sharing == TDM_SHARING_FSDP) {
+        t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
+        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
+    }
+    bool trained = t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm(role));
+    struct tdm_value *weight =
+        add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
+    tdm_deepspeed_parameter(t, module_of(unit, role));
+    return weight;
+}
 
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
 {
@@ -93,14 +137,14 @@ static void add_layer(struct tdm_torch_model *t, uint32_t number)
 static void add_adapters(struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
-    uint16_t bytes = s->peft ? FP32 : t->weight_bytes;
     for (uint32_t i = 0; i < t->config->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
             const struct tdm_value *weight = t->layers[i].weight[p];
             if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
                 continue;
-            t->layers[i].down[p] = add_parameter(t, s->lora_rank, weight->columns, bytes, true);
-            t->layers[i].up[p] = add_parameter(t, weight->rows, s->lora_rank, bytes, true);
+            t->layers[i].down[p] =
+                add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
+            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
         }
 }
 
@@ -122,7 +166,13 @@ static void add_parameters(struct tdm_torch_model *t)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
     tdm_torch_share(t);
+    tdm_deepspeed_start(t);
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+}
+
+static bool shares_by_deepspeed(const struct tdm_torch_settings *settings)
+{
+    return settings->sharing == TDM_SHARING_ZERO2 || settings->sharing == TDM_SHARING_ZERO3;
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
@@ -143,16 +193,22 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
         t->buckets.order = calloc(most, sizeof(struct tdm_value *));
     }
-    if (t != NULL)
+    if (t != NULL) {
         t->m = m;
+        t->config = config;
+        t->settings = *settings;
+    }
+    if (t != NULL && shares_by_deepspeed(settings))
+        t->deepspeed = tdm_deepspeed_new(t, (uint32_t)most);
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
         t->own_states == NULL || t->fsdp.wholes == NULL || t->fsdp.group_of == NULL ||
-        t->fsdp.whole == NULL || t->buckets.parts == NULL || t->buckets.order == NULL) {
+        (t->deepspeed == NULL && shares_by_deepspeed(settings)) || t->fsdp.whole == NULL ||
+        t->buckets.parts == NULL || t->buckets.order == NULL) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    t->config = config;
-    t->settings = *settings;
+    if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
+        t->settings.peft = false;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
@@ -168,6 +224,9 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     if (t == NULL)
         return;
     tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
+    tdm_drop(t->m, t->held_logits);
+    tdm_drop(t->m, t->held_input);
+    tdm_deepspeed_free(t->deepspeed);
     free(t->layers);
     free(t->parameters);
     free(t->states);
@@ -219,8 +278,8 @@ static struct tdm_value *offset_norm(struct tdm_eager *m, struct tdm_value *x,
     return y;
 }
 
-static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                  struct tdm_value *x, struct tdm_value *weight)
+static struct tdm_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                    struct tdm_value *x, struct tdm_value *weight)
 {
     if (t->config->offset_norms)
         return offset_norm(m, x, weight);
@@ -242,14 +301,34 @@ static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_mo
     return y;
 }
 
+static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                  struct tdm_value *x, struct tdm_value *weight)
+{
+    struct tdm_value *input = tdm_module_enter(t, weight->module, x);
+    struct tdm_value *y = plain_norm(m, t, input, weight);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, weight->module, y);
+}
+
+/* nn.Linear. */
+static struct tdm_value *linear(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                struct tdm_value *x, struct tdm_value *weight,
+                                struct tdm_value *bias, uint32_t module)
+{
+    struct tdm_value *input = tdm_module_enter(t, module, x);
+    struct tdm_value *y = tdm_linear(m, input, weight, bias, false);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, module, y);
+}
+
 /* The adapter's part is made in its dtype: peft casts the input to it, and the sum back. */
 static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x, struct tdm_value *base)
 {
     struct tdm_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
-    struct tdm_value *low = tdm_linear(m, input, layer->down[p], NULL, false);
-    struct tdm_value *high = tdm_linear(m, low, layer->up[p], NULL, false);
+    struct tdm_value *low = linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
+    struct tdm_value *high = linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
     tdm_drop(m, low);
     struct tdm_value *scaled = tdm_mul_number(m, high);
     tdm_drop(m, high);
@@ -266,8 +345,15 @@ static struct tdm_value *project(struct tdm_eager *m, const struct tdm_torch_mod
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x)
 {
-    struct tdm_value *y = tdm_linear(m, x, layer->weight[p], layer->bias[p], false);
-    return layer->down[p] == NULL ? y : adapted(m, t, layer, p, x, y);
+    struct tdm_value *weight = layer->weight[p], *bias = layer->bias[p];
+    if (layer->down[p] == NULL)
+        return linear(m, t, x, weight, bias, weight->module);
+    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
+    struct tdm_value *input = tdm_module_enter(t, both, x);
+    struct tdm_value *base = linear(m, t, input, weight, bias, weight->module);
+    struct tdm_value *y = adapted(m, t, layer, p, input, base);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, both, y);
 }
 
 /* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no norm. */
@@ -425,6 +511,7 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
 {
     const struct torch_layer *layer = &t->layers[number];
     struct tdm_value *qkv[3];
+    tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
     project_qkv(m, t, layer, x, qkv);
     struct tdm_value *v = qkv[2];
     struct tdm_value *turned_q = rotate(m, qkv[0], t->cosine, t->sine);
@@ -450,14 +537,17 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     tdm_drop(m, turned_q);
     tdm_drop(m, turned_k);
     tdm_drop(m, v);
-    return y;
+    return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
 }
 
 static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
                              const struct torch_layer *layer, struct tdm_value *x)
 {
+    uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     struct tdm_value *gate = project(m, t, layer, TDM_PROJECTION_GATE, x);
+    gate = replace(m, gate, tdm_module_enter(t, module, gate));
     struct tdm_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
     struct tdm_value *up = project(m, t, layer, TDM_PROJECTION_UP, x);
     struct tdm_value *product = tdm_mul(m, active, up);
@@ -468,11 +558,30 @@ static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *
     return y;
 }
 
+static struct tdm_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,
+                                 struct tdm_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    return mlp(m, t, &t->layers[number], x);
+}
+
+/* As ALST cuts it: tiles of about as many tokens as the hidden size. */
+static uint64_t mlp_tiles(const struct tdm_torch_model *t)
+{
+    uint64_t tiles = t->settings.mlp_tiles;
+    if (tiles == TDM_DEEPSPEED_AUTO)
+        tiles = tdm_size_ceil_div(t->settings.tokens, t->config->hidden);
+    return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
+}
+
 static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
-                                   struct tdm_value *x)
+                                   struct tdm_value *input)
 {
     const struct tdm_torch_model *t = model;
     const struct torch_layer *layer = &t->layers[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
+             second = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct tdm_value *x = tdm_module_enter(t, whole, input);
     struct tdm_value *normed = rms_norm(m, t, x, layer->attention_norm);
     struct tdm_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
@@ -481,8 +590,12 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
     normed = rms_norm(m, t, middle, layer->mlp_norm);
-    struct tdm_value *made =
-        layer->router != NULL ? tdm_torch_experts(m, t, layer, normed) : mlp(m, t, layer, normed);
+    normed = replace(m, normed, tdm_module_enter(t, second, normed));
+    const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
+    struct tdm_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
+                             : mlp_tiles(t) > 0    ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
+                                                   : mlp(m, t, layer, normed);
+    made = tdm_module_leave(t, second, made);
     tdm_drop(m, normed);
     if (layer->post_mlp_norm != NULL)
         made = replace(m, made, rms_norm(m, t, made, layer->post_mlp_norm));
@@ -490,7 +603,8 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     tdm_drop(m, made);
     tdm_drop(m, middle);
     tdm_drop(m, kept);
-    return y;
+    tdm_drop(m, x);
+    return tdm_module_leave(t, whole, y);
 }
 
 static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, struct tdm_value *x)
@@ -502,8 +616,12 @@ static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, 
         .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_ON:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint(t->m, &function, x);
     case TDM_CHECKPOINTING_REENTRANT:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
         return tdm_checkpoint_reentrant(t->m, &function, x);
     case TDM_CHECKPOINTING_OFF:
         break;
@@ -515,7 +633,9 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
         embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
@@ -524,7 +644,9 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     }
     tdm_torch_positions(t);
     tdm_torch_masks(t);
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_ROTARY, NULL));
     tdm_torch_rotary(t);
+    tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
         tdm_fsdp_before_forward(t, i);
@@ -562,17 +684,55 @@ static struct tdm_value *causal_loss(struct tdm_torch_model *t, struct tdm_value
     return loss;
 }
 
+/* Of a tile of hidden states. */
+static struct tdm_value *tile_loss(struct tdm_eager *m, const void *model, uint32_t layer,
+                                   struct tdm_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    (void)layer;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_value *logits = linear(m, t, x, t->head, NULL, TDM_MODULE_HEAD);
+    if (t->config->logits_softcap > 0)
+        logits = softcap(m, logits);
+    struct tdm_value *wide = tdm_cast(m, logits, FP32);
+    struct tdm_value *labels = tdm_value_view(m, t->ids); /* a part of the labels */
+    labels->rows = x->rows;
+    labels->columns = 1;
+    struct tdm_value *loss = tdm_cross_entropy(m, wide, labels);
+    tdm_drop(m, labels);
+    tdm_drop(m, wide);
+    tdm_drop(m, logits);
+    m->category = TDM_METHOD_WORKSPACE;
+    return loss;
+}
+
+/* As ALST cuts it: fp32 logits of about 1 GiB. */
+static uint64_t logits_tiles(const struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t bytes = tdm_size_mul(tdm_size_mul(s->batch * s->tokens, t->config->vocabulary), FP32);
+    return s->logits_tiles == TDM_DEEPSPEED_AUTO ? tdm_size_ceil_div(bytes, UINT64_C(1) << 30)
+                                                 : s->logits_tiles;
+}
+
 static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_value *hidden)
 {
+    const struct tdm_function tile = {.run = tile_loss, .model = t};
+    if (t->settings.logits_tiles > 0)
+        return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
     struct tdm_eager *m = t->m;
     bool last = t->settings.logits == TDM_LOGITS_LAST;
-    if (t->settings.logits == TDM_LOGITS_CHUNKED)
-        return tdm_torch_chunked_loss(t, hidden);
-    if (t->settings.logits == TDM_LOGITS_FUSED)
-        return tdm_torch_fused_loss(t, hidden);
+    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED) {
+        struct tdm_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
+        struct tdm_value *mean = t->settings.logits == TDM_LOGITS_FUSED
+                                     ? tdm_torch_fused_loss(t, input)
+                                     : tdm_torch_chunked_loss(t, input);
+        tdm_drop(m, input);
+        return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
+    }
     struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
-    struct tdm_value *logits = tdm_linear(m, rows, t->head, NULL, false), *loss;
+    struct tdm_value *logits = linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD), *loss;
     tdm_drop(m, rows);
     if (t->config->logits_softcap > 0)
         logits = softcap(m, logits);
@@ -598,12 +758,16 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     tdm_ddp_before_forward(t);
     m->autocast = t->autocasts;
     tdm_fsdp_before_forward(t, t->config->layers);
-    struct tdm_value *hidden = base_model(t), *loss;
+    tdm_deepspeed_before_forward(t);
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
+    struct tdm_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
     if (t->settings.logits == TDM_LOGITS_BASE)
         loss = tdm_mean(m, hidden);
     else
         loss = head_and_loss(t, hidden);
     tdm_drop(m, hidden);
+    loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;
     tdm_autocast_clear(m);
     tdm_fsdp_after_forward(t, t->config->layers);
@@ -620,6 +784,7 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_backward(t->m, t->loss, NULL);
     tdm_fsdp_after_backward(t, t->config->layers);
     tdm_ddp_after_backward(t);
+    tdm_deepspeed_after_backward(t);
 }
 
 /* ---- for other systems ---- */

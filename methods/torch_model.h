@@ -8,6 +8,7 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
+#include "methods/deepspeed.h"
 #include "methods/eager.h"
 #include "models/model.h"
 
@@ -48,6 +49,8 @@ enum tdm_torch_sharing {
     TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
     TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
     TDM_SHARING_FSDP, /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
+    TDM_SHARING_ZERO2, /* DeepSpeed's */
+    TDM_SHARING_ZERO3,
 };
 
 /* The projections of a layer, in the order in which modules hold them. */
@@ -84,6 +87,9 @@ struct tdm_torch_settings {
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are trained too */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
+    struct tdm_deepspeed_settings deepspeed;
+    bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
+    uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
 };
 
 struct tdm_torch_model;

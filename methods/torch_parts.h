@@ -53,7 +53,8 @@ struct tdm_torch_model {
     struct tdm_value *input, *held_input, *loss;
     struct torch_buckets buckets;
     struct torch_fsdp fsdp;
-    bool *own_states; /* parameters whose optimizer states this rank has */
+    struct tdm_deepspeed *deepspeed; /* or NULL */
+    bool *own_states;                /* parameters whose optimizer states this rank has */
     struct tdm_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;
@@ -68,7 +69,8 @@ void tdm_torch_drop_inputs(struct tdm_torch_model *t);
 
 /* Around a group's forward and backward; nothing without FSDP (torch_fsdp.c). A mark is the same value, before whose
  * backward (of an output) or after which (of an input) they are called for a layer. */
-struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns);
+struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
+                                     bool trained);
 void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
