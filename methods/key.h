@@ -45,5 +45,8 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+extern const struct tdm_method_key
+    tdm_keys_megatron[]; /* and, before them, which sizes are assumed */
+extern const struct tdm_method_key tdm_keys_tensor_parallel[], tdm_keys_megatron_cp[];
 
 #endif

@@ -37,6 +37,11 @@ static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
 
+static const struct tdm_method_key *const tensor_keys[] = {tdm_keys_tensor_parallel,
+                                                           tdm_keys_megatron, NULL};
+static const struct tdm_method_key *const context_keys[] = {tdm_keys_megatron_cp, tdm_keys_megatron,
+                                                            NULL};
+
 static const struct tdm_method methods[] = {
     {.name = "parallel",
      .summary = "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
@@ -72,6 +77,22 @@ static const struct tdm_method methods[] = {
      .cost = tdm_torch_cost,
      .preset = share_by_fsdp,
      .check = check_fsdp},
+    {.name = "tensor-parallel",
+     .summary = "Megatron-LM: tensor-parallel ranks divide heads, MLP and vocabulary",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = tensor_keys,
+     .system = &tdm_megatron_system,
+     .cost = tdm_megatron_cost,
+     .check = tdm_megatron_check},
+    {.name = "megatron-cp",
+     .summary = "Megatron-LM: context-parallel ranks divide every sequence",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = context_keys,
+     .system = &tdm_megatron_system,
+     .cost = tdm_megatron_cost,
+     .check = tdm_megatron_check},
     {.name = NULL},
 };
 
@@ -109,7 +130,7 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                                    struct tdm_error *err)
 {
     const struct tdm_method_key *key;
-    char list[512] = "";
+    char list[1024] = "";
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof(list) - used, "%s%s", used == 0 ? "" : ", ", key->name);
