@@ -67,6 +67,7 @@ struct tdm_megatron {
     uint32_t dummy_count;
     struct tdm_value *tokens_in, *labels, *mask;     /* of the micro-batch that runs */
     struct tdm_value *input_gradient, *output_gradient, *next_input; /* of the schedule */
+    struct tdm_value *finished_input; /* of the graph that the variable of the last output still refers to */
     bool states_made;
 };
 

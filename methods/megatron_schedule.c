@@ -168,6 +168,8 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
         x = loss;
     }
     drop_batch(t);
+    tdm_drop(m, t->finished_input);
+    t->finished_input = NULL;
     chunk->inputs[action->microbatch] = input;
     chunk->outputs[action->microbatch] = x;
 }
@@ -190,6 +192,8 @@ static void backward(struct tdm_megatron *t, const struct megatron_action *actio
     tdm_drop(m, *output);
     tdm_drop(m, t->input_gradient);
     t->input_gradient = *input != NULL ? tdm_take((*input)->grad) : NULL;
+    tdm_drop(m, t->finished_input);
+    t->finished_input = t->layout.chunks == 1 ? tdm_take(*input) : NULL;
     tdm_drop(m, *input);
     *input = *output = NULL;
 }
@@ -245,5 +249,6 @@ void megatron_finish_step(struct tdm_megatron *t)
         act(t);
     tdm_drop(t->m, t->output_gradient);
     tdm_drop(t->m, t->input_gradient);
-    t->output_gradient = t->input_gradient = NULL;
+    tdm_drop(t->m, t->finished_input);
+    t->output_gradient = t->input_gradient = t->finished_input = NULL;
 }
