@@ -31,8 +31,7 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
     for (const char *name = value; *name != '\0';) {
         size_t span = strcspn(name, ", ");
         unsigned i = 0;
-        while (i < TDM_MODULES &&
-               (strlen(names[i]) != span || memcmp(name, names[i], span) != 0))
+        while (i < TDM_MODULES && (strlen(names[i]) != span || memcmp(name, names[i], span) != 0))
             i++;
         if (i == TDM_MODULES)
             return tdm_key_bad_value(key, value, err);
@@ -68,13 +67,18 @@ static enum tdm_status read_step(const struct tdm_method_key *key, const char *v
     return TDM_OK;
 }
 
-#define TENSOR_KEY(size)                                                                      \
-    {"tensor_model_parallel_size", "N|all", size, "GPUs that divide every layer; all: those " \
-                                                  "that nothing else divides",                \
-     read_size, FIELD(tensor), .least = 1, .most = MOST_RANKS}
-#define CONTEXT_KEY(size)                                                                \
-    {"context_parallel_size", "N|all", size, "GPUs that divide every sequence", read_size, \
-     FIELD(context), .least = 1, .most = MOST_RANKS}
+#define TENSOR_KEY(size)                                             \
+    {                                                                \
+        "tensor_model_parallel_size", "N|all", size,                 \
+            "GPUs that divide every layer; all: those "              \
+            "that nothing else divides",                             \
+            read_size, FIELD(tensor), .least = 1, .most = MOST_RANKS \
+    }
+#define CONTEXT_KEY(size)                                                                     \
+    {                                                                                         \
+        "context_parallel_size", "N|all", size, "GPUs that divide every sequence", read_size, \
+            FIELD(context), .least = 1, .most = MOST_RANKS                                    \
+    }
 
 const struct tdm_method_key tdm_keys_tensor_parallel[] = {
     TENSOR_KEY("all"), CONTEXT_KEY("1"), {.name = NULL}};
@@ -112,8 +116,8 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"use_distributed_optimizer", "no|yes", "no",
      "main parameters and moments are divided by data parallelism", tdm_key_read_switch,
      FIELD(distributed_optimizer)},
-    {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets",
-     tdm_key_read_switch, FIELD(overlap_reduce)},
+    {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets", tdm_key_read_switch,
+     FIELD(overlap_reduce)},
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},

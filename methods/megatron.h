@@ -25,7 +25,12 @@ enum tdm_megatron_recompute {
 enum tdm_megatron_method { TDM_RECOMPUTE_UNIFORM, TDM_RECOMPUTE_BLOCK };
 enum tdm_megatron_exchange { TDM_CP_P2P, TDM_CP_ALL_GATHER, TDM_CP_A2A, TDM_CP_A2A_P2P };
 enum tdm_megatron_attention { TDM_BACKEND_AUTO, TDM_BACKEND_FLASH, TDM_BACKEND_FUSED };
-enum tdm_megatron_cublas { TDM_CUBLAS_DEFAULT, TDM_CUBLAS_4096_8, TDM_CUBLAS_4096_2, TDM_CUBLAS_16_8 };
+enum tdm_megatron_cublas {
+    TDM_CUBLAS_DEFAULT,
+    TDM_CUBLAS_4096_8,
+    TDM_CUBLAS_4096_2,
+    TDM_CUBLAS_16_8
+};
 enum tdm_megatron_loss { TDM_LOSS_NATIVE, TDM_LOSS_TE };
 
 /* Modules that selective recomputation names; those of experts and latent attention are none of a dense model. */
@@ -39,10 +44,11 @@ enum tdm_megatron_module {
 
 struct tdm_megatron_settings {
     uint64_t tensor, context, pipeline; /* sizes; 0: the GPUs that the others leave */
-    uint64_t virtual_layers;            /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
-    uint64_t microbatches;              /* 0: as many as fill the pipeline */
+    uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
+    uint64_t microbatches;   /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
-    uint64_t exchange_heads; /* of a2a+p2p: ranks that exchange heads, the rest are a ring; 0: half */
+    uint64_t
+        exchange_heads; /* of a2a+p2p: ranks that exchange heads, the rest are a ring; 0: half */
     enum tdm_megatron_recompute recompute;
     enum tdm_megatron_method method;
     enum tdm_megatron_exchange exchange;

@@ -113,27 +113,24 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
             grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
                                      (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
     if (!t->flash) {
-        megatron_keep(&scratch, tdm_value_new(m, 1,
-                                              queries * (dim + 1) * FP32 +
-                                                  shared * keys * dim * BF16 + 256,
-                                              1));
+        megatron_keep(
+            m, &scratch,
+            tdm_value_new(m, 1, queries * (dim + 1) * FP32 + shared * keys * dim * BF16 + 256, 1));
     } else {
         queries = t->batch * kernel->heads * tdm_size_align(kernel->queries, FLASH_ROWS);
-        megatron_keep(&scratch, tdm_value_new(m, queries, 1, FP32));
-        megatron_keep(&scratch,
+        megatron_keep(m, &scratch, tdm_value_new(m, queries, 1, FP32));
+        megatron_keep(m, &scratch,
                       tdm_value_new(m, queries, tdm_size_align(dim, FLASH_COLUMNS), FP32));
         for (unsigned i = 0; i < shared; i++)
-            megatron_keep(&scratch, tdm_value_new(m, keys, dim, BF16));
+            megatron_keep(m, &scratch, tdm_value_new(m, keys, dim, BF16));
     }
     megatron_drop_all(m, &scratch);
 }
 
 static struct megatron_kernel whole_kernel(const struct tdm_megatron *t)
 {
-    return (struct megatron_kernel){.queries = t->tokens,
-                                    .keys = t->tokens,
-                                    .heads = t->heads,
-                                    .groups = t->groups};
+    return (struct megatron_kernel){
+        .queries = t->tokens, .keys = t->tokens, .heads = t->heads, .groups = t->groups};
 }
 
 static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -144,7 +141,7 @@ static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
     struct megatron_kept saved = {.count = 0};
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++)
-        megatron_keep(&saved, tdm_node_saved(m, node, i));
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
     if (interleaved(t)) { /* one buffer for the three */
         struct tdm_value *all = tdm_value_new(m, t->rows, 3 * saved.values[0]->columns, BF16);
         for (unsigned i = 0; i < 3; i++) {
@@ -221,7 +218,7 @@ struct tdm_value *megatron_attention(struct tdm_megatron *t, const struct megatr
         parts[i] = y;
     }
     for (unsigned i = 0; i < 3; i++)
-        megatron_keep(kept, parts[i]);
+        megatron_keep(m, kept, parts[i]);
     if (t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
         (t->set.modules & 1u << TDM_MODULE_CORE_ATTN) != 0)
         return megatron_checkpoint(t, REGION_CORE, 0, 0, 0, parts, 3);

@@ -67,8 +67,8 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
     struct megatron_chunk *chunk = &t->chunks[number];
     uint64_t layers = t->layout.chunk_layers;
     chunk->layers = calloc(layers, sizeof(*chunk->layers));
-    chunk->parameters = calloc(layers * LAYER_PARAMETERS + OTHER_PARAMETERS,
-                               sizeof(*chunk->parameters));
+    chunk->parameters =
+        calloc(layers * LAYER_PARAMETERS + OTHER_PARAMETERS, sizeof(*chunk->parameters));
     if (chunk->layers == NULL || chunk->parameters == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
     t->m->category = TDM_METHOD_WEIGHTS;

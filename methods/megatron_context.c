@@ -16,7 +16,7 @@ enum { Q, K, V, OUT, SUMS };
 static struct tdm_value *make(struct tdm_megatron *t, struct megatron_kept *kept, uint64_t rows,
                               uint64_t columns, uint16_t bytes)
 {
-    return megatron_keep(kept, tdm_value_new(t->m, rows, columns, bytes));
+    return megatron_keep(t->m, kept, tdm_value_new(t->m, rows, columns, bytes));
 }
 
 /* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is sent, what
@@ -45,7 +45,7 @@ static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
     for (unsigned i = 0; i < count; i++) {
         struct tdm_value *ordered = exchange(t, &sent, values[i], before);
         if (hold)
-            megatron_keep(kept, values[i]);
+            megatron_keep(t->m, kept, values[i]);
         else
             tdm_drop(t->m, values[i]);
         values[i] = ordered;
@@ -87,14 +87,14 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_value **values)
         struct tdm_value *output, *sums;
         m->stream = i % 2 == 0 ? 0 : CP_STREAM;
         if (i > 0)
-            megatron_keep(&kept, buffer);
+            megatron_keep(m, &kept, buffer);
         if (i > 0)
             buffer = tdm_value_new(m, values[K]->rows, 2 * values[K]->columns, BF16);
         if (kernel.queries < tokens)
             make(t, &kept, values[Q]->rows / 2, values[Q]->columns, BF16);
         megatron_kernel_forward(t, &kernel, &output, &sums);
-        megatron_keep(&kept, output);
-        megatron_keep(&kept, sums);
+        megatron_keep(m, &kept, output);
+        megatron_keep(m, &kept, sums);
         if (i == 0)
             values[SUMS] = tdm_value_new(m, sums->rows, 1, FP32);
     }
@@ -127,7 +127,7 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_value *const *value
             make(t, &halves, values[K]->rows / 2, values[K]->columns / 2, BF16);
         megatron_kernel_backward(t, &kernel, step);
         for (unsigned g = 0; g < 3; g++)
-            megatron_keep(&halves, step[g]);
+            megatron_keep(m, &halves, step[g]);
         megatron_drop_all(m, &halves);
     }
     for (unsigned g = K; g <= V; g++) {
@@ -194,7 +194,7 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_value *const *v
         m->stream = i;
         megatron_kernel_backward(t, &kernel, step);
         for (unsigned g = 0; g < 3; g++)
-            megatron_keep(&kept, step[g]);
+            megatron_keep(m, &kept, step[g]);
     }
     m->stream = 0;
     for (unsigned i = 0; i < 2; i++) { /* back in the order of ranks, then reduced */
@@ -217,7 +217,7 @@ static void context_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_megatron *t = node->context;
     struct megatron_kept saved = {.count = 0}, kept = {.count = 0};
     for (uint32_t i = 0; i < node->saved_count; i++)
-        megatron_keep(&saved, tdm_node_saved(m, node, i));
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
     struct tdm_value *gradient = tdm_take(grads[0]), *output;
     switch (t->set.exchange) {
     case TDM_CP_P2P:

@@ -31,7 +31,8 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
     struct tdm_method_settings plain = {.torch = settings->torch};
     double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
     plain.torch.sharing = TDM_SHARING_NONE;
-    tdm_torch_cost(model, &plain, cost); /* forward and backward: 3 of the products, 3.5 of attention */
+    tdm_torch_cost(model, &plain,
+                   cost); /* forward and backward: 3 of the products, 3.5 of attention */
     forward = cost->product_flops / 3;
     if (s->recompute == TDM_RECOMPUTE_FULL)
         extra = s->method == TDM_RECOMPUTE_BLOCK
@@ -66,12 +67,10 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     double hidden = rows * model->hidden * BF16_BYTES;
     double kv = 2 * rows * model->kv_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
     double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
-    double ring = (double)(l.context / l.exchange_heads - 1) * kv * (double)l.exchange_heads /
-                  (double)l.exchange_heads;
     if (s->exchange == TDM_CP_ALL_GATHER)
         cost->exposed_bytes += layers * (double)(l.context - 1) * kv * (forwards + 2);
     else if (s->exchange != TDM_CP_A2A)
-        cost->sent_bytes += layers * ring * (forwards + 2);
+        cost->sent_bytes += layers * (double)(l.exchange_ring - 1) * kv * (forwards + 2);
     if (l.exchange_heads > 1)
         cost->exposed_bytes += layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1);
     cost->exposed_bytes += layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1);

@@ -24,18 +24,17 @@ static struct tdm_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint3
     struct tdm_eager *m = t->m;
     const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct megatron_kept kept = {.count = 0};
-    struct tdm_value *mixed =
-        megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
-                             layer->qkv_bias);
-    megatron_keep(&kept, mixed);
+    struct tdm_value *mixed = megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias,
+                                                   layer->qkv, layer->qkv_bias);
+    megatron_keep(m, &kept, mixed);
     struct tdm_value *heads = megatron_attention(t, layer, mixed, &kept);
     struct tdm_value *attended = megatron_row_linear(t, heads, layer->projection);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
     struct tdm_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    bool again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
-                 (t->set.modules & 1u << TDM_MODULE_MLP) != 0;
+    bool again =
+        t->set.recompute == TDM_RECOMPUTE_SELECTIVE && (t->set.modules & 1u << TDM_MODULE_MLP) != 0;
     made = again ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
                  : mlp(t, layer, middle);
     struct tdm_value *y = megatron_add(t, made, layer->fc2_bias, middle);
@@ -149,9 +148,8 @@ struct tdm_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk, str
             again = i < t->set.recompute_layers;
         if (i + count > layers)
             count = layers - i;
-        struct tdm_value *y = again
-                                  ? megatron_checkpoint(t, REGION_LAYERS, chunk, i, count, &x, 1)
-                                  : megatron_run_region(t, REGION_LAYERS, chunk, i, count, &x);
+        struct tdm_value *y = again ? megatron_checkpoint(t, REGION_LAYERS, chunk, i, count, &x, 1)
+                                    : megatron_run_region(t, REGION_LAYERS, chunk, i, count, &x);
         tdm_drop(t->m, x);
         x = y;
     }

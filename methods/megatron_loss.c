@@ -100,7 +100,7 @@ static void loss_backward(struct tdm_eager *m, struct tdm_node *node,
     struct megatron_kept saved = {.count = 0};
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++)
-        megatron_keep(&saved, tdm_node_saved(m, node, i));
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
     m->category = TDM_METHOD_LOGITS;
     if (t->set.fused_loss)
         results[0] = tdm_value_new(m, t->rows, t->vocabulary, BF16);

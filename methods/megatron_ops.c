@@ -4,15 +4,25 @@
  * megatron/core/fusions/{fused_bias_swiglu,fused_bias_gelu,fused_bias_dropout}.py. */
 #include "methods/megatron_parts.h"
 
-#include "base/size.h"
+#include <stdlib.h>
 
 #define PRODUCT_WORKSPACE_BYTES ((UINT64_C(32) << 20) + 1024) /* from Hopper on */
 #define PRODUCT_WORKSPACE_BEFORE_BYTES (UINT64_C(4) << 20)
 
-struct tdm_value *megatron_keep(struct megatron_kept *kept, struct tdm_value *value)
+struct tdm_value *megatron_keep(struct tdm_eager *m, struct megatron_kept *kept,
+                                struct tdm_value *value)
 {
-    if (kept->count < MOST_KEPT)
-        kept->values[kept->count++] = value;
+    if (kept->count == kept->room) {
+        uint32_t room = kept->room == 0 ? 16 : 2 * kept->room;
+        struct tdm_value **values = realloc(kept->values, room * sizeof(struct tdm_value *));
+        if (values == NULL) {
+            m->status = TDM_NO_MEMORY;
+            return value;
+        }
+        kept->values = values;
+        kept->room = room;
+    }
+    kept->values[kept->count++] = value;
     return value;
 }
 
@@ -20,6 +30,8 @@ void megatron_drop_all(struct tdm_eager *m, struct megatron_kept *kept)
 {
     while (kept->count > 0)
         tdm_drop(m, kept->values[--kept->count]);
+    free(kept->values);
+    *kept = (struct megatron_kept){.count = 0};
 }
 
 static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
@@ -226,8 +238,8 @@ struct tdm_value *megatron_activation(struct tdm_megatron *t, struct tdm_value *
 }
 
 /* Gradients of x, its bias and the residual. */
-static void add_backward(struct tdm_eager *m, struct tdm_node *node,
-                         struct tdm_value *const *grads, struct tdm_value **results)
+static void add_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
+                         struct tdm_value **results)
 {
     struct tdm_value *mask = node->saved_count > 0 ? tdm_node_saved(m, node, 0) : NULL;
     results[0] = mask != NULL ? tdm_value_like(m, grads[0]) : tdm_take(grads[0]);

@@ -22,8 +22,9 @@ struct megatron_parameter {
     struct tdm_value **place; /* where the module has it */
     uint64_t rows, columns;
     bool shared; /* embedding and head of one pipeline */
-    struct tdm_value *states[3]; /* main parameter and two moments of what this rank steps, or NULL */
-    uint64_t own;                /* elements that this rank steps */
+    struct tdm_value
+        *states[3]; /* main parameter and two moments of what this rank steps, or NULL */
+    uint64_t own;   /* elements that this rank steps */
 };
 
 /* Layers that are run one after the other, and their buffers. */
@@ -34,8 +35,8 @@ struct megatron_chunk {
     struct megatron_parameter *parameters; /* in the order of modules */
     uint32_t parameter_count;
     struct tdm_value *weights, *gradients; /* contiguous buffers; weights: or NULL */
-    struct tdm_value **inputs, **outputs; /* of micro-batches that await their backward */
-    struct tdm_value *held; /* the last input it was given, with its gradient */
+    struct tdm_value **inputs, **outputs;  /* of micro-batches that await their backward */
+    struct tdm_value *held;                /* the last input it was given, with its gradient */
 };
 
 struct megatron_action {
@@ -50,8 +51,8 @@ struct tdm_megatron {
     const struct tdm_model *config;
     struct tdm_megatron_settings set;
     struct tdm_megatron_layout layout;
-    bool flash;     /* FlashAttention-2 in place of cuDNN's kernel */
-    bool old_card;  /* before Hopper */
+    bool flash;    /* FlashAttention-2 in place of cuDNN's kernel */
+    bool old_card; /* before Hopper */
     uint64_t batch, tokens;
     /* Of this rank: tokens of a micro-batch where they are whole and where sequence parallelism divides them;
      * heads, width of the MLP, rows of the embedding. */
@@ -65,22 +66,22 @@ struct tdm_megatron {
      * gradients that went to the buffer, what the head gathers, angles of the rotary embedding. */
     struct tdm_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles, *allreduced;
     uint32_t dummy_count;
-    struct tdm_value *tokens_in, *labels, *mask;     /* of the micro-batch that runs */
+    struct tdm_value *tokens_in, *labels, *mask; /* of the micro-batch that runs */
     struct tdm_value *input_gradient, *output_gradient, *next_input; /* of the schedule */
-    struct tdm_value *finished_input; /* of the graph that the variable of the last output still refers to */
+    struct tdm_value
+        *finished_input; /* of the graph that the variable of the last output still refers to */
     bool states_made;
 };
 
 /* ---- values that a function makes and drops at its end ---- */
 
-#define MOST_KEPT 48u
-
 struct megatron_kept {
-    struct tdm_value *values[MOST_KEPT];
-    uint32_t count;
+    struct tdm_value **values;
+    uint32_t count, room;
 };
 
-struct tdm_value *megatron_keep(struct megatron_kept *kept, struct tdm_value *value);
+struct tdm_value *megatron_keep(struct tdm_eager *m, struct megatron_kept *kept,
+                                struct tdm_value *value);
 void megatron_drop_all(struct tdm_eager *m, struct megatron_kept *kept);
 
 /* ---- operations (megatron_ops.c); inputs are borrowed, results new references ---- */

@@ -31,21 +31,21 @@ static void plan(struct tdm_megatron *t, bool backward, uint64_t number)
     }
     width = least(width, rest);
     uint64_t chunk = inside / width;
-    *action = (struct megatron_action){
-        backward, (uint32_t)(backward ? chunks - 1 - chunk : chunk),
-        (uint32_t)(number / group * t->layout.pipeline + inside % width)};
+    *action =
+        (struct megatron_action){backward, (uint32_t)(backward ? chunks - 1 - chunk : chunk),
+                                 (uint32_t)(number / group * t->layout.pipeline + inside % width)};
 }
 
 enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error *err)
 {
     const struct tdm_megatron_layout *layout = &t->layout;
     uint64_t after = t->set.last_rank ? 0 : layout->pipeline - 1, chunks = layout->chunks;
-    uint64_t warm_up =
-        chunks == 1 ? after : 2 * after + (chunks - 1) * layout->pipeline, enough = warm_up;
+    uint64_t warm_up = chunks == 1 ? after : 2 * after + (chunks - 1) * layout->pipeline,
+             enough = warm_up;
     if (chunks > 1) /* whole groups */
         enough = (warm_up / (chunks * layout->pipeline) + 1) * layout->pipeline;
-    t->microbatches = (uint32_t)least(layout->microbatches, enough + MORE_MICROBATCHES +
-                                                               (chunks > 1 ? layout->pipeline : 0));
+    t->microbatches = (uint32_t)least(
+        layout->microbatches, enough + MORE_MICROBATCHES + (chunks > 1 ? layout->pipeline : 0));
     if (chunks > 1 && t->microbatches < layout->microbatches)
         t->microbatches -= t->microbatches % (uint32_t)layout->pipeline;
     uint64_t total = t->microbatches * chunks;
@@ -93,13 +93,13 @@ static void take_batch(struct tdm_megatron *t)
         return;
     const uint16_t widths[] = {INT64, INT64, FP32, INT64};
     for (unsigned i = 0; i < 4; i++)
-        megatron_keep(&whole, tdm_value_new(m, all, 1, widths[i]));
+        megatron_keep(m, &whole, tdm_value_new(m, all, 1, widths[i]));
     if (t->set.mask_in_loader)
         t->mask = tdm_value_new(m, t->batch * length, length, BOOL);
-    t->tokens_in = t->layout.context > 1 ? tdm_value_new(m, t->rows, 1, INT64)
-                                         : tdm_take(whole.values[0]);
-    t->labels = t->layout.context > 1 ? tdm_value_new(m, t->rows, 1, INT64)
-                                      : tdm_take(whole.values[1]);
+    t->tokens_in =
+        t->layout.context > 1 ? tdm_value_new(m, t->rows, 1, INT64) : tdm_take(whole.values[0]);
+    t->labels =
+        t->layout.context > 1 ? tdm_value_new(m, t->rows, 1, INT64) : tdm_take(whole.values[1]);
     megatron_drop_all(m, &whole);
 }
 

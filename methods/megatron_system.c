@@ -46,8 +46,8 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
     uint64_t stage_layers = model->layers / l->pipeline;
     if (model->layers % l->pipeline != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set pipeline_model_parallel_size: %" PRIu64
-                        " does not divide %" PRIu32 " layers",
+                        "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
+                        " layers",
                         l->pipeline, model->layers);
     l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
     if (stage_layers % l->chunk_layers != 0)
@@ -64,8 +64,8 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
         l->microbatches = l->pipeline == 1 ? 1 : 2 * l->pipeline;
     if (l->chunks > 1 && l->microbatches % l->pipeline != 0)
         return tdm_fail(err, TDM_USAGE,
-                        "--set num_microbatches: %" PRIu64
-                        " is no multiple of the %" PRIu64 " stages that are interleaved",
+                        "--set num_microbatches: %" PRIu64 " is no multiple of the %" PRIu64
+                        " stages that are interleaved",
                         l->microbatches, l->pipeline);
     return TDM_OK;
 }
@@ -133,8 +133,8 @@ static enum tdm_status check_model(const struct tdm_model *model, struct tdm_err
 {
     if (model->experts.count > 0)
         return tdm_fail(err, TDM_USAGE, "%s: experts are not known of Megatron-LM", model->name);
-    if (model->scaled_embedding || model->attention_softcap > 0 || model->layer_kinds[0].post_norms ||
-        model->whole_qk_norm)
+    if (model->scaled_embedding || model->attention_softcap > 0 ||
+        model->layer_kinds[0].post_norms || model->whole_qk_norm)
         return tdm_fail(err, TDM_USAGE, "%s: %s is no model of Megatron-LM's GPT", model->name,
                         model->architecture);
     return TDM_OK;

@@ -20,6 +20,10 @@ static const struct {
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
     {"reshard_after_forward", "yes", "reshard_after_forward=True"},
+    {"use_distributed_optimizer", "yes", "--use-distributed-optimizer"},
+    {"sequence_parallel", "yes", "--sequence-parallel"},
+    {"recompute_granularity", "full",
+     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"weights_dtype", "bf16", "weights in bf16"},
     {"lora_rank", "16", "LoRA of rank 16"},
@@ -59,8 +63,12 @@ struct trial {
 static enum tdm_status try(struct trial *t, const struct tdm_method_settings *settings, bool *fits,
                            struct tdm_error *err)
 {
+    struct tdm_method_settings checked = *settings;
+    *fits = false;
+    if (tdm_method_check(t->model, &checked, NULL) != TDM_OK)
+        return TDM_OK; /* it cannot be run so */
     enum tdm_status status =
-        tdm_method_predict(t->model, t->machine, settings, t->margin, &t->prediction, err);
+        tdm_method_predict(t->model, t->machine, &checked, t->margin, &t->prediction, err);
     *fits = status == TDM_OK && t->prediction.fits;
     return status;
 }
