@@ -62,6 +62,7 @@ struct tdm_megatron {
     struct megatron_chunk *chunks;
     struct megatron_action *actions;
     uint32_t action_count, next_action, microbatches;
+    const struct megatron_action *unsent; /* whose output still has its memory */
     /* Of Transformer Engine and Megatron, made once and kept: workspace of products, stand-ins for weight
      * gradients that went to the buffer, what the head gathers, angles of the rotary embedding. */
     struct tdm_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles, *allreduced;

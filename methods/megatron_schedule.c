@@ -178,8 +178,9 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
 static void sent(struct tdm_megatron *t, const struct megatron_action *action)
 {
     struct megatron_chunk *chunk = &t->chunks[action->chunk];
-    if (!chunk->last)
-        tdm_value_vacate(t->m, chunk->outputs[action->microbatch]);
+    struct tdm_value *output = chunk->outputs[action->microbatch];
+    if (!chunk->last && output != NULL)
+        tdm_value_vacate(t->m, output);
 }
 
 static void backward(struct tdm_megatron *t, const struct megatron_action *action)
@@ -198,55 +199,100 @@ static void backward(struct tdm_megatron *t, const struct megatron_action *actio
     *input = *output = NULL;
 }
 
-/* Interleaved stages ask for the next input before they begin the backward. */
-static void receive_ahead(struct tdm_megatron *t)
+static void receive_gradient(struct tdm_megatron *t)
 {
-    uint32_t next = t->next_action;
-    while (next < t->action_count && t->actions[next].backward)
-        next++;
-    if (t->layout.chunks > 1 && t->next_input == NULL && next < t->action_count &&
-        !t->chunks[t->actions[next].chunk].first)
-        t->next_input = received(t);
+    struct tdm_value *gradient = received(t);
+    tdm_drop(t->m, t->output_gradient);
+    t->output_gradient = gradient;
 }
 
-static void act(struct tdm_megatron *t)
+static bool waits_for_gradient(const struct tdm_megatron *t, const struct megatron_action *action)
 {
-    const struct megatron_action *action = &t->actions[t->next_action++];
-    if (!action->backward) {
-        forward(t, action);
-        receive_ahead(t);
-        /* In 1F1B the gradient that comes next is received before the output that was sent goes. */
-        bool alone = t->next_action == t->action_count || !t->actions[t->next_action].backward;
-        if (alone || t->chunks[t->actions[t->next_action].chunk].last) {
-            sent(t, action);
-            return;
-        }
-        struct tdm_value *gradient = received(t);
-        tdm_drop(t->m, t->output_gradient);
-        t->output_gradient = gradient;
-        sent(t, action);
+    return !t->chunks[action->chunk].last;
+}
+
+/* The next action of a direction from `number` on, or NULL. */
+static const struct megatron_action *next_of(const struct tdm_megatron *t, uint32_t number,
+                                             bool backward)
+{
+    while (number < t->action_count && t->actions[number].backward != backward)
+        number++;
+    return number < t->action_count ? &t->actions[number] : NULL;
+}
+
+/* 1F1B: the gradient that comes next is received before the output that was sent goes. */
+static void act(struct tdm_megatron *t, const struct megatron_action *action)
+{
+    const struct megatron_action *after =
+        t->next_action < t->action_count ? &t->actions[t->next_action] : NULL;
+    if (action->backward) {
+        if ((action - 1)->backward && waits_for_gradient(t, action))
+            receive_gradient(t);
+        backward(t, action);
         return;
     }
-    const struct megatron_action *before = action - 1;
-    if (!t->chunks[action->chunk].last && before->backward) {
-        struct tdm_value *gradient = received(t);
+    forward(t, action);
+    if (after != NULL && after->backward && waits_for_gradient(t, after))
+        receive_gradient(t);
+    sent(t, action);
+}
+
+static void send_last(struct tdm_megatron *t)
+{
+    if (t->unsent != NULL)
+        sent(t, t->unsent);
+    t->unsent = NULL;
+}
+
+/* Interleaved stages receive while they compute: the next input after a forward, the next gradient after a backward;
+ * the first gradient at the end of the warm-up. What a forward sends goes after
+ * the backward that follows. */
+static void act_interleaved(struct tdm_megatron *t, const struct megatron_action *action)
+{
+    const struct megatron_action *gradient = next_of(t, t->next_action, true);
+    const struct megatron_action *input = next_of(t, t->next_action, false);
+    if (!action->backward || (action - 1)->backward)
+        send_last(t);
+    if (action->backward) {
+        if (t->output_gradient == NULL && waits_for_gradient(t, action))
+            receive_gradient(t);
+        backward(t, action);
         tdm_drop(t->m, t->output_gradient);
-        t->output_gradient = gradient;
+        t->output_gradient = NULL;
+    } else {
+        forward(t, action);
+        if (input != NULL && t->next_input == NULL && !t->chunks[input->chunk].first)
+            t->next_input = received(t);
+        t->unsent = action;
+        if (action + 1 == input)
+            send_last(t);
     }
-    backward(t, action);
+    bool warm = action->backward || (input != NULL && action + 1 == input && input + 1 == gradient);
+    if (warm && gradient != NULL && t->output_gradient == NULL && waits_for_gradient(t, gradient))
+        receive_gradient(t);
+}
+
+static void act_next(struct tdm_megatron *t)
+{
+    const struct megatron_action *action = &t->actions[t->next_action++];
+    if (t->layout.chunks > 1)
+        act_interleaved(t, action);
+    else
+        act(t, action);
 }
 
 void megatron_warm_up(struct tdm_megatron *t)
 {
     t->next_action = 0;
     while (t->next_action < t->action_count && !t->actions[t->next_action].backward)
-        act(t);
+        act_next(t);
 }
 
 void megatron_finish_step(struct tdm_megatron *t)
 {
     while (t->next_action < t->action_count)
-        act(t);
+        act_next(t);
+    send_last(t);
     tdm_drop(t->m, t->output_gradient);
     tdm_drop(t->m, t->input_gradient);
     tdm_drop(t->m, t->finished_input);
