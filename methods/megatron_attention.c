@@ -106,18 +106,20 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
     struct tdm_eager *m = t->m;
     struct megatron_kept scratch = {.count = 0};
     uint64_t dim = t->config->head_dim, shared = kernel->groups < kernel->heads ? 2 : 0;
-    uint64_t keys = t->batch * kernel->keys * kernel->heads;
-    uint64_t queries = t->batch * kernel->queries * kernel->heads;
+    uint64_t keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
+    uint64_t queries = tdm_size_mul(t->batch * kernel->queries, kernel->heads);
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
             grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
                                      (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
     if (!t->flash) {
-        megatron_keep(
-            m, &scratch,
-            tdm_value_new(m, 1, queries * (dim + 1) * FP32 + shared * keys * dim * BF16 + 256, 1));
+        uint64_t sums = tdm_size_mul(queries, (dim + 1) * FP32);
+        uint64_t spread = tdm_size_mul(keys, shared * dim * BF16);
+        megatron_keep(m, &scratch,
+                      tdm_value_new(m, tdm_size_add(tdm_size_add(sums, spread), 256), 1, 1));
     } else {
-        queries = t->batch * kernel->heads * tdm_size_align(kernel->queries, FLASH_ROWS);
+        queries =
+            tdm_size_mul(t->batch * kernel->heads, tdm_size_align(kernel->queries, FLASH_ROWS));
         megatron_keep(m, &scratch, tdm_value_new(m, queries, 1, FP32));
         megatron_keep(m, &scratch,
                       tdm_value_new(m, queries, tdm_size_align(dim, FLASH_COLUMNS), FP32));

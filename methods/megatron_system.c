@@ -114,6 +114,10 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
 static enum tdm_status check_recompute(const struct tdm_megatron_settings *s,
                                        const struct tdm_megatron_layout *l, struct tdm_error *err)
 {
+    if (s->recompute == TDM_RECOMPUTE_FULL && s->method == TDM_RECOMPUTE_UNIFORM &&
+        s->recompute_layers == 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set recompute_num_layers: 0 is for recompute_method=block");
     if (!s->distribute_saved)
         return TDM_OK;
     if (s->recompute != TDM_RECOMPUTE_FULL)
