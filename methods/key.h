@@ -58,5 +58,8 @@ extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
+extern const struct tdm_method_key
+    tdm_keys_megatron[]; /* and, before them, which sizes are assumed */
+extern const struct tdm_method_key tdm_keys_tensor_parallel[], tdm_keys_megatron_cp[];
 
 #endif

@@ -18,8 +18,12 @@ libtidemark_a_SOURCES += \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_chunk.c \
-	methods/keys_torch.c \
+	methods/keys_megatron.c methods/keys_torch.c \
 	methods/longlora.c \
+	methods/megatron.h methods/megatron_parts.h \
+	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
+	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_loss.c \
+	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
 	methods/method.c methods/method.h \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
@@ -36,4 +40,4 @@ libtidemark_a_SOURCES += \
 	methods/torch_system.c
 
 cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_chunks \
-	tests/unit_deepspeed
+	tests/unit_deepspeed tests/unit_megatron

@@ -51,6 +51,10 @@ static const struct tdm_method_key *const zero3_offload_keys[] = {
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
 static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
 static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
+static const struct tdm_method_key *const tensor_keys[] = {tdm_keys_tensor_parallel,
+                                                           tdm_keys_megatron, NULL};
+static const struct tdm_method_key *const context_keys[] = {tdm_keys_megatron_cp, tdm_keys_megatron,
+                                                            NULL};
 
 static const struct tdm_method methods[] = {
     {.name = "parallel",
@@ -144,6 +148,22 @@ static const struct tdm_method methods[] = {
      .cost = tdm_longlora_cost,
      .preset = tdm_longlora_preset,
      .check = tdm_longlora_check},
+    {.name = "tensor-parallel",
+     .summary = "Megatron-LM: tensor-parallel ranks divide heads, MLP and vocabulary",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = tensor_keys,
+     .system = &tdm_megatron_system,
+     .cost = tdm_megatron_cost,
+     .check = tdm_megatron_check},
+    {.name = "megatron-cp",
+     .summary = "Megatron-LM: context-parallel ranks divide every sequence",
+     .least_gpus = 1,
+     .most_gpus = MANY_GPUS,
+     .keys = context_keys,
+     .system = &tdm_megatron_system,
+     .cost = tdm_megatron_cost,
+     .check = tdm_megatron_check},
     {.name = NULL},
 };
 
@@ -190,7 +210,7 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                                    struct tdm_error *err)
 {
     const struct tdm_method_key *key;
-    char list[512] = "";
+    char list[1024] = "";
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof(list) - used, "%s%s", used == 0 ? "" : ", ", key->name);

@@ -9,6 +9,7 @@
 #include "methods/chunk.h"
 #include "methods/cost.h"
 #include "methods/key.h"
+#include "methods/megatron.h"
 #include "methods/torch_run.h"
 
 /* What a method was told: by the command line, by its keys and by itself. */
@@ -16,6 +17,7 @@ struct tdm_method_settings {
     const struct tdm_method *method;
     struct tdm_torch_settings torch;
     struct tdm_chunk_settings chunk; /* of oomb and seco */
+    struct tdm_megatron_settings megatron;
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
     uint32_t communicators; /* that NCCL makes */

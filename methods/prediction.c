@@ -15,6 +15,7 @@ static const struct card {
 } cards[] = {
     {"A100", {108, 2048, 8519680, MIB}, false},
     {"L40S", {142, 1536, 8519680, MIB}, false},
+    {"B200", {148, 2048, 8519680, MIB}, true}, /* torch 2.10: 32 MiB on Hopper alone */
     {"4090", {128, 1536, 8519680, MIB}, false},
     {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and what is not known */
 };

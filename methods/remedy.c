@@ -28,6 +28,10 @@ static const struct {
     {"stage3_max_live_parameters", "1e8", "\"stage3_max_live_parameters\": 1e8"},
     {"stage3_max_reuse_distance", "1e8", "\"stage3_max_reuse_distance\": 1e8"},
     {"overlap_comm", "false", "\"overlap_comm\": false"},
+    {"use_distributed_optimizer", "yes", "--use-distributed-optimizer"},
+    {"sequence_parallel", "yes", "--sequence-parallel"},
+    {"recompute_granularity", "full",
+     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"offload_optimizer", "cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}"},
     {"offload_param", "cpu", "\"offload_param\": {\"device\": \"cpu\"}"},
@@ -85,8 +89,12 @@ struct trial {
 static enum tdm_status try(struct trial *t, const struct tdm_method_settings *settings, bool *fits,
                            struct tdm_error *err)
 {
+    struct tdm_method_settings checked = *settings;
+    *fits = false;
+    if (tdm_method_check(t->model, &checked, NULL) != TDM_OK)
+        return TDM_OK; /* it cannot be run so */
     enum tdm_status status =
-        tdm_method_predict(t->model, t->machine, settings, t->margin, &t->prediction, err);
+        tdm_method_predict(t->model, t->machine, &checked, t->margin, &t->prediction, err);
     *fits = status == TDM_OK && t->prediction.fits;
     return status;
 }

@@ -62,6 +62,7 @@ struct tdm_torch_system {
 };
 
 extern const struct tdm_torch_system tdm_torch_system; /* Hugging Face's models */
+extern const struct tdm_torch_system tdm_megatron_system;
 
 /* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `capacity_bytes`: of the device for
  * torch's segments. `observer` may be NULL. TDM_NO_MEMORY; a device that is too small is no failure, but said in

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of Megatron-LM, by the names of its arguments; assumed is what Megatron assumes, unless a line says more. */
+#include "methods/method.h"
+
+#include "base/units.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, megatron.name)
+#define MOST_RANKS 65536u
+#define MOST_MICROBATCHES 65536u
+
+/* A count, or the word that stands for 0. */
+static enum tdm_status read_size(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    const char *word = strchr(key->values, '|') + 1;
+    if (strcmp(value, word) != 0)
+        return tdm_key_read_count(key, value, settings, err);
+    *(uint64_t *)(void *)((char *)settings + key->field) = 0;
+    return TDM_OK;
+}
+
+static enum tdm_status read_modules(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const char *const names[TDM_MODULES] = {"core_attn", "mlp", "layernorm", "moe_act"};
+    uint32_t modules = 0;
+    for (const char *name = value; *name != '\0';) {
+        size_t span = strcspn(name, ", ");
+        unsigned i = 0;
+        while (i < TDM_MODULES && (strlen(names[i]) != span || memcmp(name, names[i], span) != 0))
+            i++;
+        if (i == TDM_MODULES)
+            return tdm_key_bad_value(key, value, err);
+        modules |= 1u << i;
+        name += span + strspn(name + span, ", ");
+    }
+    if (modules == 0)
+        return tdm_key_bad_value(key, value, err);
+    settings->megatron.modules = modules;
+    return TDM_OK;
+}
+
+/* "A,B": A ranks exchange heads, B such groups are a ring. */
+static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const char *value,
+                                      struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    char first[32];
+    size_t span = strcspn(value, ", ");
+    if (span >= sizeof(first) || value[span] == '\0')
+        return tdm_key_bad_value(key, value, err);
+    memcpy(first, value, span);
+    first[span] = '\0';
+    return tdm_parse_count(first, "--set hierarchical_context_parallel_sizes", 1, MOST_RANKS,
+                           &settings->megatron.exchange_heads, err);
+}
+
+static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,
+                                 struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    if (strcmp(value, "all") != 0 && (strlen(value) != 1 || *value < '1' || *value > '3'))
+        return tdm_key_bad_value(key, value, err);
+    settings->step = *value == 'a' ? 0 : (uint32_t)(*value - '0');
+    return TDM_OK;
+}
+
+#define TENSOR_KEY(size)                                             \
+    {                                                                \
+        "tensor_model_parallel_size", "N|all", size,                 \
+            "GPUs that divide every layer; all: those "              \
+            "that nothing else divides",                             \
+            read_size, FIELD(tensor), .least = 1, .most = MOST_RANKS \
+    }
+#define CONTEXT_KEY(size)                                                                     \
+    {                                                                                         \
+        "context_parallel_size", "N|all", size, "GPUs that divide every sequence", read_size, \
+            FIELD(context), .least = 1, .most = MOST_RANKS                                    \
+    }
+
+const struct tdm_method_key tdm_keys_tensor_parallel[] = {
+    TENSOR_KEY("all"), CONTEXT_KEY("1"), {.name = NULL}};
+const struct tdm_method_key tdm_keys_megatron_cp[] = {
+    TENSOR_KEY("1"), CONTEXT_KEY("all"), {.name = NULL}};
+
+const struct tdm_method_key tdm_keys_megatron[] = {
+    {"pipeline_model_parallel_size", "N", "1", "stages of a pipeline", tdm_key_read_count,
+     FIELD(pipeline), .least = 1, .most = MOST_RANKS},
+    {"num_layers_per_virtual_pipeline_stage", "N|none", "none",
+     "layers of a virtual stage; none: one a stage", read_size, FIELD(virtual_layers), .least = 1,
+     .most = MOST_RANKS},
+    {"num_microbatches", "N|full", "full",
+     "of a step; full: 1, or twice as many as the pipeline has stages", read_size,
+     FIELD(microbatches), .least = 1, .most = MOST_MICROBATCHES},
+    {"sequence_parallel", "no|yes", "no", "norms and residuals are divided by tensor parallelism",
+     tdm_key_read_switch, FIELD(sequence_parallel)},
+    {"cp_comm_type", "p2p|all_gather|a2a|a2a+p2p", "p2p", "how context parallelism exchanges",
+     tdm_key_read_choice, FIELD(exchange)},
+    {"hierarchical_context_parallel_sizes", "A,B", NULL,
+     "of a2a+p2p: A ranks exchange heads, B groups of them are a ring; half, if not said",
+     .read = read_hierarchy},
+    {"recompute_granularity", "none|selective|full", "none", "what is run again in the backward",
+     tdm_key_read_choice, FIELD(recompute)},
+    {"recompute_method", "uniform|block", "uniform",
+     "of full: every recompute_num_layers layers, or that many first layers of a stage",
+     tdm_key_read_choice, FIELD(method)},
+    {"recompute_num_layers", "N", "1", "of full", tdm_key_read_count, FIELD(recompute_layers),
+     .least = 0, .most = MOST_RANKS},
+    {"recompute_modules", "core_attn,mlp,layernorm,moe_act", "core_attn", "of selective",
+     .read = read_modules},
+    {"distribute_saved_activations", "no|yes", "no",
+     "of full: tensor-parallel ranks divide the inputs that are stored", tdm_key_read_switch,
+     FIELD(distribute_saved)},
+    {"use_distributed_optimizer", "no|yes", "no",
+     "main parameters and moments are divided by data parallelism", tdm_key_read_switch,
+     FIELD(distributed_optimizer)},
+    {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets", tdm_key_read_switch,
+     FIELD(overlap_reduce)},
+    {"gradient_accumulation_fusion", "no|yes", "yes",
+     "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
+     FIELD(fused_gradients)},
+    {"cross_entropy_loss_fusion", "no|yes", "no", "by a compiled kernel", tdm_key_read_switch,
+     FIELD(fused_loss)},
+    {"cross_entropy_fusion_impl", "native|te", "native", "whose kernel", tdm_key_read_choice,
+     FIELD(loss)},
+    {"normalization", "RMSNorm|LayerNorm", "RMSNorm", "as the model has it", tdm_key_read_switch,
+     FIELD(layer_norm)},
+    {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
+     FIELD(gelu_mlp)},
+    {"disable_bias_linear", "yes|no", "yes", "no: all products have biases", tdm_key_read_switch,
+     FIELD(linear_bias)},
+    {"position_embedding_type", "rope|learned_absolute", "rope",
+     "learned_absolute: one vector a position", tdm_key_read_switch, FIELD(learned_positions)},
+    {"hidden_dropout", "0|0.1", "0", "above 0 masks are kept", tdm_key_read_switch, FIELD(dropout)},
+    {"make_vocab_size_divisible_by", "N", "128", "rows of the embedding of a tensor-parallel rank",
+     tdm_key_read_count, FIELD(vocabulary_multiple), .least = 1, .most = MOST_RANKS},
+    {"create_attention_mask_in_dataloader", "no|yes", "no",
+     "a mask of all pairs comes with every micro-batch", tdm_key_read_switch,
+     FIELD(mask_in_loader)},
+    {"attention_backend", "auto|flash|fused", "auto",
+     "auto: cuDNN's fused kernel from Hopper on, else FlashAttention-2", tdm_key_read_choice,
+     FIELD(attention)},
+    {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
+     "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
+    {"rank", "first|last", "first", "of all GPUs: the first or the last stage of a pipeline",
+     tdm_key_read_switch, FIELD(last_rank)},
+    {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
+     tdm_key_read_switch, .field = offsetof(struct tdm_method_settings, expandable_segments)},
+    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+     .read = read_step},
+    {.name = NULL},
+};

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step of Megatron-LM costs one GPU: its share of products and attention, and bytes sent. Rows that a rank
+ * holds of K and V, both, are `kv` bytes; the four kinds of context parallelism send for R ranks
+ *
+ *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients), while it computes
+ *     all_gather  (R - 1) kv forward; gathered again and gradients reduced backward; nothing is computed meanwhile
+ *     a2a         (R - 1) / R of q, k, v and the output, forward and backward
+ *     a2a+p2p     both, each over its part of the ranks
+ *
+ * Tensor parallelism reduces twice and, in the backward, twice a layer: 2 (R - 1) / R of the hidden states each,
+ * or the same as gathers and scatters with sequence parallelism, which gathers once more for weight gradients.
+ */
+#include "methods/megatron.h"
+
+#include "methods/method.h"
+
+#define BF16_BYTES 2.0
+#define FP32_BYTES 4.0
+
+/* Of ranks that each hold a part: what one of them sends to gather or scatter a whole. */
+static double share(uint64_t ranks)
+{
+    return (double)(ranks - 1) / (double)ranks;
+}
+
+static void compute(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    const struct tdm_megatron_layout *l, struct tdm_method_cost *cost)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    struct tdm_method_settings plain = {.torch = settings->torch};
+    double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
+    plain.torch.sharing = TDM_SHARING_NONE;
+    tdm_torch_cost(model, &plain,
+                   cost); /* forward and backward: 3 of the products, 3.5 of attention */
+    forward = cost->product_flops / 3;
+    if (s->recompute == TDM_RECOMPUTE_FULL)
+        extra = s->method == TDM_RECOMPUTE_BLOCK
+                    ? (double)(s->recompute_layers * l->chunks * l->pipeline) / model->layers
+                    : 1;
+    extra = extra > 1 ? 1 : extra;
+    double again = extra;
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_MODULE_CORE_ATTN) != 0)
+        again = 1;
+    cost->attention_flops *= (3.5 + again) / 3.5;
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_MODULE_MLP) != 0)
+        extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
+                (double)tdm_model_matmul_parameters(model);
+    cost->product_flops += forward * extra;
+    double steps = (double)l->microbatches / copies;
+    cost->product_flops *= steps;
+    cost->attention_flops *= steps;
+}
+
+void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                       struct tdm_method_cost *cost)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    struct tdm_megatron_layout l;
+    *cost = (struct tdm_method_cost){.sent_bytes = 0};
+    if (tdm_megatron_layout(model, settings, &l, NULL) != TDM_OK)
+        return;
+    compute(model, settings, &l, cost);
+    double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
+    double layers = (double)(model->layers / l.pipeline) * (double)l.microbatches;
+    double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
+    double hidden = rows * model->hidden * BF16_BYTES;
+    double kv = 2 * rows * model->kv_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
+    double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
+    if (s->exchange == TDM_CP_ALL_GATHER)
+        cost->exposed_bytes += layers * (double)(l.context - 1) * kv * (forwards + 2);
+    else if (s->exchange != TDM_CP_A2A)
+        cost->sent_bytes += layers * (double)(l.exchange_ring - 1) * kv * (forwards + 2);
+    if (l.exchange_heads > 1)
+        cost->exposed_bytes += layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1);
+    cost->exposed_bytes += layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1);
+    if (l.sequence_parallel) /* the input of a product again, for its weight's gradient */
+        cost->sent_bytes += layers * 2 * share(l.tensor) * hidden;
+    if (l.pipeline > 1)
+        cost->exposed_bytes += 2 * (double)(l.microbatches * l.chunks) * hidden /
+                               (l.sequence_parallel ? (double)l.tensor : 1);
+    double parameters = (double)model->parameters / (double)(l.tensor * l.pipeline);
+    double reduced = share(l.data * l.context) * parameters;
+    double *gradients = s->overlap_reduce ? &cost->sent_bytes : &cost->exposed_bytes;
+    *gradients += reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2);
+    if (s->distributed_optimizer)
+        cost->exposed_bytes += reduced * BF16_BYTES;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Megatron-LM's steps against published peaks of its runs: Llama models cut to few layers on B200 (SimuMax,
+ * docs/b200), and its own functional tests (golden_values_dev_dgx_*.json); what orders must hold; what is refused;
+ * what is sent.
+ */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB 1048576.0
+#define MOST_PAIRS 40u
+
+#define SIMUMAX                                                               \
+    "sequence_parallel=yes use_distributed_optimizer=yes num_microbatches=4 " \
+    "cross_entropy_loss_fusion=yes cross_entropy_fusion_impl=te cp_comm_type=a2a "
+/* Of the functional tests: 4 h GELU, biases, LayerNorm, dropout of 0.1; on the last GPU. */
+#define GPT                                                                           \
+    "normalization=LayerNorm disable_bias_linear=no gradient_accumulation_fusion=no " \
+    "create_attention_mask_in_dataloader=yes rank=last "
+#define LEARNED "position_embedding_type=learned_absolute "
+#define DROPOUT "hidden_dropout=0.1 CUBLAS_WORKSPACE_CONFIG=:4096:8 "
+#define GELU "swiglu=no "
+#define DIVIDED "use_distributed_optimizer=yes "
+
+static const struct row {
+    const char *machine, *model;
+    uint64_t context, batch, tensor, pipeline, parallel;
+    const char *pairs;
+    double allocated_mib, bound;
+} rows[] = {
+    /* The files give peaks of every rank in MiB. */
+    {"b200", "llama-3-70b-12-layers", 4096, 1, 1, 2, 1, SIMUMAX, 68149.2, 2e-4},
+    {"b200", "llama-3-70b-12-layers", 4096, 1, 1, 2, 1, SIMUMAX "rank=last", 64478.5, 2e-4},
+    {"b200", "llama-3-70b-12-layers", 4096, 1, 4, 1, 1, SIMUMAX, 40009.8, 2e-4},
+    {"b200", "llama-3-405b-4-layers", 4096, 1, 1, 2, 1, SIMUMAX, 88688.8, 2e-4},
+    {"b200", "llama-3-405b-4-layers", 4096, 1, 1, 2, 1, SIMUMAX "rank=last", 89173.4, 2e-4},
+    {"b200", "llama-3-405b-4-layers", 4096, 1, 4, 1, 1, SIMUMAX, 54158.1, 2e-4},
+    {"b200", "llama-3-70b-12-layers", 32768, 1, 2, 1, 4, SIMUMAX, 70070.5, 2e-4},
+    {"b200", "llama-3-405b-4-layers", 32768, 1, 2, 1, 4, SIMUMAX, 89113.7, 2e-4},
+    {"b200", "llama-3-70b-12-layers", 131072, 1, 2, 1, 4, SIMUMAX, 115371.9, 2e-4},
+    {"b200", "llama-3-405b-4-layers", 131072, 1, 2, 1, 4, SIMUMAX, 120962.4, 2e-4},
+    {"h100", "gpt-7b", 8192, 1, 1, 4, 1,
+     GPT LEARNED DROPOUT GELU DIVIDED
+     "overlap_grad_reduce=yes num_layers_per_virtual_pipeline_stage=1 num_microbatches=4",
+     57907.9, 6e-3},
+    {"a100-80", "gpt-7b", 8192, 2, 4, 1, 1, GPT LEARNED DROPOUT GELU DIVIDED "num_microbatches=2",
+     55492.5, 2e-3},
+    {"a100-80", "gpt-small", 1024, 4, 1, 1, 1, GPT LEARNED DROPOUT GELU DIVIDED, 2586.1, 2e-3},
+    {"h100", "gpt-small", 1024, 4, 1, 1, 1, GPT LEARNED DROPOUT GELU "recompute_granularity=full",
+     2442.7, 2e-3},
+    {"a100-80", "gpt-small", 1024, 4, 1, 2, 1, GPT DROPOUT GELU "num_microbatches=2", 2475.4, 2e-3},
+    {"h100", "gpt-small-swiglu", 1024, 4, 1, 4, 1, GPT LEARNED DROPOUT "num_microbatches=4", 2109.0,
+     2e-3},
+    {"a100-80", "gpt-small", 1024, 4, 2, 1, 2,
+     GPT LEARNED GELU "sequence_parallel=yes attention_backend=flash num_microbatches=4", 1091.8,
+     2e-3},
+    {"h100", "gpt-small", 1024, 4, 2, 2, 2,
+     GPT LEARNED GELU "sequence_parallel=yes attention_backend=flash num_microbatches=8", 891.9,
+     2e-3},
+    {"a100-80", "gpt-small", 1024, 4, 2, 2, 1, GPT LEARNED DROPOUT GELU "num_microbatches=4",
+     1344.5, 2e-3},
+    {"h100", "gpt-small", 1024, 4, 4, 1, 1,
+     GPT LEARNED DROPOUT GELU DIVIDED "overlap_grad_reduce=yes num_microbatches=4", 994.2, 2e-3},
+};
+
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static void load(const char *model_name, const char *machine_name, struct tdm_model **model,
+                 struct tdm_machine **machine)
+{
+    char path[4096];
+    const char *sources = getenv("TDM_SRCDIR");
+    struct tdm_error err;
+    sources = sources != NULL ? sources : ".";
+    snprintf(path, sizeof(path), "%s/tests/data/configs/%s.json", sources, model_name);
+    must(tdm_model_load(path, model, &err), &err);
+    snprintf(path, sizeof(path), "%s/tests/data/machines/%s.json", sources, machine_name);
+    must(tdm_machine_load(strcmp(machine_name, "b200") == 0 ? path : machine_name, machine, &err),
+         &err);
+}
+
+/* Settings of tensor x context x pipeline ranks and, with them, 8 GPUs; `pairs` have spaces between them. */
+static enum tdm_status settle(const struct tdm_model *model, const struct row *row,
+                              struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static char text[1024], sizes[3][64];
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    const char *pairs[MOST_PAIRS];
+    size_t count = 0;
+    snprintf(text, sizeof(text), "%s", row->pairs);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
+        pairs[count++] = word;
+    static const char *const names[] = {"tensor_model_parallel_size",
+                                        "pipeline_model_parallel_size", "context_parallel_size"};
+    const uint64_t values[] = {row->tensor, row->pipeline, row->parallel};
+    for (unsigned i = 0; i < 3; i++) {
+        snprintf(sizes[i], sizeof(sizes[i]), "%s=%u", names[i], (unsigned)values[i]);
+        pairs[count++] = sizes[i];
+    }
+    *settings = (struct tdm_method_settings){
+        .torch = {.tokens = row->context, .batch = row->batch, .ranks = 8}};
+    must(tdm_method_find(row->parallel > 1 ? "megatron-cp" : "tensor-parallel", &method, err), err);
+    enum tdm_status status = tdm_method_apply(method, pairs, count, settings, &choices, err);
+    return status != TDM_OK ? status : tdm_method_check(model, settings, err);
+}
+
+static struct tdm_torch_step last_step(const struct row *row)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_prediction p;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    load(row->model, row->machine, &model, &machine);
+    must(settle(model, row, &settings, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &p, &err), &err);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    assert_int_equal(p.count, TDM_TORCH_STEPS);
+    return p.steps[p.count - 1].torch;
+}
+
+static void peaks_are_as_published(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ROWS; i++) {
+        double mib = (double)last_step(&rows[i]).peak.allocated / MIB;
+        double error = mib / rows[i].allocated_mib - 1;
+        if (fabs(error) > rows[i].bound)
+            fail_msg("row %zu, %s: %.1f MiB, published are %.1f (%+.2f%%)", i, rows[i].model, mib,
+                     rows[i].allocated_mib, 100 * error);
+    }
+}
+
+static uint64_t peak(const char *pairs, uint64_t tensor, uint64_t parallel)
+{
+    const struct row row = {
+        "b200", "llama-3-70b-12-layers", 32768, 1, tensor, 1, parallel, pairs, 0, 0};
+    return last_step(&row).peak.allocated;
+}
+
+/* What runs more again needs less; what is divided more needs less. */
+static void orders_hold(void **state)
+{
+    (void)state;
+    uint64_t whole = peak("", 4, 1), mlp = peak("recompute_granularity=selective "
+                                                "recompute_modules=mlp",
+                                                4, 1);
+    uint64_t half = peak("recompute_granularity=full recompute_method=block "
+                         "recompute_num_layers=6",
+                         4, 1);
+    uint64_t full = peak("recompute_granularity=full", 4, 1);
+    uint64_t divided = peak("recompute_granularity=full distribute_saved_activations=yes", 4, 1);
+    assert_true(mlp < whole && half < whole && full < half && divided < full);
+    assert_int_equal(whole, peak("recompute_granularity=full recompute_method=block "
+                                 "recompute_num_layers=0",
+                                 4, 1));
+    assert_int_equal(whole,
+                     peak("recompute_granularity=selective recompute_modules=layernorm", 4, 1));
+    assert_true(peak("sequence_parallel=yes", 4, 1) < whole);
+    static const char *const kinds[] = {DIVIDED "cp_comm_type=p2p",
+                                        DIVIDED "cp_comm_type=all_gather",
+                                        DIVIDED "cp_comm_type=a2a", DIVIDED "cp_comm_type=a2a+p2p"};
+    for (unsigned i = 0; i < 4; i++)
+        assert_true(peak(kinds[i], 2, 4) < peak(kinds[i], 2, 2));
+}
+
+/* More micro-batches than fill the pipeline change nothing, though they are not all run. */
+static void steady_state_repeats(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"num_microbatches=5 rank=first", "num_microbatches=512 rank=first"},
+        {"num_microbatches=2 rank=last", "num_microbatches=512 rank=last"},
+        {"num_microbatches=8 num_layers_per_virtual_pipeline_stage=1",
+         "num_microbatches=512 num_layers_per_virtual_pipeline_stage=1"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        struct row few = {"b200", "llama-3-70b-12-layers", 4096, 1, 2, 4, 1, pairs[i][0], 0, 0};
+        struct row many = few;
+        many.pairs = pairs[i][1];
+        assert_int_equal(last_step(&few).peak.allocated, last_step(&many).peak.allocated);
+    }
+}
+
+static void impossible_is_refused(void **state)
+{
+    static const struct row bad[] = {
+        {.tensor = 16, .pipeline = 1, .parallel = 1, .pairs = ""}, /* KV heads */
+        {.tensor = 3, .pipeline = 1, .parallel = 1, .pairs = ""},
+        {.tensor = 1, .pipeline = 8, .parallel = 1, .pairs = ""}, /* layers */
+        {.tensor = 2, .pipeline = 1, .parallel = 1, .pairs = "distribute_saved_activations=yes"},
+        {.tensor = 2,
+         .pipeline = 1,
+         .parallel = 1,
+         .pairs = "recompute_granularity=full distribute_saved_activations=yes "
+                  "sequence_parallel=yes"},
+        {.tensor = 1, .pipeline = 1, .parallel = 1, .pairs = "recompute_modules=everything"},
+        {.tensor = 1,
+         .pipeline = 1,
+         .parallel = 1,
+         .pairs = "num_layers_per_virtual_pipeline_stage=1"},
+        {.tensor = 1,
+         .pipeline = 2,
+         .parallel = 1,
+         .pairs = "num_layers_per_virtual_pipeline_stage=1 num_microbatches=3"},
+        {.tensor = 2, .pipeline = 1, .parallel = 4, .pairs = "", .context = 4100},
+        {.tensor = 2,
+         .pipeline = 1,
+         .parallel = 1,
+         .pairs = "recompute_granularity=full recompute_num_layers=0"},
+        {.tensor = 4,
+         .pipeline = 1,
+         .parallel = 2,
+         .pairs = "hierarchical_context_parallel_sizes=2"},
+    };
+    struct tdm_method_settings settings;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    load("llama-3-70b-12-layers", "h100", &model, &machine);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct row row = bad[i];
+        row.context = row.context > 0 ? row.context : 4096;
+        row.batch = 1;
+        if (settle(model, &row, &settings, &err) != TDM_USAGE)
+            fail_msg("row %zu is not refused", i);
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
+/* Bytes that context parallelism sends: by hand, for 12 layers of 8 KV and 64 query heads of 128 in bf16, 8,192
+ * tokens a rank of four. */
+static void sent_bytes_are_counted(void **state)
+{
+    const double kv = 2.0 * 8192 * 8 * 128 * 2, qo = 2.0 * 8192 * 64 * 128 * 2;
+    const struct {
+        const char *pairs;
+        double sent, exposed;
+    } kinds[] = {{"cp_comm_type=p2p", 12 * 3 * 3 * kv, 0},
+                 {"cp_comm_type=all_gather", 0, 12 * 3 * 3 * kv},
+                 {"cp_comm_type=a2a", 0, 12 * 0.75 * 2 * (qo + kv)},
+                 {"cp_comm_type=a2a+p2p", 12 * 3 * kv, 12 * 0.5 * 2 * (qo + kv)}};
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_method_settings settings;
+    struct tdm_method_cost cost, base;
+    struct tdm_error err;
+    (void)state;
+    load("llama-3-70b-12-layers", "h100", &model, &machine);
+    /* Gradients are reduced over data and context ranks, which are 8 in both. */
+    struct row row = {.tensor = 1, .pipeline = 1, .parallel = 1, .context = 8192, .batch = 1};
+    row.pairs = "";
+    must(settle(model, &row, &settings, &err), &err);
+    settings.method->cost(model, &settings, &base);
+    row.parallel = 4;
+    row.context = 32768;
+    for (unsigned i = 0; i < 4; i++) {
+        row.pairs = kinds[i].pairs;
+        must(settle(model, &row, &settings, &err), &err);
+        settings.method->cost(model, &settings, &cost);
+        assert_true(fabs(cost.sent_bytes - kinds[i].sent) < 1);
+        assert_true(fabs(cost.exposed_bytes - base.exposed_bytes - kinds[i].exposed) < 1e3);
+        assert_true(fabs(cost.product_flops / base.product_flops - 1) < 1e-9);
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peaks_are_as_published), cmocka_unit_test(orders_hold),
+        cmocka_unit_test(steady_state_repeats),   cmocka_unit_test(impossible_is_refused),
+        cmocka_unit_test(sent_bytes_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
