@@ -18,10 +18,13 @@ struct tdm_method_key {
     const char *values;  /* "off|on|on-reentrant", or "N" */
     const char *assumed; /* what it is where nothing is said; NULL: nothing is assumed */
     const char *meaning; /* one line */
+    /* NULL: it is read by who predicts the method. */
     enum tdm_status (*read)(const struct tdm_method_key *key, const char *value,
                             struct tdm_method_settings *settings, struct tdm_error *err);
     size_t field;         /* where a choice goes in the settings */
     uint64_t least, most; /* of a count */
+    /* What compare takes where nothing is said, so that methods are ranked at their best; NULL: what is assumed. */
+    const char *compared;
 };
 
 /* ---- readers ---- */
@@ -45,5 +48,6 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+extern const struct tdm_method_key tdm_keys_planned[]; /* of tidemark's own schedule */
 
 #endif

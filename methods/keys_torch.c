@@ -44,7 +44,7 @@ static enum tdm_status read_step(const struct tdm_method_key *key, const char *v
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
-     FIELD(torch.checkpointing)},
+     FIELD(torch.checkpointing), .compared = "on"},
     {"attention", "sdpa|sdpa-flash|eager", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},

@@ -5,18 +5,16 @@
 #include "base/units.h"
 #include "methods/remedy.h"
 #include "models/model.h"
+#include "planner/margin.h"
 #include "planner/print.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MOST_PAIRS TDM_METHOD_MOST_KEYS
 #define MOST_BATCH 65536u
-#define MARGIN 0.03
 
 struct request {
     const char *model, *machine, *method;
@@ -35,22 +33,6 @@ struct answer {
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
 };
-
-/* "3%" or "0.03". */
-static enum tdm_status parse_margin(const char *text, double *margin, struct tdm_error *err)
-{
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    bool percent = strcmp(end, "%") == 0;
-    if (percent)
-        value /= 100;
-    if (end == text || (*end != '\0' && !percent) || errno != 0 || !(value >= 0 && value < 1))
-        return tdm_fail(err, TDM_USAGE, "--margin: \"%s\" is not a share of the memory, as 3%% is",
-                        text);
-    *margin = value;
-    return TDM_OK;
-}
 
 static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
                              struct tdm_error *err)
@@ -83,7 +65,7 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
             r->machine = optarg;
             break;
         case 'x':
-            status = parse_margin(optarg, &r->margin, err);
+            status = tdm_margin_parse(optarg, &r->margin, err);
             break;
         case 's':
             if (r->pair_count == MOST_PAIRS)
@@ -315,7 +297,7 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct request r = {.machine = "h200", .batch = 1, .gpus = 1, .margin = MARGIN};
+    struct request r = {.machine = "h200", .batch = 1, .gpus = 1, .margin = TDM_MARGIN};
     struct answer a = {.model = NULL};
     bool help = false;
     enum tdm_status status = parse(argc, argv, &r, &help, err);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	plots/compare_plot.c plots/compare_plot.h \
 	plots/gnuplot.c plots/gnuplot.h \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
@@ -9,6 +10,7 @@ libtidemark_a_SOURCES += \
 
 nobase_dist_pkgdata_DATA += \
 	plots/colours.gp \
+	plots/compare.gp \
 	plots/page.gp \
 	plots/sweep.gp \
 	plots/timeline.gp
