@@ -13,6 +13,7 @@ libtidemark_a_SOURCES += \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h \
+	methods/timeline.c methods/timeline.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \

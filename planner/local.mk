@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 	planner/nest_text.c planner/nest_text.h \
 	planner/margin.c planner/margin.h \
 	planner/objective.c planner/objective.h \
+	planner/own_report.c planner/own_report.h \
 	planner/own_schedule.c planner/own_schedule.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
