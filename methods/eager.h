@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "methods/category.h"
+#include "methods/gpu_facts.h"
 #include "methods/torch_allocator.h"
 
 #include <stdbool.h>
@@ -123,12 +124,6 @@ struct tdm_frame {
 struct tdm_heap {
     struct tdm_node **nodes;
     uint32_t count, room;
-};
-
-/* Facts of the GPU that kernels size their scratch by. */
-struct tdm_gpu_facts {
-    uint32_t multiprocessors, threads_per_multiprocessor;
-    uint64_t cublas_workspace_bytes, cublaslt_workspace_bytes;
 };
 
 #define TDM_THREADS 2u /* the one that calls, and autograd's */

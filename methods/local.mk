@@ -5,6 +5,7 @@ libtidemark_a_SOURCES += \
 	methods/cost.c methods/cost.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c methods/eager_peak.c \
+	methods/gpu_facts.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_planned.c \
@@ -24,4 +25,4 @@ libtidemark_a_SOURCES += \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_torch_allocator tests/unit_methods
+cmocka_tests += tests/unit_compare tests/unit_peak tests/unit_torch_allocator tests/unit_methods

@@ -2,8 +2,6 @@
 /* Facts of the cards, runs of the steps, and the answer. */
 #include "methods/prediction.h"
 
-#include "methods/eager.h"
-
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)

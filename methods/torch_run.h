@@ -7,10 +7,10 @@
 #define TDM_METHODS_TORCH_RUN_H
 
 #include "methods/category.h"
+#include "methods/gpu_facts.h"
 #include "methods/torch_allocator.h"
 #include "methods/torch_model.h"
 
-struct tdm_gpu_facts;
 struct tdm_method_settings;
 
 #define TDM_TORCH_STEPS 3u /* later steps are as the third */

@@ -9,6 +9,7 @@
 #   title subtitle                      texts
 #   highest limit limit_text            GiB: what is drawn, and what the device has
 #   events                              of the step
+#   peak_x peak_y peak_text             the event after which most is allocated
 #   phases                              "forward 0 4000 backward 4000 9000": name, begin, end
 #   categories                          those that occur, from the bottom up
 #
@@ -85,6 +86,15 @@ if (limit <= highest) {
         linewidth 1.5 * scale dashtype 2
     set label limit_text at graph 0.005, first limit offset 0, 0.7 left front font tics_font \
         textcolor rgb colour_limit
+}
+set label "" at first peak_x, first peak_y front point pointtype 7 pointsize (format eq "svg" ? 0.45 : 0.8) * scale \
+    linecolor rgb colour_text
+if (peak_x < events / 2) {
+    set label peak_text at first peak_x, first peak_y offset 1, 0 left front boxed font tics_font \
+        textcolor rgb colour_text
+} else {
+    set label peak_text at first peak_x, first peak_y offset -1, 0 right front boxed font tics_font \
+        textcolor rgb colour_text
 }
 set key at graph 0.995, graph 0.99 right top font tics_font textcolor rgb colour_text samplen 2
 count = words(categories)

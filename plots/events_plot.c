@@ -58,14 +58,22 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
     const struct drawing *drawing = self;
     const struct tdm_events_plot *plot = drawing->plot;
     const struct tdm_method_timeline *t = plot->timeline;
-    double highest = 0, limit = (double)plot->device_bytes / GIB;
-    uint64_t begin = 0;
+    double peak = 0, highest = 0, limit = (double)plot->device_bytes / GIB;
+    uint64_t begin = 0, peak_event = 0;
     char text[TDM_FORMAT_SIZE];
     enum tdm_status status = write_stack(plot, folder, err);
     if (status != TDM_OK)
         return status;
-    for (uint32_t i = 0; i < t->count; i++)
+    for (uint32_t i = 0; i < t->count; i++) {
+        double sum = 0;
+        for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+            sum += (double)t->points[i].live_bytes[c];
+        if (sum > peak) {
+            peak = sum;
+            peak_event = t->points[i].event;
+        }
         highest = fmax(highest, (double)(t->points[i].reserved_bytes + plot->runtime_bytes) / GIB);
+    }
     FILE *file = tdm_picture_settings(folder, drawing->picture);
     if (file == NULL)
         return tdm_picture_finish(folder, "settings.gp", file, err);
@@ -73,6 +81,9 @@ static enum tdm_status write_files(void *self, const char *folder, struct tdm_er
     tdm_picture_string(file, "subtitle", plot->subtitle);
     tdm_picture_text(file, "limit_text", "the device: %s",
                      tdm_format_bytes(plot->device_bytes, text));
+    tdm_picture_text(file, "peak_text", "%s allocated", tdm_format_bytes((uint64_t)peak, text));
+    fprintf(file, "peak_x = %" PRIu64 "\npeak_y = %.6g\n", peak_event,
+            (peak + (double)plot->runtime_bytes) / GIB);
     fprintf(file, "highest = %.6g\nlimit = %.6g\nevents = %" PRIu64 "\nphases = '",
             limit < LIMIT_SHOWN * highest ? fmax(limit, highest) : highest, limit, t->events);
     for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
