@@ -456,7 +456,7 @@ static enum tdm_status answer_other(const struct request *r, struct answer *a,
         print_head(r, a);
         print_answer(a);
     }
-    if (status == TDM_OK && draws(r))
+    if (status == TDM_OK && draws(r) && a->timeline->count > 0) /* else no step began */
         status = draw_timeline(r, a, err);
     free(a->timeline);
     return status == TDM_OK ? verdict(r, a, err) : status;
