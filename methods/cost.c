@@ -42,7 +42,7 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     double share = (double)(s->ranks - 1) / (double)s->ranks;
     double parameters = (double)model->parameters * share;
     double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
-    *cost = (struct tdm_method_cost){.sequences = (double)s->batch * (double)s->ranks};
+    *cost = (struct tdm_method_cost){.sent_bytes = 0};
     compute(model, s, cost);
     switch (s->sharing) {
     case TDM_SHARING_NONE:

@@ -18,8 +18,7 @@ struct tdm_method_cost {
     double sent_bytes;      /* to other GPUs, while something is computed */
     double exposed_bytes;   /* to other GPUs, while nothing is */
     double host_bytes;      /* between the GPU and its host, both ways */
-    /* That all GPUs together train: batch of every GPU where each has sequences of its own, as tdm_torch_cost says;
-     * batch where all share one. */
+    /* That all GPUs together train in the step; 0: batch of every GPU, or of all where the method divides sequences. */
     double sequences;
 };
 

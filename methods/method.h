@@ -20,8 +20,9 @@ struct tdm_method_settings {
 };
 
 struct tdm_method {
-    const char *name;    /* "parallel" */
-    const char *summary; /* one line, lower case, no full stop */
+    const char *name;      /* "parallel" */
+    const char *summary;   /* one line, lower case, no full stop */
+    bool divides_sequence; /* --context is of all GPUs together */
     uint64_t least_gpus, most_gpus;
     const struct tdm_method_key *const *keys; /* tables, ended by NULL */
     const struct tdm_torch_system

@@ -62,6 +62,9 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
     *point = (struct tdm_compared_point){.context = context};
     note_step(&prediction, point);
     row->method->cost(c->all->model, &settings, &point->cost);
+    if (point->cost.sequences <= 0)
+        point->cost.sequences =
+            (double)(c->request->batch * (row->method->divides_sequence ? 1 : c->request->gpus));
     point->step_seconds = tdm_method_seconds(&point->cost, c->all->model, c->all->machine);
     return TDM_OK;
 }
