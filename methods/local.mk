@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
-	methods/category.h \
 	methods/cost.c methods/cost.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c methods/eager_peak.c \
-	methods/gpu_facts.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_planned.c \

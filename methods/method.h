@@ -26,7 +26,7 @@ struct tdm_method {
     uint64_t least_gpus, most_gpus;
     const struct tdm_method_key *const *keys; /* tables, ended by NULL */
     const struct tdm_torch_system
-        *system; /* NULL: the planner predicts it (planner/own_schedule.h) */
+        *system; /* NULL: the planner predicts it (planner/own_method.h) */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows

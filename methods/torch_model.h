@@ -8,10 +8,8 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
-#include "base/status.h"
+#include "methods/eager.h"
 #include "models/model.h"
-
-struct tdm_eager;
 
 enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
 enum tdm_torch_attention { TDM_TORCH_SDPA, TDM_TORCH_SDPA_FLASH, TDM_TORCH_EAGER };

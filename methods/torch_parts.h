@@ -3,7 +3,6 @@
 #ifndef TDM_METHODS_TORCH_PARTS_H
 #define TDM_METHODS_TORCH_PARTS_H
 
-#include "methods/eager.h"
 #include "methods/torch_model.h"
 
 #define BF16 2u

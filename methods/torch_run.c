@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of a run. */
-#include "methods/eager.h"
 #include "methods/method.h"
 
 #include <string.h>

@@ -6,9 +6,6 @@
 #ifndef TDM_METHODS_TORCH_RUN_H
 #define TDM_METHODS_TORCH_RUN_H
 
-#include "methods/category.h"
-#include "methods/gpu_facts.h"
-#include "methods/torch_allocator.h"
 #include "methods/torch_model.h"
 
 struct tdm_method_settings;

@@ -4,9 +4,9 @@
 
 #include "base/units.h"
 #include "planner/compare_methods.h"
+#include "planner/contexts.h"
 #include "planner/margin.h"
 #include "planner/print.h"
-#include "planner/sweep.h"
 #include "planner/ticker.h"
 #include "plots/compare_plot.h"
 
@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define MOST_GPUS 65536u
+#define MOST_BATCH 4096u
 
 struct arguments {
     struct tdm_compare_request request;
@@ -25,25 +26,6 @@ struct arguments {
 };
 
 /* ---- what is asked ---- */
-
-/* "8K..128K" doubles, "8K,12K" lists, "8K" is one: the words of plan --sweep. */
-static enum tdm_status read_contexts(const char *text, struct tdm_compare_request *r,
-                                     struct tdm_error *err)
-{
-    char axis[128];
-    struct tdm_sweep sweep;
-    if ((size_t)snprintf(axis, sizeof(axis), "context=%s", text) >= sizeof(axis))
-        return tdm_fail(err, TDM_USAGE, "--context: \"%.32s...\" is too long", text);
-    if (tdm_sweep_parse(axis, &sweep, err) != TDM_OK) {
-        tdm_fail(err, TDM_USAGE, "--context: \"%s\" is not a range of contexts", text);
-        return tdm_hint(err, "for example --context 8K..128K, which doubles, or 8K,12K,16K");
-    }
-    if (sweep.count > TDM_COMPARED_CONTEXTS)
-        return tdm_fail(err, TDM_USAGE, "--context: more than %u contexts", TDM_COMPARED_CONTEXTS);
-    r->context_count = sweep.count;
-    memcpy(r->contexts, sweep.values, sweep.count * sizeof(r->contexts[0]));
-    return TDM_OK;
-}
 
 static enum tdm_status add(const char *text, const char *what, const char **list, size_t *count,
                            struct tdm_error *err)
@@ -59,11 +41,12 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     struct tdm_compare_request *r = &a->request;
     switch (option) {
     case 'c':
-        return read_contexts(optarg, r, err);
+        return tdm_contexts_parse(optarg, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count,
+                                  err);
     case 'm':
         return add(optarg, "--method", r->names, &r->name_count, err);
     case 'b':
-        return tdm_parse_count(optarg, "--batch", 1, TDM_MOST_SEQUENCES, &r->batch, err);
+        return tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
     case 'g':
         return tdm_parse_count(optarg, "--gpus", 1, MOST_GPUS, &r->gpus, err);
     case 'M':

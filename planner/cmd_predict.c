@@ -7,7 +7,7 @@
 #include "methods/timeline.h"
 #include "models/model.h"
 #include "planner/margin.h"
-#include "planner/own_report.h"
+#include "planner/own_method.h"
 #include "planner/print.h"
 #include "plots/events_plot.h"
 
@@ -37,7 +37,6 @@ struct answer {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
-    struct tdm_objective_found own;       /* instead, of tidemark's own schedule */
     struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };
 
@@ -397,31 +396,27 @@ static enum tdm_status load(const struct request *r, struct answer *a, struct td
 
 static enum tdm_status answer_own(const struct request *r, struct answer *a, struct tdm_error *err)
 {
-    struct tdm_own_request own;
+    struct tdm_own_schedule *own = NULL;
     if (r->timeline.path != NULL) {
         tdm_fail(err, TDM_USAGE, "predict: --timeline is of other systems");
         return tdm_hint(err, "tidemark plan -o plan.json, and tidemark plot plan.json, draw it");
     }
-    enum tdm_status status =
-        tdm_own_read(&a->settings, &a->choices, r->model, r->machine, r->margin, &own, err);
-    if (status == TDM_OK)
-        status = tdm_own_find(&own, &a->own, err);
+    const struct tdm_own_words words =
+        tdm_own_words(&a->settings, &a->choices, r->model, r->machine, r->margin);
+    enum tdm_status status = tdm_own_find(&words, false, &own, err);
     if (status == TDM_INFEASIBLE) {
-        status = tdm_own_fail(&a->own, err);
+        status = tdm_own_fail(own, err);
         if (status == TDM_INFEASIBLE && r->as_json)
             tdm_print_json(
                 answer_json(r, a, json_pack("{s:b, s:s}", "fits", 0, "message", err->message)),
                 NULL);
     } else if (status == TDM_OK && r->as_json) {
-        json_t *predicted = tdm_own_json(&a->own);
-        json_object_set_new(predicted, "fits", json_true());
-        status = tdm_print_json(answer_json(r, a, predicted), err);
+        status = tdm_print_json(answer_json(r, a, tdm_own_json(own)), err);
     } else if (status == TDM_OK) {
         print_head(r, a);
-        tdm_own_table(stdout, &a->own);
+        tdm_own_table(stdout, own);
     }
-    tdm_pins_free(&a->own.pins);
-    tdm_schedule_free(a->own.schedule);
+    tdm_own_free(own);
     return status;
 }
 

@@ -10,7 +10,8 @@
 #include <string.h>
 
 #define GRAIN UINT64_C(1024)
-#define CLOSE 512u /* the longest context is right to one part in so many */
+#define LONGEST (UINT64_C(1) << 28) /* 256M tokens, as plan has it */
+#define CLOSE 512u                  /* the longest context is right to one part in so many */
 
 struct comparing {
     const struct tdm_compare_request *request;
@@ -117,7 +118,7 @@ static void bracket(const struct tdm_compared *row, size_t count, uint64_t grain
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {
-    uint64_t fits, fails, most = TDM_LONGEST_CONTEXT / grain;
+    uint64_t fits, fails, most = LONGEST / grain;
     enum tdm_status status = TDM_OK;
     say(c, row, 0);
     bracket(row, c->request->context_count, grain, &fits, &fails);
@@ -168,34 +169,27 @@ static enum tdm_status compare_method(const struct comparing *c, struct tdm_comp
 
 /* ---- tidemark's own schedule ---- */
 
-static void note_schedule(const struct tdm_objective_found *found, struct tdm_compared_point *point)
-{
-    const struct tdm_simulation *s = &found->search.simulation;
-    const struct tdm_schedule *schedule = found->schedule;
-    *point =
-        (struct tdm_compared_point){.context = schedule->sequences[0].tokens,
-                                    .fits = true,
-                                    .used_bytes = s->used_peak_bytes[TDM_DEVICE],
-                                    .host_bytes = s->used_peak_bytes[TDM_HOST],
-                                    .cost = {.product_flops = s->product_flops,
-                                             .attention_flops = s->flops - s->product_flops,
-                                             .host_bytes = (double)s->copied_bytes[TDM_LANE_H2D] +
-                                                           (double)s->copied_bytes[TDM_LANE_D2H],
-                                             .sequences = schedule->sequence_count},
-                                    .step_seconds = s->step_seconds};
-    memcpy(point->categories, s->peak_categories[TDM_DEVICE], sizeof(point->categories));
-    point->categories[TDM_ALLOCATOR] += s->arena_bytes[TDM_DEVICE] - s->live_peak_bytes[TDM_DEVICE];
-}
-
 /* What does not fit is a point that does not. */
-static enum tdm_status take(enum tdm_status status, struct tdm_objective_found *found,
-                            struct tdm_compared_point *point)
+static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
+                                struct tdm_compared_point *point, struct tdm_error *err)
 {
-    if (status == TDM_OK)
-        note_schedule(found, point);
-    tdm_pins_free(&found->pins);
-    tdm_schedule_free(found->schedule);
-    *found = (struct tdm_objective_found){0};
+    struct tdm_own_schedule *own = NULL;
+    struct tdm_own_step step;
+    enum tdm_status status = tdm_own_find(words, longest, &own, err);
+    if (status == TDM_OK) {
+        tdm_own_step(own, &step);
+        *point = (struct tdm_compared_point){.context = step.context,
+                                             .fits = true,
+                                             .used_bytes = step.used_bytes,
+                                             .host_bytes = step.host_bytes,
+                                             .cost = {.product_flops = step.product_flops,
+                                                      .attention_flops = step.attention_flops,
+                                                      .host_bytes = step.moved_bytes,
+                                                      .sequences = (double)step.sequences},
+                                             .step_seconds = step.step_seconds};
+        memcpy(point->categories, step.categories, sizeof(point->categories));
+    }
+    tdm_own_free(own);
     return status == TDM_INFEASIBLE ? TDM_OK : status;
 }
 
@@ -203,21 +197,20 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
                                    struct tdm_error *err)
 {
     const struct tdm_compare_request *r = c->request;
-    struct tdm_objective_found found = {0};
-    struct tdm_own_request own;
-    enum tdm_status status =
-        tdm_own_read(&row->settings, &row->choices, r->model, r->machine, r->margin, &own, err);
+    struct tdm_own_words words =
+        tdm_own_words(&row->settings, &row->choices, r->model, r->machine, r->margin);
+    enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < r->context_count && status == TDM_OK; i++) {
-        row->points[i].context = own.request.context = r->contexts[i];
-        if (r->contexts[i] > TDM_LONGEST_CONTEXT)
-            continue;
+        row->points[i].context = words.context = r->contexts[i];
         say(c, row, r->contexts[i]);
-        status = take(tdm_own_find(&own, &found, err), &found, &row->points[i]);
+        if (r->contexts[i] <= LONGEST)
+            status = find_own(&words, false, &row->points[i], err);
     }
     if (status != TDM_OK)
         return status;
     say(c, row, 0);
-    return take(tdm_own_longest(&own, &found, err), &found, &row->longest);
+    words.context = r->contexts[0];
+    return find_own(&words, true, &row->longest, err);
 }
 
 /* ---- settings ---- */
@@ -237,21 +230,15 @@ static bool takes(const struct tdm_compare_request *r, const struct tdm_method *
 {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
-    struct tdm_own_request own;
-    struct tdm_schedule *schedule = NULL;
-    struct tdm_pins pins = {0};
     struct tdm_error err = {0};
     base_settings(r, method, &settings);
     if (tdm_method_apply(method, &pair, 1, &settings, &choices, &err) != TDM_OK)
         return false;
     if (!tdm_method_is_own(method))
         return true;
-    if (tdm_own_read(&settings, &choices, r->model, r->machine, r->margin, &own, &err) != TDM_OK ||
-        tdm_request_make(&own.request, &schedule, &pins, &err) != TDM_OK)
-        return false;
-    tdm_pins_free(&pins);
-    tdm_schedule_free(schedule);
-    return true;
+    const struct tdm_own_words words =
+        tdm_own_words(&settings, &choices, r->model, r->machine, r->margin);
+    return tdm_own_check(&words, &err) == TDM_OK;
 }
 
 static void add_text(struct tdm_compared *row, const char *key, size_t length, const char *value)

@@ -9,7 +9,7 @@
 #ifndef TDM_PLANNER_COMPARE_METHODS_H
 #define TDM_PLANNER_COMPARE_METHODS_H
 
-#include "planner/own_schedule.h"
+#include "planner/own_method.h"
 
 #define TDM_COMPARED_CONTEXTS 32u
 #define TDM_COMPARED_TEXT 64u

@@ -3,6 +3,7 @@
 libtidemark_a_SOURCES += \
 	planner/candidates.c planner/candidates.h \
 	planner/compare_methods.c planner/compare_methods.h \
+	planner/contexts.c planner/contexts.h \
 	planner/compare_schedules.c planner/compare_schedules.h \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
@@ -12,7 +13,8 @@ libtidemark_a_SOURCES += \
 	planner/nest_text.c planner/nest_text.h \
 	planner/margin.c planner/margin.h \
 	planner/objective.c planner/objective.h \
-	planner/own_report.c planner/own_report.h \
+	planner/own_method.c planner/own_method.h \
+	planner/own_report.c planner/own_parts.h \
 	planner/own_schedule.c planner/own_schedule.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \

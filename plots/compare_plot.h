@@ -5,7 +5,7 @@
 #define TDM_PLOTS_COMPARE_PLOT_H
 
 #include "plots/picture.h"
-#include "schedule/program.h"
+#include "schedule/category.h"
 
 #include <stddef.h>
 
