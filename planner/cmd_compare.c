@@ -162,7 +162,8 @@ static void seconds_cell(const struct tdm_compared_point *point, char out[TDM_FO
 
 static void rate_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
 {
-    tdm_format_digits((uint64_t)(tdm_compared_rate(point) + 0.5), out);
+    double rate = point->step_seconds > 0 ? tdm_compared_rate(point) : 0;
+    tdm_format_digits((uint64_t)(rate + 0.5), out);
 }
 
 static void print_cell(const struct tdm_compared_point *point, cell of)
@@ -173,41 +174,43 @@ static void print_cell(const struct tdm_compared_point *point, cell of)
     printf(" %10s", text);
 }
 
-/* One figure of every method that can run, by context, and at the longest one. */
+/* Does the method have any of it, at some context? */
+static bool has_some(const struct tdm_compare_request *r, const struct tdm_compared *row, cell of)
+{
+    static const struct tdm_compared_point nothing;
+    char none[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
+    of(&nothing, none);
+    for (size_t i = 0; i <= r->context_count && row->refused[0] == '\0'; i++) {
+        of(i < r->context_count ? &row->points[i] : &row->longest, text);
+        if (strcmp(text, none) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* One figure of the methods that have it, by context, and at the longest one. */
 static void print_block(const char *title, const struct tdm_compare_request *r,
                         const struct tdm_methods_comparison *c, cell of)
 {
     char text[TDM_FORMAT_SIZE];
-    printf("\n%-24s", title);
-    for (size_t i = 0; i < r->context_count; i++)
-        printf(" %10s", tdm_format_tokens(r->contexts[i], text));
-    printf(" %10s\n", "longest");
+    bool any = false;
     for (size_t m = 0; m < c->count; m++) {
         const struct tdm_compared *row = c->rows[m];
-        if (row->refused[0] != '\0')
+        if (!has_some(r, row, of))
             continue;
+        if (!any) {
+            printf("\n%-24s", title);
+            for (size_t i = 0; i < r->context_count; i++)
+                printf(" %10s", tdm_format_tokens(r->contexts[i], text));
+            printf(" %10s\n", "longest");
+        }
+        any = true;
         printf("  %-22s", row->method->name);
         for (size_t i = 0; i < r->context_count; i++)
             print_cell(&row->points[i], of);
         print_cell(&row->longest, of);
         putchar('\n');
     }
-}
-
-/* Is there anything to show? */
-static bool any(const struct tdm_compare_request *r, const struct tdm_methods_comparison *c,
-                cell of)
-{
-    char none[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
-    tdm_format_bytes(0, none);
-    for (size_t m = 0; m < c->count; m++)
-        for (size_t i = 0; i <= r->context_count; i++) {
-            const struct tdm_compared *row = c->rows[m];
-            of(i < r->context_count ? &row->points[i] : &row->longest, text);
-            if (strcmp(text, none) != 0)
-                return true;
-        }
-    return false;
 }
 
 static void print_reach(const struct tdm_methods_comparison *c)
@@ -234,12 +237,9 @@ static void print_all(const struct tdm_compare_request *r, const struct tdm_meth
     print_block("peak of a GPU, used", r, c, peak_cell);
     print_block("step, roughly", r, c, seconds_cell);
     print_block("tokens/s of all GPUs", r, c, rate_cell);
-    if (any(r, c, sent_cell))
-        print_block("sent by a GPU, a step", r, c, sent_cell);
-    if (any(r, c, host_cell))
-        print_block("host memory", r, c, host_cell);
-    if (any(r, c, moved_cell))
-        print_block("moved to and from it", r, c, moved_cell);
+    print_block("sent by a GPU, a step", r, c, sent_cell);
+    print_block("host memory", r, c, host_cell);
+    print_block("moved to and from it", r, c, moved_cell);
     printf(
         "\n-: does not fit. Steps are rough: products, attention and what moves, at the rates above; of\n"
         "tidemark, which is on one GPU, that of its simulated schedule, which counts all operations.\n");
@@ -349,7 +349,7 @@ static enum tdm_status draw(const struct tdm_compare_request *r,
     snprintf(plot.title, sizeof(plot.title), "%s: what a step takes", c->model->name);
     snprintf(plot.subtitle, sizeof(plot.subtitle),
              "%s, %" PRIu64 " GPU%s, %" PRIu64 " sequence%s; predicted, with a margin of %g%%",
-             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s", r->batch,
+             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s, tidemark on one of them", r->batch,
              r->batch == 1 ? "" : "s", 100 * r->margin);
     enum tdm_status status =
         any_dot ? tdm_compare_plot_draw(&plot, picture, err)

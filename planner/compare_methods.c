@@ -342,13 +342,15 @@ static int by_reach(const void *a, const void *b)
 size_t tdm_compared_common(const struct tdm_methods_comparison *c,
                            const struct tdm_compare_request *request)
 {
-    size_t common = 0;
+    size_t common = 0, most = 0;
     for (size_t i = 0; i < request->context_count; i++) {
-        bool all = true;
+        size_t fitting = 0;
         for (size_t r = 0; r < c->count; r++)
-            all = all && (c->rows[r]->refused[0] != '\0' || c->rows[r]->points[i].fits);
-        if (all)
+            fitting += c->rows[r]->points[i].fits;
+        if (fitting >= most) {
             common = i;
+            most = fitting;
+        }
     }
     return common;
 }

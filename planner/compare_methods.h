@@ -65,7 +65,7 @@ struct tdm_methods_comparison {
 /* Tokens of all sequences of a step by its seconds, as far as the group of GPUs is fast. */
 double tdm_compared_rate(const struct tdm_compared_point *point);
 
-/* The largest of the request's contexts at which all methods that can run fit, else the smallest. */
+/* The number of the request's context at which most methods fit; of several the largest. */
 size_t tdm_compared_common(const struct tdm_methods_comparison *c,
                            const struct tdm_compare_request *request);
 
