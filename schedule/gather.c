@@ -13,9 +13,12 @@
 
 bool tdm_gathers(const struct tdm_schedule *schedule, uint32_t layer)
 {
+    if (schedule->rings.gather == 0 ||
+        schedule->group_count == 0) /* estimates have no groups yet */
+        return false;
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, layer)];
-    return schedule->rings.gather > 0 && schedule->order == TDM_CHUNK_MAJOR &&
-           group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST &&
+    return schedule->order == TDM_CHUNK_MAJOR && group->kv == TDM_KV_KEEP &&
+           group->kv_place == TDM_HOST &&
            tdm_selector_lists(tdm_schedule_page_rule(schedule, layer).selector.kind);
 }
 
