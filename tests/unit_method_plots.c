@@ -52,7 +52,7 @@ static void comparisons(void **state)
 {
     static const char *const words[] = {"longest that fits", "does not fit", "the device: 100 GiB",
                                         "weights",           "1M",           NULL};
-    char names[20][16], path[600];
+    char names[20][32], path[600];
     (void)state;
     if (!has_gnuplot())
         skip();
