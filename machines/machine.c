@@ -17,6 +17,7 @@
  *   launch_seconds         least time of an operation
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  at which pinned host memory is taken; optional
+ *   peer_bytes_per_second  between two GPUs of one computer, one way; optional
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -51,6 +52,7 @@ static const char *const keys[] = {
     "launch_seconds",
     "copy_seconds",
     "pinned_bytes_per_second",
+    "peer_bytes_per_second",
     "rates",
     NULL,
 };
@@ -161,6 +163,7 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
+    built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
     tdm_rates_read(&reader, built->table);
     for (unsigned i = 0; i < TDM_RATES; i++)
         built->rate[i] = tdm_rate_most(&built->table[i]);

@@ -33,6 +33,7 @@ struct tdm_machine {
     struct tdm_rate_table table[TDM_RATES];
     double rate[TDM_RATES]; /* the largest of each table */
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
+    double peer_rate;       /* bytes/s between two GPUs, one way; 0: not known */
     double launch_seconds;  /* least time of one op on the compute lane */
     double copy_seconds;    /* fixed time of one copy */
     char missing[400];      /* keys that were missing when it was read, "" if none: see below */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Costs of the methods that keep a sequence whole. */
+/* Costs of the methods that keep a sequence whole; the time of any cost. */
 #include "methods/cost.h"
 
 #include "methods/method.h"
+
+#include <math.h>
 
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
@@ -78,4 +80,29 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     case TDM_SHARING_ZERO3:
         break;
     }
+}
+
+double tdm_machine_peer_rate(const struct tdm_machine *machine)
+{
+    return machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_H2D];
+}
+
+/* Attention's forward is two parts of it, its backward five, and with checkpointing the forward comes twice. */
+#define FORWARD_SHARE 0.4
+
+double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,
+                          const struct tdm_machine *machine)
+{
+    bool narrow = model->head_dim <= TDM_NARROW_HEAD_DIM;
+    double forward =
+        machine->rate[narrow ? TDM_RATE_NARROW_ATTENTION_FORWARD : TDM_RATE_ATTENTION_FORWARD];
+    double backward =
+        machine->rate[narrow ? TDM_RATE_NARROW_ATTENTION_BACKWARD : TDM_RATE_ATTENTION_BACKWARD];
+    double computing =
+        cost->product_flops / machine->rate[TDM_RATE_PRODUCT] +
+        cost->attention_flops * (FORWARD_SHARE / forward + (1 - FORWARD_SHARE) / backward);
+    double peers = tdm_machine_peer_rate(machine);
+    double moving =
+        fmax(cost->sent_bytes / peers, cost->host_bytes / machine->rate[TDM_RATE_BOTH_WAYS]);
+    return fmax(computing, moving) + cost->exposed_bytes / peers;
 }

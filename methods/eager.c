@@ -62,7 +62,8 @@ void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
     *m = (struct tdm_eager){.allocator = allocator,
                             .gpu = *gpu,
                             .grad_enabled = true,
-                            .category = TDM_METHOD_WORKSPACE};
+                            .category = TDM_METHOD_WORKSPACE,
+                            .label = {.layer = TDM_NO_LAYER}};
 }
 
 void tdm_eager_end(struct tdm_eager *m)
@@ -83,6 +84,7 @@ static void note_peak(struct tdm_eager *m)
         return;
     m->peak = allocated;
     memcpy(m->at_peak, m->live, sizeof(m->live));
+    tdm_peak_note(m);
 }
 
 void tdm_eager_reset_peak(struct tdm_eager *m)
@@ -113,18 +115,21 @@ static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint6
     if (m->status != TDM_OK)
         return;
     m->live[storage->category] += tdm_torch_block_bytes(storage->block);
+    tdm_peak_enter(m, storage);
     note_peak(m);
     if (m->observe != NULL)
-        m->observe(m->observer, true, bytes);
+        m->observe(m->observer, storage, true, bytes);
 }
 
 static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
 {
     if (storage->block == NULL)
         return;
+    uint64_t requested = tdm_torch_block_requested(storage->block);
     m->live[storage->category] -= tdm_torch_block_bytes(storage->block);
+    tdm_peak_leave(m, storage);
     if (m->observe != NULL)
-        m->observe(m->observer, false, tdm_torch_block_requested(storage->block));
+        m->observe(m->observer, storage, false, requested);
     tdm_torch_free(m->allocator, storage->block);
     storage->block = NULL;
 }
@@ -135,6 +140,7 @@ static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
         take_item(m, &m->spare_storages, sizeof(*storage), &m->nothing[0]);
     storage->references = 1;
     storage->category = m->category;
+    storage->label = m->label;
     fill_storage(m, storage, bytes);
     return storage;
 }
@@ -164,6 +170,7 @@ void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
 {
     if (storage->block != NULL) {
         uint64_t bytes = tdm_torch_block_bytes(storage->block);
+        tdm_peak_change(m, storage);
         m->live[storage->category] -= bytes;
         m->live[category] += bytes;
     }
@@ -228,6 +235,7 @@ static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
     node->op = op;
     node->references = 1;
     node->sequence = ++m->sequence;
+    node->label = m->label;
     return node;
 }
 

@@ -38,6 +38,35 @@ enum tdm_method_category {
 
 const char *tdm_method_category_name(enum tdm_method_category category);
 
+enum tdm_made {
+    TDM_MADE_FORWARD,  /* or outside of forward and backward */
+    TDM_MADE_BACKWARD, /* by the backward of what the label names */
+    TDM_MADE_GRADIENT, /* the gradient of the parameter that the label names */
+};
+
+#define TDM_NO_LAYER UINT32_MAX
+#define TDM_MANY_LAYERS (UINT32_MAX - 1)
+
+/* What a tensor is in the model: "mlp.gate_proj" of layer 12, "lm_head" of none. */
+struct tdm_label {
+    const char *name; /* static; NULL: nobody said */
+    uint32_t layer;
+    enum tdm_made made;
+};
+
+#define TDM_LABEL_BYTES 96u
+
+/* "backward of model.layers.12.mlp.gate_proj"; returns `out`. */
+const char *tdm_label_format(const struct tdm_label *label, char out[TDM_LABEL_BYTES]);
+
+/* Tensors of one label, live at the peak. */
+struct tdm_tensor_group {
+    struct tdm_label label; /* its layer is TDM_MANY_LAYERS if they are of several */
+    enum tdm_method_category category;
+    uint32_t count;
+    uint64_t bytes; /* of all */
+};
+
 struct tdm_node;
 struct tdm_frame;
 
@@ -45,6 +74,11 @@ struct tdm_storage {
     uint32_t references;
     enum tdm_method_category category;
     struct tdm_torch_block *block; /* NULL if nothing was allocated: after a failure */
+    struct tdm_label label;
+    /* Of those that have a block, by their moments (eager_peak.c). */
+    struct tdm_storage *older, *newer;
+    uint64_t taken, changed;                  /* when the block was, and the category */
+    enum tdm_method_category category_before; /* that change */
 };
 
 /* A tensor: rows x columns elements, of which the last dimension is the columns. */
@@ -102,9 +136,10 @@ struct tdm_node {
     struct tdm_saved saved[TDM_MOST_SAVED];
     struct tdm_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_value *leaf; /* whose gradient it accumulates; not a reference */
-    uint64_t facts[6];      /* what the op's backward needs to know beside its values */
-    void *context;          /* of those who made it */
-    void *function;         /* of a reentrant checkpoint */
+    struct tdm_label label;
+    uint64_t facts[6]; /* what the op's backward needs to know beside its values */
+    void *context;     /* of those who made it */
+    void *function;    /* of a reentrant checkpoint */
     struct tdm_node *next_heap;
 };
 
@@ -143,6 +178,7 @@ struct tdm_gpu_facts {
 
 #define TDM_THREADS 2u /* the one that calls, and autograd's */
 #define TDM_CAST_MOST 4096u
+#define TDM_MOST_GROUPS 256u
 
 struct tdm_eager {
     struct tdm_torch_allocator *allocator;
@@ -157,15 +193,21 @@ struct tdm_eager {
     struct tdm_frame *repeating; /* or it is being run again */
     uint32_t stream;             /* in which it is allocated */
     enum tdm_method_category category; /* of what is allocated */
+    struct tdm_label label;            /* the same; a node's holds in its backward */
     uint64_t sequence;
     uint32_t task;
     uint64_t live[TDM_METHOD_CATEGORIES], at_peak[TDM_METHOD_CATEGORIES], peak;
     uint64_t host_live, host_peak; /* bytes of host memory */
+    uint64_t moment, peak_moment;  /* allocations and frees so far, and at the peak */
+    struct tdm_storage *newest;    /* of those with a block */
+    struct tdm_tensor_group gone[TDM_MOST_GROUPS]; /* live at the peak, and freed since */
+    uint32_t gone_count;
     struct tdm_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
     struct tdm_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;
-    /* Called for every allocation and free with the bytes that were asked for, or NULL. */
-    void (*observe)(void *context, bool allocated, uint64_t bytes);
+    /* Called after every allocation and free with the bytes that were asked for, or NULL. */
+    void (*observe)(void *context, const struct tdm_storage *storage, bool allocated,
+                    uint64_t bytes);
     void *observer;
     /* Called when a leaf has its gradient, or NULL. */
     void (*gradient_ready)(void *context, struct tdm_value *leaf);
@@ -247,6 +289,14 @@ void tdm_host_give(struct tdm_eager *m, uint64_t bytes);
 
 /* Resets the peaks of the allocator, of the categories and of the host. */
 void tdm_eager_reset_peak(struct tdm_eager *m);
+
+/* What is allocated from here on is called so, in the layer that m->label says. */
+void tdm_label(struct tdm_eager *m, const char *name);
+
+/* The largest groups of tensors that were live at the peak, the largest first; returns how many of at most `most`
+ * there are. Groups beyond the first TDM_MOST_GROUPS are left out. */
+uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *groups,
+                           uint32_t most);
 
 /* Sum over rows or columns, with the scratch that the kernel takes, to that shape; `value` is taken. */
 struct tdm_value *tdm_sum_to(struct tdm_eager *m, struct tdm_value *value, uint64_t rows,

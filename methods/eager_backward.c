@@ -19,8 +19,11 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_va
             leaf->grad = tdm_value_like(m, grads[0]); /* somebody else has it: a copy */
         else
             leaf->grad = tdm_value_view(m, grads[0]);
-        if (leaf->storage->category == TDM_METHOD_WEIGHTS)
+        if (leaf->storage->category == TDM_METHOD_WEIGHTS) {
             tdm_storage_set_category(m, leaf->grad->storage, TDM_METHOD_GRADIENTS);
+            leaf->grad->storage->label = leaf->storage->label;
+            leaf->grad->storage->label.made = TDM_MADE_GRADIENT;
+        }
     }
     if (m->gradient_ready != NULL)
         m->gradient_ready(m->gradient_context, leaf);
@@ -146,6 +149,9 @@ static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_value
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready)
 {
     struct tdm_value *results[TDM_MOST_INPUTS] = {0}, *grads[TDM_MOST_OUTPUTS];
+    struct tdm_label label = m->label;
+    m->label = node->label;
+    m->label.made = TDM_MADE_BACKWARD;
     memcpy(grads, node->grads, sizeof(grads));
     memset(node->grads, 0, sizeof(node->grads));
     node->op->backward(m, node, grads, results);
@@ -165,6 +171,7 @@ static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap
     if (node->op->between_views)
         hand_on(m, node, results, true, ready);
     hand_on(m, node, results, false, ready);
+    m->label = label;
 }
 
 void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value *grad)

@@ -57,10 +57,13 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
     }
     struct tdm_frame *repeating = m->repeating;
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
+    struct tdm_label label = m->label;
+    m->label.made = TDM_MADE_FORWARD;
     m->repeating = frame;
     m->grad_enabled = true;
     m->autocast = frame->autocast;
     tdm_drop(m, frame->function.run(m, frame->function.model, frame->function.layer, frame->input));
+    m->label = label;
     m->repeating = repeating;
     m->grad_enabled = grad_enabled;
     m->autocast = autocast;
@@ -99,6 +102,7 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
     m->grad_enabled = true;
     m->autocast = frame->autocast;
+    m->label.made = TDM_MADE_FORWARD;
     struct tdm_value *output =
         frame->function.run(m, frame->function.model, frame->function.layer, input);
     m->autocast = autocast;

@@ -14,6 +14,14 @@ void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
                               enum tdm_method_category category);
 void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node);
 
+/* ---- what is live at the peak (eager_peak.c) ---- */
+
+/* After a storage got its block, before it loses it, before its category changes; and a new peak. */
+void tdm_peak_enter(struct tdm_eager *m, struct tdm_storage *storage);
+void tdm_peak_leave(struct tdm_eager *m, struct tdm_storage *storage);
+void tdm_peak_change(struct tdm_eager *m, struct tdm_storage *storage);
+void tdm_peak_note(struct tdm_eager *m);
+
 /* ---- checkpointed functions (eager_checkpoint.c) ---- */
 
 /* A frame of one reference; NULL if memory ran out. */

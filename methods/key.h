@@ -18,10 +18,13 @@ struct tdm_method_key {
     const char *values;  /* "off|on|on-reentrant", or "N" */
     const char *assumed; /* what it is where nothing is said; NULL: nothing is assumed */
     const char *meaning; /* one line */
+    /* NULL: it is read by who predicts the method. */
     enum tdm_status (*read)(const struct tdm_method_key *key, const char *value,
                             struct tdm_method_settings *settings, struct tdm_error *err);
     size_t field;         /* where a choice goes in the settings */
     uint64_t least, most; /* of a count */
+    /* What compare takes where nothing is said, so that methods are ranked at their best; NULL: what is assumed. */
+    const char *compared;
 };
 
 /* ---- readers ---- */
@@ -61,5 +64,6 @@ extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_lo
 extern const struct tdm_method_key
     tdm_keys_megatron[]; /* and, before them, which sizes are assumed */
 extern const struct tdm_method_key tdm_keys_tensor_parallel[], tdm_keys_megatron_cp[];
+extern const struct tdm_method_key tdm_keys_planned[]; /* of tidemark's own schedule */
 
 #endif

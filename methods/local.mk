@@ -13,12 +13,12 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed_method.c methods/deepspeed_method.h \
 	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
-	methods/eager_backward.c methods/eager_checkpoint.c \
+	methods/eager_backward.c methods/eager_checkpoint.c methods/eager_peak.c \
 	methods/eager_tiles.c methods/eager_tiles.h \
 	methods/kernels.c \
 	methods/key.c methods/key.h \
 	methods/keys_chunk.c \
-	methods/keys_megatron.c methods/keys_torch.c \
+	methods/keys_megatron.c methods/keys_planned.c methods/keys_torch.c \
 	methods/longlora.c \
 	methods/megatron.h methods/megatron_parts.h \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
@@ -28,6 +28,7 @@ libtidemark_a_SOURCES += \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h \
+	methods/timeline.c methods/timeline.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \
@@ -39,5 +40,5 @@ libtidemark_a_SOURCES += \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_chunks \
-	tests/unit_deepspeed tests/unit_megatron
+cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_deepspeed tests/unit_megatron \
+	tests/unit_method_plots tests/unit_methods tests/unit_peak tests/unit_torch_allocator

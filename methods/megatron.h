@@ -35,10 +35,10 @@ enum tdm_megatron_loss { TDM_LOSS_NATIVE, TDM_LOSS_TE };
 
 /* Modules that selective recomputation names; those of experts and latent attention are none of a dense model. */
 enum tdm_megatron_module {
-    TDM_MODULE_CORE_ATTN,
-    TDM_MODULE_MLP,
-    TDM_MODULE_LAYERNORM,
-    TDM_MODULE_MOE_ACT,
+    TDM_RECOMPUTED_CORE_ATTN,
+    TDM_RECOMPUTED_MLP,
+    TDM_RECOMPUTED_LAYERNORM,
+    TDM_RECOMPUTED_MOE_ACT,
     TDM_MODULES
 };
 

@@ -222,7 +222,7 @@ struct tdm_value *megatron_attention(struct tdm_megatron *t, const struct megatr
     for (unsigned i = 0; i < 3; i++)
         megatron_keep(m, kept, parts[i]);
     if (t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
-        (t->set.modules & 1u << TDM_MODULE_CORE_ATTN) != 0)
+        (t->set.modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
         return megatron_checkpoint(t, REGION_CORE, 0, 0, 0, parts, 3);
     return megatron_core(t, parts[0], parts[1], parts[2]);
 }

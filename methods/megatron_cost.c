@@ -40,10 +40,11 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
                     : 1;
     extra = extra > 1 ? 1 : extra;
     double again = extra;
-    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_MODULE_CORE_ATTN) != 0)
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE &&
+        (s->modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
         again = 1;
     cost->attention_flops *= (3.5 + again) / 3.5;
-    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_MODULE_MLP) != 0)
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_RECOMPUTED_MLP) != 0)
         extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
                 (double)tdm_model_matmul_parameters(model);
     cost->product_flops += forward * extra;

@@ -33,8 +33,8 @@ static struct tdm_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint3
     megatron_drop_all(m, &kept);
     struct tdm_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
-    bool again =
-        t->set.recompute == TDM_RECOMPUTE_SELECTIVE && (t->set.modules & 1u << TDM_MODULE_MLP) != 0;
+    bool again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
+                 (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
     made = again ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
                  : mlp(t, layer, middle);
     struct tdm_value *y = megatron_add(t, made, layer->fc2_bias, middle);

@@ -40,6 +40,7 @@ static enum tdm_status check_fsdp(const struct tdm_model *model,
 
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
+static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
 static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
 
 static const struct tdm_method_key *const zero2_keys[] = {tdm_keys_zero2, tdm_keys_alst,
@@ -164,6 +165,11 @@ static const struct tdm_method methods[] = {
      .system = &tdm_megatron_system,
      .cost = tdm_megatron_cost,
      .check = tdm_megatron_check},
+    {.name = "tidemark",
+     .summary = "the schedule that tidemark plan finds; --set takes the knobs of plan too",
+     .least_gpus = 1,
+     .most_gpus = 1,
+     .keys = planned_keys},
     {.name = NULL},
 };
 
@@ -206,6 +212,16 @@ const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, siz
     return NULL;
 }
 
+const char *tdm_method_value(const struct tdm_method *method,
+                             const struct tdm_method_choices *choices, const char *name)
+{
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++)
+        if (strcmp(key->name, name) == 0)
+            return choices->said[k] != NULL ? choices->said[k] : key->assumed;
+    return NULL;
+}
+
 static enum tdm_status unknown_key(const struct tdm_method *method, const char *pair,
                                    struct tdm_error *err)
 {
@@ -231,6 +247,10 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
     while ((key = tdm_method_key(method, k)) != NULL &&
            (strlen(key->name) != span || memcmp(key->name, pair, span) != 0))
         k++;
+    if (key == NULL && method->system == NULL && choices->other_count < TDM_METHOD_MOST_KEYS) {
+        choices->others[choices->other_count++] = pair;
+        return TDM_OK;
+    }
     if (key == NULL || pair[span] != '=')
         return unknown_key(method, pair, err);
     if (choices->said[k] != NULL)
@@ -255,7 +275,8 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
         method->preset(settings);
     for (size_t k = 0; status == TDM_OK && (key = tdm_method_key(method, k)) != NULL; k++) {
         const char *value = choices->said[k] != NULL ? choices->said[k] : key->assumed;
-        status = value == NULL ? TDM_OK : key->read(key, value, settings, err);
+        if (value != NULL && key->read != NULL)
+            status = key->read(key, value, settings, err);
     }
     return status;
 }

@@ -24,13 +24,15 @@ struct tdm_method_settings {
 };
 
 struct tdm_method {
-    const char *name;    /* "parallel" */
-    const char *summary; /* one line, lower case, no full stop */
+    const char *name;      /* "parallel" */
+    const char *summary;   /* one line, lower case, no full stop */
+    bool divides_sequence; /* --context is of all GPUs together */
     uint64_t least_gpus, most_gpus;
     const struct tdm_method_key *const *keys; /* tables, ended by NULL */
     /* Names of keys that it has not, though a table after the first has; ended by NULL, or NULL. */
     const char *const *without;
-    const struct tdm_torch_system *system;
+    const struct tdm_torch_system
+        *system; /* NULL: the planner predicts it (planner/own_method.h) */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows
@@ -53,10 +55,17 @@ const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, siz
 
 #define TDM_METHOD_MOST_KEYS 64u
 
-/* What was said: the value of every key, by its number; NULL: it is assumed. */
+/* What was said: the value of every key, by its number; NULL: it is assumed. Of a method without a system also
+ * the pairs of other keys, which are for the planner to read. */
 struct tdm_method_choices {
     const char *said[TDM_METHOD_MOST_KEYS];
+    const char *others[TDM_METHOD_MOST_KEYS];
+    size_t other_count;
 };
+
+/* The value of a key, said or assumed; NULL if there is none, or no such key. */
+const char *tdm_method_value(const struct tdm_method *method,
+                             const struct tdm_method_choices *choices, const char *name);
 
 /* Reads `count` texts KEY=VALUE (which must outlive *choices) and what is assumed for the rest into
  * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad value. */

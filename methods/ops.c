@@ -456,9 +456,12 @@ struct tdm_value *tdm_repeat(struct tdm_eager *m, struct tdm_value *x, uint64_t 
 static struct tdm_value *kept_workspace(struct tdm_eager *m, uint64_t bytes)
 {
     enum tdm_method_category before = m->category;
+    struct tdm_label label = m->label;
     m->category = TDM_METHOD_WORKSPACE;
+    m->label = (struct tdm_label){.name = "cuBLAS workspace", .layer = TDM_NO_LAYER};
     struct tdm_value *workspace = tdm_value_new(m, bytes, 1, 1);
     m->category = before;
+    m->label = label;
     return workspace;
 }
 

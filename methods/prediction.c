@@ -47,15 +47,39 @@ static const struct card *find_card(const struct tdm_machine *machine)
     return card;
 }
 
+/* The settings as they are on the card, and what lies beside torch's segments there. */
+static const struct card *settle(const struct tdm_machine *machine,
+                                 const struct tdm_method_settings *settings,
+                                 struct tdm_method_settings *on_card,
+                                 struct tdm_torch_runtime *runtime)
+{
+    const struct card *card = find_card(machine);
+    *on_card = *settings;
+    struct tdm_torch_settings *torch = &on_card->torch;
+    if (torch->attention == TDM_TORCH_SDPA && !card->cudnn_attention)
+        torch->attention = TDM_TORCH_SDPA_FLASH;
+    *runtime = (struct tdm_torch_runtime){
+        .context_bytes = machine->runtime_bytes[TDM_DEVICE],
+        .nccl_bytes = nccl_bytes(settings->communicators),
+        .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
+                           (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
+    return card;
+}
+
+static uint64_t less_runtime(uint64_t device_bytes, const struct tdm_torch_runtime *runtime)
+{
+    uint64_t taken = tdm_torch_runtime_bytes(runtime);
+    return device_bytes > taken ? device_bytes - taken : 0;
+}
+
 static enum tdm_status run(const struct tdm_model *model,
                            const struct tdm_method_settings *settings, const struct card *card,
                            uint64_t device_bytes, const struct tdm_torch_runtime *runtime,
                            struct tdm_torch_run *out, struct tdm_error *err)
 {
-    uint64_t taken = tdm_torch_runtime_bytes(runtime);
-    uint64_t capacity = device_bytes > taken ? device_bytes - taken : 0;
     uint32_t steps = settings->step == 0 ? TDM_TORCH_STEPS : settings->step;
-    return tdm_torch_run(model, settings, &card->gpu, capacity, steps, NULL, out, err);
+    return tdm_torch_run(model, settings, &card->gpu, less_runtime(device_bytes, runtime), steps,
+                         NULL, out, err);
 }
 
 static bool failed(const struct tdm_torch_run *out)
@@ -88,19 +112,11 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
-    const struct card *card = find_card(machine);
-    struct tdm_method_settings on_card = *settings;
-    struct tdm_torch_settings *torch = &on_card.torch;
+    struct tdm_method_settings on_card;
     uint64_t device_bytes = machine->capacity_bytes[TDM_DEVICE];
     struct tdm_torch_run out;
     memset(prediction, 0, sizeof(*prediction));
-    if (torch->attention == TDM_TORCH_SDPA && !card->cudnn_attention)
-        torch->attention = TDM_TORCH_SDPA_FLASH;
-    prediction->runtime = (struct tdm_torch_runtime){
-        .context_bytes = machine->runtime_bytes[TDM_DEVICE],
-        .nccl_bytes = nccl_bytes(settings->communicators),
-        .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
-                           (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
+    const struct card *card = settle(machine, settings, &on_card, &prediction->runtime);
     enum tdm_status status =
         run(model, &on_card, card, device_bytes, &prediction->runtime, &out, err);
     if (status != TDM_OK)
@@ -116,4 +132,16 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     if (status == TDM_OK)
         prediction->fits = !failed(&out);
     return status;
+}
+
+enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, uint32_t steps,
+                                   const struct tdm_torch_observer *observer, struct tdm_error *err)
+{
+    struct tdm_method_settings on_card;
+    struct tdm_torch_runtime runtime;
+    struct tdm_torch_run out;
+    const struct card *card = settle(machine, settings, &on_card, &runtime);
+    uint64_t capacity = less_runtime(machine->capacity_bytes[TDM_DEVICE], &runtime);
+    return tdm_torch_run(model, &on_card, &card->gpu, capacity, steps, observer, &out, err);
 }

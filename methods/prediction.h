@@ -38,4 +38,10 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err);
 
+/* Runs the first `steps` steps on the whole device for an observer. */
+enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
+                                   const struct tdm_method_settings *settings, uint32_t steps,
+                                   const struct tdm_torch_observer *observer,
+                                   struct tdm_error *err);
+
 #endif

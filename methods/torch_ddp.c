@@ -21,6 +21,7 @@ static uint64_t bytes_of(const struct tdm_value *value)
 static struct tdm_value *new_bucket(struct tdm_torch_model *t, uint64_t bytes)
 {
     t->m->category = TDM_METHOD_COMMUNICATION;
+    t->m->label = (struct tdm_label){.name = "bucket of gradients", .layer = TDM_NO_LAYER};
     struct tdm_value *bucket = tdm_value_new(t->m, bytes, 1, 1);
     t->m->category = TDM_METHOD_WORKSPACE;
     return bucket;

@@ -52,7 +52,13 @@ static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
 {
     t->m->stream = stream;
     t->m->category = category;
+    struct tdm_label label = t->m->label;
+    t->m->label = (struct tdm_label){.name = stream == STREAM_GATHER   ? "all-gather buffer"
+                                             : stream == STREAM_REDUCE ? "reduced gradients"
+                                                                       : "reduce-scatter buffer",
+                                     .layer = TDM_NO_LAYER};
     struct tdm_value *buffer = tdm_value_new(t->m, elements, 1, bytes);
+    t->m->label = label;
     t->m->category = TDM_METHOD_WORKSPACE;
     t->m->stream = STREAM_COMPUTE;
     return buffer;

@@ -19,6 +19,11 @@ const char *tdm_projection_name(enum tdm_projection projection)
     return projection_names[projection];
 }
 
+static const char *const module_names[TDM_PROJECTIONS] = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
+};
+
 /* ---- parameters ---- */
 
 static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
@@ -41,6 +46,7 @@ static bool is_norm(enum tdm_role role)
 static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
                                      uint64_t rows, uint64_t columns)
 {
+    t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
     if (t->settings.sharing == TDM_SHARING_FSDP) {
         t->fsdp.building = layer;
         return tdm_fsdp_parameter(t, rows, columns, true);
@@ -91,6 +97,8 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
     if (tensor == NULL)
         return NULL;
+    t->m->label = (struct tdm_label){.name = tdm_role_name(role),
+                                     .layer = unit < t->config->layers ? unit : TDM_NO_LAYER};
     if (t->settings.sharing == TDM_SHARING_FSDP) {
         t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
         return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
@@ -159,6 +167,7 @@ static void add_parameters(struct tdm_torch_model *t)
     for (uint32_t i = 0; i < config->layers; i++)
         add_layer(t, i);
     t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
+    tdm_label(t->m, "model.rotary_emb.inv_freq");
     t->frequencies[0] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
     t->frequencies[1] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
     t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
@@ -167,6 +176,7 @@ static void add_parameters(struct tdm_torch_model *t)
     t->m->category = TDM_METHOD_WORKSPACE;
     tdm_torch_share(t);
     tdm_deepspeed_start(t);
+    t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
 }
 
@@ -326,6 +336,7 @@ static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_mod
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x, struct tdm_value *base)
 {
+    tdm_label(m, "lora");
     struct tdm_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
     struct tdm_value *low = linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
     struct tdm_value *high = linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
@@ -346,6 +357,7 @@ static struct tdm_value *project(struct tdm_eager *m, const struct tdm_torch_mod
                                  struct tdm_value *x)
 {
     struct tdm_value *weight = layer->weight[p], *bias = layer->bias[p];
+    tdm_label(m, module_names[p]);
     if (layer->down[p] == NULL)
         return linear(m, t, x, weight, bias, weight->module);
     uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
@@ -514,16 +526,19 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
     project_qkv(m, t, layer, x, qkv);
     struct tdm_value *v = qkv[2];
+    tdm_label(m, "self_attn.rotary");
     struct tdm_value *turned_q = rotate(m, qkv[0], t->cosine, t->sine);
     struct tdm_value *turned_k = rotate(m, qkv[1], t->cosine, t->sine);
     tdm_drop(m, qkv[0]);
     tdm_drop(m, qkv[1]);
+    tdm_label(m, "self_attn.cache");
     if (t->caches) { /* DynamicCache.update */
         struct tdm_value *all_k = tdm_cat_alone(m, turned_k), *all_v = tdm_cat_alone(m, v);
         turned_k = replace(m, turned_k, all_k);
         v = replace(m, v, all_v);
     }
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
+    tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = t->settings.shifted
                                   ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
                               : t->settings.attention == TDM_TORCH_EAGER
@@ -545,11 +560,13 @@ static struct tdm_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *
 {
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     struct tdm_value *gate = project(m, t, layer, TDM_PROJECTION_GATE, x);
+    tdm_label(m, "mlp.act_fn");
     gate = replace(m, gate, tdm_module_enter(t, module, gate));
     struct tdm_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
     struct tdm_value *up = project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn * up_proj");
     struct tdm_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     tdm_drop(m, up);
@@ -581,15 +598,23 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
     const struct torch_layer *layer = &t->layers[number];
     uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
              second = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "input_layernorm");
     struct tdm_value *x = tdm_module_enter(t, whole, input);
     struct tdm_value *normed = rms_norm(m, t, x, layer->attention_norm);
     struct tdm_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
     tdm_drop(m, normed);
+    tdm_label(m, "post_attention_layernorm");
     if (layer->post_attention_norm != NULL)
         attended = replace(m, attended, rms_norm(m, t, attended, layer->post_attention_norm));
+    tdm_label(m, "hidden_states");
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
+    tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
+                                              : "pre_feedforward_layernorm");
     normed = rms_norm(m, t, middle, layer->mlp_norm);
+    tdm_label(m, "mlp.experts");
     normed = replace(m, normed, tdm_module_enter(t, second, normed));
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
     struct tdm_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
@@ -597,14 +622,18 @@ static struct tdm_value *run_layer(struct tdm_eager *m, const void *model, uint3
                                                    : mlp(m, t, layer, normed);
     made = tdm_module_leave(t, second, made);
     tdm_drop(m, normed);
+    tdm_label(m, "post_feedforward_layernorm");
     if (layer->post_mlp_norm != NULL)
         made = replace(m, made, rms_norm(m, t, made, layer->post_mlp_norm));
+    tdm_label(m, "hidden_states");
     struct tdm_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
     tdm_drop(m, kept);
     tdm_drop(m, x);
-    return tdm_module_leave(t, whole, y);
+    y = tdm_module_leave(t, whole, y);
+    m->label = label;
+    return y;
 }
 
 static struct tdm_value *call_layer(struct tdm_torch_model *t, uint32_t number, struct tdm_value *x)
@@ -633,6 +662,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
+    m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
@@ -642,8 +672,11 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
+    tdm_label(m, "position_ids");
     tdm_torch_positions(t);
+    tdm_label(m, "attention_mask");
     tdm_torch_masks(t);
+    tdm_label(m, "model.rotary_emb");
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_ROTARY, NULL));
     tdm_torch_rotary(t);
     tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
@@ -657,6 +690,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
         x = replace(m, x, tdm_fsdp_mark(t, i, output, true));
         tdm_drop(m, output);
     }
+    tdm_label(m, "model.norm");
     struct tdm_value *normed = rms_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
@@ -669,14 +703,17 @@ static struct tdm_value *causal_loss(struct tdm_torch_model *t, struct tdm_value
 {
     struct tdm_eager *m = t->m;
     const struct tdm_torch_settings *s = &t->settings;
+    tdm_label(m, "logits.float()");
     struct tdm_value *wide =
         s->logits == TDM_LOGITS_BF16 ? tdm_take(logits) : tdm_cast(m, logits, FP32);
+    tdm_label(m, "labels");
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_WORKSPACE;
     struct tdm_value *padded = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
     struct tdm_value *labels = /* rows of the padded labels do not lie one after the other */
         s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
     m->category = before;
+    tdm_label(m, "loss");
     struct tdm_value *loss = tdm_cross_entropy(m, wide, labels);
     tdm_drop(m, padded);
     tdm_drop(m, labels);
@@ -732,6 +769,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     }
     struct tdm_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
     m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
     struct tdm_value *logits = linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD), *loss;
     tdm_drop(m, rows);
     if (t->config->logits_softcap > 0)

@@ -13,7 +13,9 @@ static void init_adam(struct tdm_torch_model *t, uint32_t i)
         return;
     if (t->settings.optimizer == TDM_TORCH_ADAMW_FUSED)
         state->step = tdm_value_new(t->m, 1, 1, FP32); /* foreach has it in host memory */
+    tdm_label(t->m, "exp_avg");
     state->first = tdm_value_like(t->m, t->parameters[i]);
+    tdm_label(t->m, "exp_avg_sq");
     state->second = tdm_value_like(t->m, t->parameters[i]);
 }
 
@@ -31,6 +33,7 @@ static void foreach_roots(struct tdm_torch_model *t)
         t->m->status = TDM_NO_MEMORY;
         return;
     }
+    tdm_label(t->m, "exp_avg_sq.sqrt()");
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (trained(t, i))
             roots[i] = tdm_value_like(t->m, t->states[i].second);
@@ -44,6 +47,7 @@ void tdm_torch_optimizer_step(struct tdm_torch_model *t)
     enum tdm_torch_optimizer kind = t->settings.optimizer;
     bool adam = kind == TDM_TORCH_ADAMW_FUSED || kind == TDM_TORCH_ADAMW_FOREACH;
     t->m->category = TDM_METHOD_OPTIMIZER;
+    t->m->label = (struct tdm_label){.name = "momentum_buffer", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!trained(t, i))
             continue;

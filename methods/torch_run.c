@@ -17,12 +17,24 @@ struct running {
     void *state;
     const struct tdm_torch_observer *observer;
     uint32_t number; /* of the step, from 1; 0 while the model is made */
+    enum tdm_torch_phase phase;
 };
 
-static void observe(void *context, bool allocated, uint64_t bytes)
+static void observe(void *context, const struct tdm_storage *storage, bool allocated,
+                    uint64_t bytes)
 {
     const struct running *r = context;
-    r->observer->event(r->observer->context, r->number, allocated, bytes);
+    const struct tdm_torch_event event = {
+        .step = r->number,
+        .phase = r->phase,
+        .allocated = allocated,
+        .bytes = bytes,
+        .category = storage->category,
+        .label = &storage->label,
+        .live = r->eager.live,
+        .reserved = tdm_torch_current(r->eager.allocator).reserved,
+    };
+    r->observer->event(r->observer->context, &event);
 }
 
 static void end_phase(struct running *r, struct tdm_torch_step *step, enum tdm_torch_phase phase)
@@ -47,6 +59,7 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     tdm_eager_reset_peak(m);
     step->before_bytes = tdm_torch_current(m->allocator).allocated;
     for (unsigned p = 0; p < TDM_TORCH_PHASES; p++) {
+        r->phase = (enum tdm_torch_phase)p;
         if (!step->failed)
             r->system->phases[p](r->state);
         end_phase(r, step, (enum tdm_torch_phase)p);
@@ -54,6 +67,7 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
     step->peak = tdm_torch_peak(m->allocator);
     step->host_bytes = m->host_peak;
     memcpy(step->categories, m->at_peak, sizeof(step->categories));
+    step->largest_count = tdm_eager_largest(m, step->largest, TDM_TORCH_LARGEST);
     step->retries = tdm_torch_retries(m->allocator) - retries;
     r->system->end_step(r->state);
     step->end_reserved_bytes = tdm_torch_current(m->allocator).reserved;

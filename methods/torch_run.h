@@ -12,6 +12,8 @@ struct tdm_method_settings;
 
 #define TDM_TORCH_STEPS 3u /* later steps are as the third */
 
+#define TDM_TORCH_LARGEST 6u
+
 enum tdm_torch_phase {
     TDM_PHASE_FORWARD,
     TDM_PHASE_BACKWARD,
@@ -28,8 +30,10 @@ struct tdm_torch_step {
         highest_bytes[TDM_TORCH_PHASES]; /* the most allocated in the step, up to the phase's end */
     struct tdm_torch_bytes peak;         /* of the step */
     uint64_t end_reserved_bytes;         /* after it: less where cached memory went back */
-    uint64_t categories[TDM_METHOD_CATEGORIES]; /* at the peak of what is allocated */
-    uint64_t host_bytes;                        /* the most of host memory */
+    uint64_t categories[TDM_METHOD_CATEGORIES];         /* at the peak of what is allocated */
+    uint64_t host_bytes;                                /* the most of host memory */
+    struct tdm_tensor_group largest[TDM_TORCH_LARGEST]; /* at the peak of what is allocated */
+    uint32_t largest_count;
     enum tdm_torch_phase peak_phase;
     bool failed; /* the device has too little, in failed_phase: peaks are those until then */
     enum tdm_torch_phase failed_phase;
@@ -42,10 +46,22 @@ struct tdm_torch_run {
     struct tdm_torch_step step[TDM_TORCH_STEPS];
 };
 
-/* Events of a run, for those who want to see them: allocations and frees, `bytes` as asked for; step 0 is
- * what lies around the steps. */
+/* An allocation or a free. Step 0 is what lies around the steps; what goes between two steps belongs to the
+ * first one's last phase. */
+struct tdm_torch_event {
+    uint32_t step;
+    enum tdm_torch_phase phase;
+    bool allocated;
+    uint64_t bytes; /* as asked for */
+    enum tdm_method_category category;
+    const struct tdm_label *label;
+    const uint64_t *live; /* [TDM_METHOD_CATEGORIES] bytes after it */
+    uint64_t reserved;    /* of the allocator, after it */
+};
+
+/* For those who want to see the events of a run. */
 struct tdm_torch_observer {
-    void (*event)(void *context, uint32_t step, bool allocated, uint64_t bytes);
+    void (*event)(void *context, const struct tdm_torch_event *event);
     void *context;
 };
 

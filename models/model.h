@@ -169,6 +169,9 @@ void tdm_model_free(struct tdm_model *model);
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role);
 
+/* What Hugging Face calls it inside "model.layers.N." of a layer, or as a whole: "self_attn.q_proj.weight". */
+const char *tdm_role_name(enum tdm_role role);
+
 /* Hugging Face name of a tensor: "model.layers.3.self_attn.q_proj.weight". Written to `out`. */
 void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
                      uint32_t out_bytes);

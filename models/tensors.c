@@ -172,6 +172,11 @@ const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_
     return NULL;
 }
 
+const char *tdm_role_name(enum tdm_role role)
+{
+    return shapes[role].name;
+}
+
 void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
                      uint32_t out_bytes)
 {

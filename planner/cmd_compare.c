@@ -1,180 +1,422 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark compare-schedules`: in what two schedules differ, and what that costs. */
+/* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a step is. */
 #include "planner/cmd.h"
 
 #include "base/units.h"
-#include "planner/compare.h"
-#include "planner/prediction.h"
+#include "planner/compare_methods.h"
+#include "planner/contexts.h"
+#include "planner/margin.h"
 #include "planner/print.h"
+#include "planner/ticker.h"
+#include "plots/compare_plot.h"
 
 #include <getopt.h>
-#include <math.h>
-#include <stdbool.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Parts that differ by less than this share of their section's total are not shown. */
-#define LEAST_SHARE 1e-4
+#define MOST_GPUS 65536u
+#define MOST_BATCH 4096u
 
-static const char *format_value(enum tdm_cost_unit unit, double value, char out[TDM_FORMAT_SIZE])
+struct arguments {
+    struct tdm_compare_request request;
+    struct tdm_picture picture; /* without a path: none */
+    bool json, done;
+};
+
+/* ---- what is asked ---- */
+
+static enum tdm_status add(const char *text, const char *what, const char **list, size_t *count,
+                           struct tdm_error *err)
 {
-    switch (unit) {
-    case TDM_COST_SECONDS:
-        return tdm_format_seconds(value, out);
-    case TDM_COST_FLOPS:
-        snprintf(out, TDM_FORMAT_SIZE, "%.4g", value);
-        return out;
+    if (*count == TDM_METHOD_MOST_KEYS)
+        return tdm_fail(err, TDM_USAGE, "compare: more than %u %s", TDM_METHOD_MOST_KEYS, what);
+    list[(*count)++] = text;
+    return TDM_OK;
+}
+
+static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
+{
+    struct tdm_compare_request *r = &a->request;
+    switch (option) {
+    case 'c':
+        return tdm_contexts_parse(optarg, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count,
+                                  err);
+    case 'm':
+        return add(optarg, "--method", r->names, &r->name_count, err);
+    case 'b':
+        return tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
+    case 'g':
+        return tdm_parse_count(optarg, "--gpus", 1, MOST_GPUS, &r->gpus, err);
+    case 'M':
+        r->machine = optarg;
+        return TDM_OK;
+    case 'x':
+        return tdm_margin_parse(optarg, &r->margin, err);
+    case 's':
+        return add(optarg, "--set", r->pairs, &r->pair_count, err);
+    case 'o':
+        a->picture.path = optarg;
+        return TDM_OK;
+    case 'f':
+        a->picture.force = true;
+        return TDM_OK;
     default:
-        return tdm_format_bytes((uint64_t)value, out);
+        a->json = true;
+        return TDM_OK;
     }
 }
 
-static void print_knobs(const struct tdm_comparison *c)
+static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct tdm_error *err)
 {
-    if (c->knob_count == 0)
-        printf("all knobs are the same\n");
-    size_t width = 0;
-    for (size_t i = 0; i < c->knob_count; i++)
-        if (strlen(c->knobs[i].name) > width)
-            width = strlen(c->knobs[i].name);
-    for (size_t i = 0; i < c->knob_count; i++)
-        printf("%-*s  %s -> %s\n", (int)width, c->knobs[i].name, c->knobs[i].values[0],
-               c->knobs[i].values[1]);
+    static const struct option options[] = {
+        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
+        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
+        {"set", required_argument, NULL, 's'},     {"output", required_argument, NULL, 'o'},
+        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    enum tdm_status status = TDM_OK;
+    opterr = 0;
+    optind = 0;
+    for (int option;
+         status == TDM_OK && (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;) {
+        if (option == 'h') {
+            tdm_cmd_print_help(&tdm_cmd_compare);
+            a->done = true;
+            return TDM_OK;
+        }
+        if (option == '?' || option == ':')
+            return tdm_cmd_bad_option(&tdm_cmd_compare, argc, argv, option, err);
+        status = read_option(option, a, err);
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind != 1)
+        return tdm_fail(err, TDM_USAGE, "compare: %s",
+                        argc == optind ? "no model is named" : "takes one model only");
+    if (a->request.context_count == 0) {
+        tdm_fail(err, TDM_USAGE, "compare: --context is missing");
+        return tdm_hint(err, "for example --context 8K..128K");
+    }
+    a->request.model = argv[optind];
+    return a->picture.path == NULL ? TDM_OK : tdm_picture_check(&a->picture, err);
 }
 
-static void print_cost(const struct tdm_cost_row *row, bool total)
+/* ---- as text ---- */
+
+static void print_head(const struct tdm_compare_request *r, const struct tdm_methods_comparison *c)
 {
-    char a[TDM_FORMAT_SIZE], b[TDM_FORMAT_SIZE], size[TDM_FORMAT_SIZE];
-    double more = row->values[1] - row->values[0];
-    format_value(row->unit, fabs(more), size);
-    printf("%s%-*s %12s %12s", total ? "" : "  ", total ? 24 : 22, row->name,
-           format_value(row->unit, row->values[0], a), format_value(row->unit, row->values[1], b));
-    if (fabs(more) <= 0)
-        printf("%13s", "same");
-    else
-        printf(" %c%11s", more < 0 ? '-' : '+', size);
-    if (fabs(more) > 0 && row->values[0] > 0)
-        printf(" %+8.1f%%", 100 * more / row->values[0]);
-    fputc('\n', stdout);
+    const struct tdm_machine *machine = c->machine;
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], sized[TDM_FORMAT_SIZE];
+    printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
+           tdm_format_digits(c->model->parameters, digits), c->model->layers);
+    printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title,
+           tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text), 100 * r->margin);
+    printf("%-10s %" PRIu64 "; of a step %" PRIu64
+           " sequence%s, on every GPU where each has its own\n",
+           "gpus", r->gpus, r->batch, r->batch == 1 ? "" : "s");
+    tdm_format_bytes((uint64_t)tdm_machine_peer_rate(machine), text);
+    tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
+    printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", "rates",
+           machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
+           machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);
+    printf("%s/s between GPUs%s, %s/s with the host\n", text,
+           machine->peer_rate > 0 ? "" : " (assumed)", sized);
+    for (size_t i = 0; i < c->count; i++) {
+        const struct tdm_compared *row = c->rows[i];
+        printf("%-10s %s:", i == 0 ? "settings" : "", row->method->name);
+        for (size_t k = 0; k < row->text_count; k++)
+            printf(" %s", row->texts[k]);
+        printf("%s\n", row->text_count == 0 ? " as predict assumes them" : "");
+    }
 }
 
-/* Totals, and parts that are not the same; a section without a total has its name above its parts. */
-static void print_costs(const struct tdm_comparison *c)
+typedef void (*cell)(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE]);
+
+static void peak_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
 {
-    const char *section = NULL;
-    double total = 0;
-    printf("\n%-24s %12s %12s %12s\n", "", "A", "B", "B - A");
-    for (size_t i = 0; i < c->cost_count; i++) {
-        const struct tdm_cost_row *row = &c->costs[i];
-        bool is_total = row->section == row->name;
-        if (is_total)
-            total = fmax(row->values[0], row->values[1]);
-        else if (fabs(row->values[1] - row->values[0]) <= LEAST_SHARE * total)
+    tdm_format_bytes(point->used_bytes, out);
+}
+
+static void host_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes(point->host_bytes, out);
+}
+
+static void sent_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes((uint64_t)(point->cost.sent_bytes + point->cost.exposed_bytes), out);
+}
+
+static void moved_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes((uint64_t)point->cost.host_bytes, out);
+}
+
+static void seconds_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_seconds(point->step_seconds, out);
+}
+
+static void rate_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    double rate = point->step_seconds > 0 ? tdm_compared_rate(point) : 0;
+    tdm_format_digits((uint64_t)(rate + 0.5), out);
+}
+
+static void print_cell(const struct tdm_compared_point *point, cell of)
+{
+    char text[TDM_FORMAT_SIZE] = "-";
+    if (point->fits)
+        of(point, text);
+    printf(" %10s", text);
+}
+
+/* Does the method have any of it, at some context? */
+static bool has_some(const struct tdm_compare_request *r, const struct tdm_compared *row, cell of)
+{
+    static const struct tdm_compared_point nothing;
+    char none[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
+    of(&nothing, none);
+    for (size_t i = 0; i <= r->context_count && row->refused[0] == '\0'; i++) {
+        of(i < r->context_count ? &row->points[i] : &row->longest, text);
+        if (strcmp(text, none) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* One figure of the methods that have it, by context, and at the longest one. */
+static void print_block(const char *title, const struct tdm_compare_request *r,
+                        const struct tdm_methods_comparison *c, cell of)
+{
+    char text[TDM_FORMAT_SIZE];
+    bool any = false;
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        if (!has_some(r, row, of))
             continue;
-        else if (section != row->section)
-            printf("%s\n", row->section);
-        section = row->section;
-        print_cost(row, is_total);
+        if (!any) {
+            printf("\n%-24s", title);
+            for (size_t i = 0; i < r->context_count; i++)
+                printf(" %10s", tdm_format_tokens(r->contexts[i], text));
+            printf(" %10s\n", "longest");
+        }
+        any = true;
+        printf("  %-22s", row->method->name);
+        for (size_t i = 0; i < r->context_count; i++)
+            print_cell(&row->points[i], of);
+        print_cell(&row->longest, of);
+        putchar('\n');
     }
 }
 
-static json_t *costs_json(const struct tdm_comparison *c)
+static void print_reach(const struct tdm_methods_comparison *c)
 {
-    static const char *const units[] = {"seconds", "flops", "bytes"};
-    json_t *list = json_array();
-    for (size_t i = 0; i < c->cost_count; i++) {
-        const struct tdm_cost_row *row = &c->costs[i];
-        json_t *values = json_array();
-        for (int side = 0; side < 2; side++)
-            json_array_append_new(values, row->unit == TDM_COST_BYTES
-                                              ? json_integer((json_int_t)row->values[side])
-                                              : json_real(row->values[side]));
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:s, s:o}", "section", row->section, "name",
-                                        row->name, "unit", units[row->unit], "values", values));
+    char tokens[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
+    printf("\nlongest context\n");
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        printf("  %2zu. %-18s", m + 1, row->method->name);
+        if (row->refused[0] != '\0')
+            printf(" cannot run: %s\n", row->refused);
+        else if (!row->longest.fits)
+            printf(" none fits\n");
+        else
+            printf(" %10s tokens (%s)\n", tdm_format_tokens(row->longest.context, tokens),
+                   tdm_format_digits(row->longest.context, digits));
     }
-    return list;
 }
 
-static enum tdm_status print_json(const char *const files[2],
-                                  const struct tdm_schedule *const schedules[2],
-                                  const struct tdm_comparison *c, struct tdm_error *err)
+static void print_all(const struct tdm_compare_request *r, const struct tdm_methods_comparison *c)
 {
-    json_t *knobs = json_array();
-    for (size_t i = 0; i < c->knob_count; i++)
-        json_array_append_new(knobs,
-                              json_pack("{s:s, s:[s, s]}", "name", c->knobs[i].name, "values",
-                                        c->knobs[i].values[0], c->knobs[i].values[1]));
-    return tdm_print_json(json_pack("{s:[s, s], s:o, s:o, s:[o, o]}", "files", files[0], files[1],
-                                    "knobs", knobs, "costs", costs_json(c), "predicted",
-                                    tdm_prediction_json(schedules[0], &c->simulation[0]),
-                                    tdm_prediction_json(schedules[1], &c->simulation[1])),
-                          err);
+    print_head(r, c);
+    print_reach(c);
+    print_block("peak of a GPU, used", r, c, peak_cell);
+    print_block("step, roughly", r, c, seconds_cell);
+    print_block("tokens/s of all GPUs", r, c, rate_cell);
+    print_block("sent by a GPU, a step", r, c, sent_cell);
+    print_block("host memory", r, c, host_cell);
+    print_block("moved to and from it", r, c, moved_cell);
+    printf(
+        "\n-: does not fit. Steps are rough: products, attention and what moves, at the rates above; of\n"
+        "tidemark, which is on one GPU, that of its simulated schedule, which counts all operations.\n");
 }
 
-static enum tdm_status compare(const char *const files[2], bool as_json, struct tdm_error *err)
+/* ---- as JSON ---- */
+
+static json_t *point_json(const struct tdm_compared_point *point)
 {
-    struct tdm_schedule *schedules[2] = {NULL, NULL};
-    struct tdm_comparison comparison = {0};
-    enum tdm_status status = tdm_schedule_load(files[0], &schedules[0], err);
-    if (status == TDM_OK)
-        status = tdm_schedule_load(files[1], &schedules[1], err);
-    const struct tdm_schedule *const both[2] = {schedules[0], schedules[1]};
-    if (status == TDM_OK)
-        status = tdm_compare(both, &comparison, err);
-    if (status == TDM_OK && as_json) {
-        status = print_json(files, both, &comparison, err);
-    } else if (status == TDM_OK) {
-        printf("A  %s\nB  %s\n\n", files[0], files[1]);
-        print_knobs(&comparison);
-        print_costs(&comparison);
+    if (point->context == 0)
+        return json_null();
+    json_t *object =
+        json_pack("{s:I, s:b}", "context", (json_int_t)point->context, "fits", (int)point->fits);
+    if (point->used_bytes == 0)
+        return object;
+    json_t *categories = json_object();
+    for (unsigned i = 0; i < TDM_CATEGORIES; i++)
+        if (point->categories[i] > 0)
+            json_object_set_new(categories, tdm_category_name((enum tdm_category)i),
+                                json_integer((json_int_t)point->categories[i]));
+    json_t *more = json_pack(
+        "{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "peak_bytes",
+        (json_int_t)point->used_bytes, "host_bytes", (json_int_t)point->host_bytes, "categories",
+        categories, "sent_bytes", point->cost.sent_bytes + point->cost.exposed_bytes,
+        "exposed_bytes", point->cost.exposed_bytes, "host_moved_bytes", point->cost.host_bytes,
+        "product_flops", point->cost.product_flops, "attention_flops", point->cost.attention_flops,
+        "step_seconds", point->step_seconds, "tokens_per_second", tdm_compared_rate(point));
+    json_object_update(object, more);
+    json_decref(more);
+    return object;
+}
+
+static json_t *row_json(const struct tdm_compare_request *r, const struct tdm_compared *row)
+{
+    const struct tdm_method_key *key;
+    json_t *settings = json_object(), *assumed = json_array(), *points = json_array();
+    for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++) {
+        const char *value = tdm_method_value(row->method, &row->choices, key->name);
+        if (value == NULL)
+            continue;
+        json_object_set_new(settings, key->name, json_string(value));
+        if (row->choices.said[k] == NULL)
+            json_array_append_new(assumed, json_string(key->name));
     }
-    tdm_comparison_free(&comparison);
-    tdm_schedule_free(schedules[0]);
-    tdm_schedule_free(schedules[1]);
+    for (size_t i = 0; i < r->context_count && row->refused[0] == '\0'; i++)
+        json_array_append_new(points, point_json(&row->points[i]));
+    json_t *object =
+        json_pack("{s:s, s:o, s:o, s:o, s:o}", "method", row->method->name, "settings", settings,
+                  "assumed", assumed, "points", points, "longest", point_json(&row->longest));
+    if (row->refused[0] != '\0')
+        json_object_set_new(object, "refused", json_string(row->refused));
+    return object;
+}
+
+static enum tdm_status print_json(const struct tdm_compare_request *r,
+                                  const struct tdm_methods_comparison *c, struct tdm_error *err)
+{
+    json_t *methods = json_array();
+    for (size_t i = 0; i < c->count; i++)
+        json_array_append_new(methods, row_json(r, c->rows[i]));
+    return tdm_print_json(
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:o}", "model", c->model->name, "machine",
+                  c->machine->name, "gpus", (json_int_t)r->gpus, "batch", (json_int_t)r->batch,
+                  "margin", r->margin, "device_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "methods", methods),
+        err);
+}
+
+/* ---- the picture ---- */
+
+/* Points that fit, by rising context. */
+static void add_dots(const struct tdm_compare_request *r, const struct tdm_compared *row,
+                     struct tdm_compare_line *line)
+{
+    for (size_t i = 0; i <= r->context_count; i++) {
+        const struct tdm_compared_point *point =
+            i < r->context_count ? &row->points[i] : &row->longest;
+        uint64_t last = line->dot_count == 0 ? 0 : line->dots[line->dot_count - 1].context;
+        if (point->fits && point->context > last)
+            line->dots[line->dot_count++] =
+                (struct tdm_compare_dot){point->context, point->used_bytes};
+    }
+}
+
+static enum tdm_status draw(const struct tdm_compare_request *r,
+                            const struct tdm_methods_comparison *c,
+                            const struct tdm_picture *picture, struct tdm_error *err)
+{
+    size_t common = tdm_compared_common(c, r);
+    bool any_dot = false;
+    struct tdm_compare_plot plot = {.bar_context = r->contexts[common],
+                                    .device_bytes = c->machine->capacity_bytes[TDM_DEVICE]};
+    plot.lines = calloc(c->count + 1, sizeof(*plot.lines));
+    if (plot.lines == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", c->count);
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        if (row->refused[0] != '\0')
+            continue;
+        struct tdm_compare_line *line = &plot.lines[plot.count++];
+        line->name = row->method->name;
+        line->has_bar = row->points[common].fits;
+        memcpy(line->categories, row->points[common].categories, sizeof(line->categories));
+        add_dots(r, row, line);
+        any_dot |= line->dot_count > 0;
+    }
+    snprintf(plot.title, sizeof(plot.title), "%s: what a step takes", c->model->name);
+    snprintf(plot.subtitle, sizeof(plot.subtitle),
+             "%s, %" PRIu64 " GPU%s, %" PRIu64 " sequence%s; predicted, with a margin of %g%%",
+             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s, tidemark on one of them", r->batch,
+             r->batch == 1 ? "" : "s", 100 * r->margin);
+    enum tdm_status status =
+        any_dot ? tdm_compare_plot_draw(&plot, picture, err)
+                : tdm_fail(err, TDM_INFEASIBLE, "no method fits: there is nothing to draw");
+    free(plot.lines);
     return status;
+}
+
+/* ---- all of it ---- */
+
+static void say_going(void *self, const char *method, uint64_t context)
+{
+    char text[TDM_FORMAT_SIZE];
+    if (context == 0)
+        tdm_ticker_say(self, "%s: the longest context", method);
+    else
+        tdm_ticker_say(self, "%s: %s tokens", method, tdm_format_tokens(context, text));
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    bool as_json = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
-        switch (option) {
-        case 'j':
-            as_json = true;
-            break;
-        case 'h':
-            tdm_cmd_print_help(&tdm_cmd_compare);
-            return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_compare, argc, argv, option, err);
-        }
-    }
-    if (argc - optind != 2) {
-        tdm_fail(err, TDM_USAGE, "compare-schedules: takes two schedules");
-        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_compare.usage);
-    }
-    const char *const files[2] = {argv[optind], argv[optind + 1]};
-    return compare(files, as_json, err);
+    struct arguments a = {
+        .request = {.machine = "h200", .batch = 1, .gpus = 1, .margin = TDM_MARGIN},
+        .picture = {.width = 1600, .height = 900}};
+    struct tdm_methods_comparison comparison = {0};
+    struct tdm_ticker ticker;
+    enum tdm_status status = parse(argc, argv, &a, err);
+    if (status != TDM_OK || a.done)
+        return status;
+    a.request.self = &ticker;
+    a.request.going = say_going;
+    tdm_ticker_begin(&ticker);
+    status = tdm_compare_methods(&a.request, &comparison, err);
+    tdm_ticker_end(&ticker);
+    if (status == TDM_OK && a.json)
+        status = print_json(&a.request, &comparison, err);
+    else if (status == TDM_OK)
+        print_all(&a.request, &comparison);
+    if (status == TDM_OK && a.picture.path != NULL)
+        status = draw(&a.request, &comparison, &a.picture, err);
+    tdm_methods_comparison_free(&comparison);
+    return status;
 }
 
 const struct tdm_command tdm_cmd_compare = {
-    .name = "compare-schedules",
-    .usage = "compare-schedules A B [--json]",
-    .summary = "in what two schedules differ, and what that costs",
+    .name = "compare",
+    .usage = "compare MODEL --context A..B [options]",
+    .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
     .help =
-        "  --json  one JSON object on stdout\n"
-        "  --help  this text\n"
+        "  --context A..B      contexts, doubling from A to B; or a list A,B,C\n"
+        "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
+        "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
+        "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
+        "  --method NAME       this method alone; may be repeated\n"
+        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated\n"
+        "  --output FILE       a picture, .png or .svg: categories side by side, peaks by context\n"
+        "  --force             overwrite FILE\n"
+        "  --json              one JSON object on stdout\n"
+        "  --help              this text\n"
         "\n"
-        "Lists the knobs that are not the same, then what is predicted of both: seconds by phase and\n"
-        "op kind, FLOPs made again, peaks by category, copies; parts that are the same are left out.\n"
-        "Each is simulated with the machine that it was planned for.\n"
+        "Peaks are those of predict, and of tidemark those of plan, on one GPU. Where nothing is said\n"
+        "layers are checkpointed and optimizer states are in bf16; all else is as predict assumes it.\n"
+        "Seconds of a step are rough, and for ranking. Pictures need gnuplot.\n"
         "\n"
-        "Example:\n"
-        "  tidemark compare-schedules plan.json other.json\n",
+        "Examples:\n"
+        "  tidemark compare qwen2.5-7b --context 8K..128K\n"
+        "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
     .run = run,
 };

@@ -4,10 +4,13 @@
 
 #include "base/units.h"
 #include "methods/remedy.h"
+#include "methods/timeline.h"
 #include "models/model.h"
+#include "planner/margin.h"
+#include "planner/own_method.h"
 #include "planner/print.h"
+#include "plots/events_plot.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +19,6 @@
 
 #define MOST_PAIRS TDM_METHOD_MOST_KEYS
 #define MOST_BATCH 65536u
-#define MARGIN 0.03
 
 struct request {
     const char *model, *machine, *method;
@@ -24,6 +26,7 @@ struct request {
     double margin;
     const char *pairs[MOST_PAIRS];
     size_t pair_count;
+    struct tdm_picture timeline; /* its path: NULL: none; "-": no picture, but in JSON */
     bool as_json;
 };
 
@@ -34,22 +37,22 @@ struct answer {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
+    struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };
 
-/* "3%" or "0.03". */
-static enum tdm_status parse_margin(const char *text, double *margin, struct tdm_error *err)
+static bool draws(const struct request *r)
 {
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    bool percent = strcmp(end, "%") == 0;
-    if (percent)
-        value /= 100;
-    if (end == text || (*end != '\0' && !percent) || errno != 0 || !(value >= 0 && value < 1))
-        return tdm_fail(err, TDM_USAGE, "--margin: \"%s\" is not a share of the memory, as 3%% is",
-                        text);
-    *margin = value;
-    return TDM_OK;
+    return r->timeline.path != NULL && strcmp(r->timeline.path, "-") != 0;
+}
+
+static enum tdm_status check_timeline(const struct request *r, struct tdm_error *err)
+{
+    if (r->timeline.path == NULL)
+        return TDM_OK;
+    if (draws(r))
+        return tdm_picture_check(&r->timeline, err);
+    return r->as_json ? TDM_OK
+                      : tdm_fail(err, TDM_USAGE, "predict: --timeline - goes with --json alone");
 }
 
 static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
@@ -59,7 +62,8 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
         {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
         {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
         {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
-        {"set", required_argument, NULL, 's'},     {"json", no_argument, NULL, 'j'},
+        {"set", required_argument, NULL, 's'},     {"timeline", required_argument, NULL, 't'},
+        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     opterr = 0;
@@ -83,12 +87,18 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
             r->machine = optarg;
             break;
         case 'x':
-            status = parse_margin(optarg, &r->margin, err);
+            status = tdm_margin_parse(optarg, &r->margin, err);
             break;
         case 's':
             if (r->pair_count == MOST_PAIRS)
                 return tdm_fail(err, TDM_USAGE, "predict: more than %u --set", MOST_PAIRS);
             r->pairs[r->pair_count++] = optarg;
+            break;
+        case 't':
+            r->timeline.path = optarg;
+            break;
+        case 'f':
+            r->timeline.force = true;
             break;
         case 'j':
             r->as_json = true;
@@ -112,7 +122,7 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
         tdm_fail(err, TDM_USAGE, "predict: --method is missing");
         return tdm_hint(err, "tidemark methods lists them");
     }
-    return TDM_OK;
+    return check_timeline(r, err);
 }
 
 /* ---- as text ---- */
@@ -167,10 +177,9 @@ static void print_settings(const struct answer *a)
     }
 }
 
-static void print_answer(const struct request *r, const struct answer *a)
+static void print_head(const struct request *r, const struct answer *a)
 {
-    const struct tdm_method_prediction *p = &a->prediction;
-    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], head[32];
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
     printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
@@ -179,7 +188,30 @@ static void print_answer(const struct request *r, const struct answer *a)
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
     print_settings(a);
-    printf("\n%-24s", "peak of a GPU");
+    putchar('\n');
+}
+
+/* Of the step that needs most. */
+static void print_largest(const struct tdm_torch_step *step)
+{
+    char name[TDM_LABEL_BYTES], text[TDM_FORMAT_SIZE];
+    if (step->largest_count > 0)
+        printf("%-52s %12s %8s  %s\n", "largest at the peak", "bytes", "tensors", "category");
+    for (uint32_t i = 0; i < step->largest_count; i++) {
+        const struct tdm_tensor_group *group = &step->largest[i];
+        printf("  %-50s %12s %8" PRIu32 "  %s\n", tdm_label_format(&group->label, name),
+               tdm_format_bytes(group->bytes, text), group->count,
+               tdm_method_category_name(group->category));
+    }
+    if (step->largest_count > 0)
+        putchar('\n');
+}
+
+static void print_answer(const struct answer *a)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    char head[32];
+    printf("%-24s", "peak of a GPU");
     for (uint32_t i = 0; i < p->count; i++) {
         snprintf(head, sizeof(head), "step %" PRIu32, p->steps[i].number);
         printf(" %12s", head);
@@ -197,6 +229,7 @@ static void print_answer(const struct request *r, const struct answer *a)
     for (uint32_t i = 0; i < p->count; i++)
         printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
     printf("\n\n");
+    print_largest(&p->steps[p->highest].torch);
 }
 
 /* ---- as JSON ---- */
@@ -212,6 +245,41 @@ static json_t *categories_json(const struct answer *a, const struct tdm_method_s
     return object;
 }
 
+static json_t *largest_json(const struct tdm_torch_step *step)
+{
+    json_t *list = json_array();
+    char name[TDM_LABEL_BYTES];
+    for (uint32_t i = 0; i < step->largest_count; i++) {
+        const struct tdm_tensor_group *group = &step->largest[i];
+        json_array_append_new(
+            list, json_pack("{s:s, s:I, s:I, s:s}", "name", tdm_label_format(&group->label, name),
+                            "bytes", (json_int_t)group->bytes, "tensors", (json_int_t)group->count,
+                            "category", tdm_method_category_name(group->category)));
+    }
+    return list;
+}
+
+/* Points as lists: the event, its phase, bytes of the categories in their order, reserved bytes. */
+static json_t *timeline_json(const struct tdm_method_timeline *t)
+{
+    json_t *categories = json_array(), *points = json_array();
+    for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+        json_array_append_new(categories,
+                              json_string(tdm_method_category_name((enum tdm_method_category)c)));
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct tdm_timeline_point *point = &t->points[i];
+        json_t *live = json_array();
+        for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+            json_array_append_new(live, json_integer((json_int_t)point->live_bytes[c]));
+        json_array_append_new(points, json_pack("[I, s, o, I]", (json_int_t)point->event,
+                                                tdm_torch_phase_name(point->phase), live,
+                                                (json_int_t)point->reserved_bytes));
+    }
+    return json_pack("{s:I, s:I, s:I, s:o, s:o}", "step", (json_int_t)t->step, "events",
+                     (json_int_t)t->events, "events_of_a_point", (json_int_t)t->stretch,
+                     "categories", categories, "points", points);
+}
+
 static json_t *step_json(const struct answer *a, const struct tdm_method_step *step)
 {
     const struct tdm_torch_step *t = &step->torch;
@@ -224,6 +292,7 @@ static json_t *step_json(const struct answer *a, const struct tdm_method_step *s
         (json_int_t)t->peak.requested, "host_bytes", (json_int_t)t->host_bytes, "alloc_retries",
         (json_int_t)t->retries, "peak_phase", tdm_torch_phase_name(t->peak_phase), "runs",
         !t->failed, "categories", categories_json(a, step));
+    json_object_set_new(object, "largest", largest_json(t));
     if (t->failed)
         json_object_set_new(object, "failed_phase",
                             json_string(tdm_torch_phase_name(t->failed_phase)));
@@ -236,11 +305,10 @@ static json_t *step_json(const struct answer *a, const struct tdm_method_step *s
     return object;
 }
 
-static json_t *answer_json(const struct request *r, const struct answer *a)
+/* What was asked, beside the method's answer, whose reference is taken. */
+static json_t *answer_json(const struct request *r, const struct answer *a, json_t *predicted)
 {
-    const struct tdm_method_prediction *p = &a->prediction;
-    const struct tdm_method_step *highest = &p->steps[p->highest];
-    json_t *settings = json_object(), *assumed = json_array(), *steps = json_array();
+    json_t *settings = json_object(), *assumed = json_array();
     const struct tdm_method_key *key;
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
@@ -250,19 +318,33 @@ static json_t *answer_json(const struct request *r, const struct answer *a)
         if (said == NULL)
             json_array_append_new(assumed, json_string(key->name));
     }
+    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
+                             a->model->name, "method", a->method->name, "machine", a->machine->name,
+                             "context", (json_int_t)r->context, "batch", (json_int_t)r->batch,
+                             "gpus", (json_int_t)r->gpus, "device_bytes",
+                             (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "margin",
+                             r->margin, "settings", settings, "assumed", assumed);
+    if (root != NULL && predicted != NULL)
+        json_object_update(root, predicted);
+    json_decref(predicted);
+    return root;
+}
+
+static json_t *prediction_json(const struct answer *a)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    const struct tdm_method_step *highest = &p->steps[p->highest];
+    json_t *steps = json_array();
     for (uint32_t i = 0; i < p->count; i++)
         json_array_append_new(steps, step_json(a, &p->steps[i]));
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:o, s:o, s:o, s:o}",
-        "model", a->model->name, "method", a->method->name, "machine", a->machine->name, "context",
-        (json_int_t)r->context, "batch", (json_int_t)r->batch, "gpus", (json_int_t)r->gpus,
-        "weights_bytes", (json_int_t)p->parameters_bytes, "device_bytes",
-        (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "peak_bytes",
-        (json_int_t)highest->used_bytes, "peak_reserved_bytes",
-        (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
-        (json_int_t)highest->torch.peak.allocated, "margin", r->margin, "runs", p->runs, "fits",
-        p->fits, "categories", categories_json(a, highest), "settings", settings, "assumed",
-        assumed, "steps", steps);
+        "{s:I, s:I, s:I, s:I, s:b, s:b, s:o, s:o}", "weights_bytes",
+        (json_int_t)p->parameters_bytes, "peak_bytes", (json_int_t)highest->used_bytes,
+        "peak_reserved_bytes", (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
+        (json_int_t)highest->torch.peak.allocated, "runs", (int)p->runs, "fits", (int)p->fits,
+        "categories", categories_json(a, highest), "steps", steps);
+    if (root != NULL && a->timeline != NULL)
+        json_object_set_new(root, "timeline", timeline_json(a->timeline));
     return root;
 }
 
@@ -292,7 +374,7 @@ static enum tdm_status verdict(const struct request *r, const struct answer *a,
     return remedies[0] == '\0' ? TDM_INFEASIBLE : tdm_hint(err, "%s", remedies);
 }
 
-static enum tdm_status answer(const struct request *r, struct answer *a, struct tdm_error *err)
+static enum tdm_status load(const struct request *r, struct answer *a, struct tdm_error *err)
 {
     enum tdm_status status = tdm_method_find(r->method, &a->method, err);
     a->settings.torch.tokens = r->context;
@@ -307,15 +389,81 @@ static enum tdm_status answer(const struct request *r, struct answer *a, struct 
         status = tdm_method_check(a->model, &a->settings, err);
     if (status == TDM_OK)
         status = tdm_machine_load(r->machine, &a->machine, err);
-    if (status == TDM_OK)
-        status =
-            tdm_method_predict(a->model, a->machine, &a->settings, r->margin, &a->prediction, err);
     return status;
+}
+
+/* ---- tidemark's own schedule ---- */
+
+static enum tdm_status answer_own(const struct request *r, struct answer *a, struct tdm_error *err)
+{
+    struct tdm_own_schedule *own = NULL;
+    if (r->timeline.path != NULL) {
+        tdm_fail(err, TDM_USAGE, "predict: --timeline is of other systems");
+        return tdm_hint(err, "tidemark plan -o plan.json, and tidemark plot plan.json, draw it");
+    }
+    const struct tdm_own_words words =
+        tdm_own_words(&a->settings, &a->choices, r->model, r->machine, r->margin);
+    enum tdm_status status = tdm_own_find(&words, false, &own, err);
+    if (status == TDM_INFEASIBLE) {
+        status = tdm_own_fail(own, err);
+        if (status == TDM_INFEASIBLE && r->as_json)
+            tdm_print_json(
+                answer_json(r, a, json_pack("{s:b, s:s}", "fits", 0, "message", err->message)),
+                NULL);
+    } else if (status == TDM_OK && r->as_json) {
+        status = tdm_print_json(answer_json(r, a, tdm_own_json(own)), err);
+    } else if (status == TDM_OK) {
+        print_head(r, a);
+        tdm_own_table(stdout, own);
+    }
+    tdm_own_free(own);
+    return status;
+}
+
+/* ---- other systems ---- */
+
+static enum tdm_status draw_timeline(const struct request *r, const struct answer *a,
+                                     struct tdm_error *err)
+{
+    char text[TDM_FORMAT_SIZE];
+    struct tdm_events_plot plot = {.timeline = a->timeline,
+                                   .runtime_bytes = tdm_torch_runtime_bytes(&a->prediction.runtime),
+                                   .device_bytes = a->machine->capacity_bytes[TDM_DEVICE]};
+    snprintf(plot.title, sizeof(plot.title), "%s, %s tokens, by %s", a->model->name,
+             tdm_format_tokens(r->context, text), a->method->name);
+    snprintf(plot.subtitle, sizeof(plot.subtitle), "%s; step %" PRIu32 ", predicted",
+             a->machine->title, a->timeline->step);
+    return tdm_events_plot_draw(&plot, &r->timeline, err);
+}
+
+static enum tdm_status answer_other(const struct request *r, struct answer *a,
+                                    struct tdm_error *err)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    enum tdm_status status =
+        tdm_method_predict(a->model, a->machine, &a->settings, r->margin, &a->prediction, err);
+    if (status == TDM_OK && r->timeline.path != NULL)
+        status = tdm_method_timeline(a->model, a->machine, &a->settings,
+                                     p->steps[p->highest].number, &a->timeline, err);
+    if (status == TDM_OK && r->as_json) {
+        status = tdm_print_json(answer_json(r, a, prediction_json(a)), err);
+    } else if (status == TDM_OK) {
+        print_head(r, a);
+        print_answer(a);
+    }
+    if (status == TDM_OK && draws(r) && a->timeline->count > 0) /* else no step began */
+        status = draw_timeline(r, a, err);
+    free(a->timeline);
+    return status == TDM_OK ? verdict(r, a, err) : status;
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
-    struct request r = {.machine = "h200", .batch = 1, .gpus = 1, .margin = MARGIN};
+    struct request r = {.machine = "h200",
+                        .batch = 1,
+                        .gpus = 1,
+                        .margin = TDM_MARGIN,
+                        .timeline = {.width = 1600, .height = 900}};
     struct answer a = {.model = NULL};
     bool help = false;
     enum tdm_status status = parse(argc, argv, &r, &help, err);
@@ -325,13 +473,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         tdm_cmd_print_help(&tdm_cmd_predict);
         return TDM_OK;
     }
-    status = answer(&r, &a, err);
-    if (status == TDM_OK && r.as_json)
-        status = tdm_print_json(answer_json(&r, &a), err);
-    else if (status == TDM_OK)
-        print_answer(&r, &a);
+    status = load(&r, &a, err);
     if (status == TDM_OK)
-        status = verdict(&r, &a, err);
+        status = tdm_method_is_own(a.method) ? answer_own(&r, &a, err) : answer_other(&r, &a, err);
     tdm_model_free(a.model);
     tdm_machine_free(a.machine);
     return status;
@@ -349,15 +493,21 @@ const struct tdm_command tdm_cmd_predict = {
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --set KEY=VALUE     a setting of the method; may be repeated, a key only once\n"
+        "  --timeline FILE     a picture, .png or .svg: bytes by category over the allocations and frees of\n"
+        "                      the step that needs most; with --json its data too, - for no picture\n"
+        "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout, also when it does not fit\n"
         "  --help              this text\n"
         "\n"
         "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
         "the driver reports: reserved and the runtime. Settings that are not said are assumed, and\n"
         "the answer says so. When it does not fit, the exit status is 3, and it says what would.\n"
+        "The method tidemark is the schedule that plan finds; --set takes the knobs of plan too.\n"
         "\n"
         "Examples:\n"
         "  tidemark predict qwen2.5-7b --context 8K --method parallel\n"
-        "  tidemark predict qwen2.5-7b --context 8K --method parallel --set checkpointing=on\n",
+        "  tidemark predict qwen2.5-7b --context 8K --method parallel --set checkpointing=on\n"
+        "  tidemark predict qwen2.5-7b --context 8K --method parallel --timeline step.svg\n"
+        "  tidemark predict qwen2.5-7b --context 256K --method tidemark --set optimizer=adamw-bf16\n",
     .run = run,
 };

@@ -2,14 +2,20 @@
 # What plans and predicts is in the library, for tests too; what prints is in the program.
 libtidemark_a_SOURCES += \
 	planner/candidates.c planner/candidates.h \
-	planner/compare.c planner/compare.h \
+	planner/compare_methods.c planner/compare_methods.h \
+	planner/contexts.c planner/contexts.h \
+	planner/compare_schedules.c planner/compare_schedules.h \
 	planner/estimate.c planner/estimate.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
 	planner/estimate_evaluate.c planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/nest_text.c planner/nest_text.h \
+	planner/margin.c planner/margin.h \
 	planner/objective.c planner/objective.h \
+	planner/own_method.c planner/own_method.h \
+	planner/own_report.c planner/own_parts.h \
+	planner/own_schedule.c planner/own_schedule.h \
 	planner/prediction.c planner/prediction.h \
 	planner/presets.c planner/presets.h \
 	planner/kind_times.c planner/kind_times.h \
@@ -32,7 +38,7 @@ libtidemark_a_SOURCES += \
 tidemark_SOURCES += \
 	planner/cmd.c planner/cmd.h \
 	planner/cmd_calibrate.c \
-	planner/cmd_compare.c \
+	planner/cmd_compare.c planner/cmd_compare_schedules.c \
 	planner/cmd_doctor.c \
 	planner/cmd_machines.c \
 	planner/cmd_methods.c \

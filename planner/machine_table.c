@@ -17,7 +17,7 @@ static bool has_own(const struct tdm_machine *machine, enum tdm_rate rate)
 json_t *tdm_machine_json(const struct tdm_machine *machine)
 {
     static const char *const as_they_are[] = {"base", "provenance", "assumed",
-                                              "pinned_bytes_per_second"};
+                                              "pinned_bytes_per_second", "peer_bytes_per_second"};
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))

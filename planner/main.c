@@ -10,9 +10,18 @@
 #include <string.h>
 
 static const struct tdm_command *const commands[] = {
-    &tdm_cmd_plan,     &tdm_cmd_run,       &tdm_cmd_report,  &tdm_cmd_plot,
-    &tdm_cmd_compare,  &tdm_cmd_predict,   &tdm_cmd_methods, &tdm_cmd_models,
-    &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
+    &tdm_cmd_plan,
+    &tdm_cmd_run,
+    &tdm_cmd_report,
+    &tdm_cmd_plot,
+    &tdm_cmd_compare_schedules,
+    &tdm_cmd_predict,
+    &tdm_cmd_compare,
+    &tdm_cmd_methods,
+    &tdm_cmd_models,
+    &tdm_cmd_machines,
+    &tdm_cmd_calibrate,
+    &tdm_cmd_doctor,
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libtidemark_a_SOURCES += \
+	plots/compare_plot.c plots/compare_plot.h \
+	plots/events_plot.c plots/events_plot.h \
 	plots/gnuplot.c plots/gnuplot.h \
 	plots/picture.c plots/picture.h \
 	plots/plot.c plots/plot.h \
@@ -9,6 +11,8 @@ libtidemark_a_SOURCES += \
 
 nobase_dist_pkgdata_DATA += \
 	plots/colours.gp \
+	plots/compare.gp \
+	plots/events.gp \
 	plots/page.gp \
 	plots/sweep.gp \
 	plots/timeline.gp

@@ -3,6 +3,7 @@ libtidemark_a_SOURCES += \
 	schedule/attend.c \
 	schedule/attend.h \
 	schedule/buffers.c \
+	schedule/category.h \
 	schedule/cost.c \
 	schedule/cost.h \
 	schedule/kv_row.c \

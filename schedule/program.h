@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "machines/machine.h"
+#include "schedule/category.h"
 #include "schedule/schedule.h"
 
 #include <stdbool.h>
@@ -28,24 +29,6 @@ struct tdm_chunk {
     uint64_t tokens;
     uint64_t row; /* first token counted over all sequences of the step */
 };
-
-enum tdm_category {
-    TDM_WEIGHTS,
-    TDM_GRADIENTS,
-    TDM_OPTIMIZER,
-    TDM_RESIDUALS,
-    TDM_KV,
-    TDM_KV_GRADIENTS,
-    TDM_WORKSPACE,
-    TDM_LOGITS,
-    TDM_STAGING,
-    TDM_COMMUNICATION,
-    TDM_RUNTIME,
-    TDM_ALLOCATOR,
-    TDM_CATEGORIES
-};
-
-const char *tdm_category_name(enum tdm_category category);
 
 enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what the planner answers beside a plan: presets, comparisons. */
-#include "planner/compare.h"
+#include "planner/compare_schedules.h"
 #include "planner/nest_text.h"
 #include "planner/objective.h"
 #include "planner/sweep.h"
@@ -406,7 +406,7 @@ static void test_compare(void **state)
     const struct tdm_schedule *const same[2] = {a, a}, *const both[2] = {a, b};
     struct tdm_comparison c;
     struct tdm_error err;
-    must(tdm_compare(same, &c, &err), &err);
+    must(tdm_compare_schedules(same, &c, &err), &err);
     assert_int_equal(c.knob_count, 0);
     for (size_t i = 0; i < c.cost_count; i++)
         assert_true(fabs(c.costs[i].values[0] - c.costs[i].values[1]) <= 0);
@@ -416,7 +416,7 @@ static void test_compare(void **state)
     b->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
     b->groups[1].kept_from_chunk = 2;
     b->head_tile_tokens = 512;
-    must(tdm_compare(both, &c, &err), &err);
+    must(tdm_compare_schedules(both, &c, &err), &err);
     assert_int_equal(c.knob_count, 5);
     const struct tdm_knob_difference *knob = find_knob(&c, "groups.layers");
     assert_string_equal(knob->values[0], "8 x2");

@@ -53,10 +53,10 @@ struct counting {
     uint32_t count; /* allocations of that size in step 2 */
 };
 
-static void count_size(void *context, uint32_t step, bool allocated, uint64_t bytes)
+static void count_size(void *context, const struct tdm_torch_event *event)
 {
     struct counting *counting = context;
-    counting->count += step == 2 && allocated && bytes == counting->bytes;
+    counting->count += event->step == 2 && event->allocated && event->bytes == counting->bytes;
 }
 
 static const struct tdm_gpu_facts gpu = {132, 2048, 32 * MIB, MIB};

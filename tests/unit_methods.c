@@ -39,10 +39,10 @@ static void add_event(struct events *events, int64_t bytes)
     events->bytes[events->count++] = bytes;
 }
 
-static void observe(void *context, uint32_t step, bool allocated, uint64_t bytes)
+static void observe(void *context, const struct tdm_torch_event *event)
 {
-    if (step == 1)
-        add_event(context, allocated ? (int64_t)bytes : -(int64_t)bytes);
+    if (event->step == 1)
+        add_event(context, event->allocated ? (int64_t)event->bytes : -(int64_t)event->bytes);
 }
 
 static int rising(const void *a, const void *b)

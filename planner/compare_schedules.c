@@ -3,7 +3,7 @@
  * Two schedules side by side. Knobs are the fields of the schedules' JSON, so that none is forgotten
  * when schedules learn new ones; costs are what the simulator counted.
  */
-#include "planner/compare.h"
+#include "planner/compare_schedules.h"
 
 #include "schedule/cost.h"
 
@@ -296,8 +296,8 @@ static enum tdm_status simulate(const struct tdm_schedule *schedule,
     return status;
 }
 
-enum tdm_status tdm_compare(const struct tdm_schedule *const schedules[2],
-                            struct tdm_comparison *out, struct tdm_error *err)
+enum tdm_status tdm_compare_schedules(const struct tdm_schedule *const schedules[2],
+                                      struct tdm_comparison *out, struct tdm_error *err)
 {
     struct tdm_comparison comparison = {0};
     enum tdm_status status = simulate(schedules[0], &comparison.simulation[0], err);

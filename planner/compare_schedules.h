@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two schedules side by side: the knobs in which they differ, and what the simulator counts of each. */
-#ifndef TDM_PLANNER_COMPARE_H
-#define TDM_PLANNER_COMPARE_H
+#ifndef TDM_PLANNER_COMPARE_SCHEDULES_H
+#define TDM_PLANNER_COMPARE_SCHEDULES_H
 
 #include "planner/simulate.h"
 
@@ -35,8 +35,8 @@ struct tdm_comparison {
 
 /* Lowers and simulates both, each with the machine that it names, and lists what differs. The caller
  * frees *comparison. */
-enum tdm_status tdm_compare(const struct tdm_schedule *const schedules[2],
-                            struct tdm_comparison *comparison, struct tdm_error *err);
+enum tdm_status tdm_compare_schedules(const struct tdm_schedule *const schedules[2],
+                                      struct tdm_comparison *comparison, struct tdm_error *err);
 void tdm_comparison_free(struct tdm_comparison *comparison);
 
 #endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of tidemark's own schedule, which the planner reads as it reads the options of plan. */
+#include "methods/key.h"
+
+const struct tdm_method_key tdm_keys_planned[] = {
+    {"objective", "time|memory", "time",
+     "the fastest schedule that fits, or the one that takes the least memory of the device",
+     .read = NULL},
+    {"optimizer", "adamw|adamw-bf16-moments|adamw-bf16|sgd|none", "adamw",
+     "as plan --optimizer; adamw-bf16: all states in bf16, as torch.optim has them of bf16 weights",
+     .read = NULL, .compared = "adamw-bf16"},
+    {"budget", "dense|TOKENS", "dense", "as plan --budget: sparse attention", .read = NULL},
+    {"memory", "all|SIZE", "all", "of the device; all: but for the margin", .read = NULL},
+    {"host_memory", "all|SIZE", "all", "of the host; all: what the machine has to plan on",
+     .read = NULL},
+    {.name = NULL},
+};

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every method at every context, and the longest context of each. */
+#include "planner/compare_methods.h"
+
+#include "methods/prediction.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GRAIN UINT64_C(1024)
+#define LONGEST (UINT64_C(1) << 28) /* 256M tokens, as plan has it */
+#define CLOSE 512u                  /* the longest context is right to one part in so many */
+
+struct comparing {
+    const struct tdm_compare_request *request;
+    struct tdm_methods_comparison *all;
+};
+
+static void say(const struct comparing *c, const struct tdm_compared *row, uint64_t context)
+{
+    if (c->request->going != NULL)
+        c->request->going(c->request->self, row->method->name, context);
+}
+
+double tdm_compared_rate(const struct tdm_compared_point *point)
+{
+    return point->cost.sequences * (double)point->context / point->step_seconds;
+}
+
+/* ---- one step ---- */
+
+static void note_step(const struct tdm_method_prediction *p, struct tdm_compared_point *point)
+{
+    const struct tdm_method_step *step = &p->steps[p->highest];
+    for (unsigned from = 0; from < TDM_METHOD_CATEGORIES; from++)
+        for (unsigned to = 0; to < TDM_CATEGORIES; to++)
+            if (strcmp(tdm_method_category_name((enum tdm_method_category)from),
+                       tdm_category_name((enum tdm_category)to)) == 0)
+                point->categories[to] = step->torch.categories[from];
+    point->categories[TDM_RUNTIME] = tdm_torch_runtime_bytes(&p->runtime);
+    point->categories[TDM_ALLOCATOR] = step->torch.peak.reserved - step->torch.peak.allocated;
+    point->used_bytes = step->used_bytes;
+    point->host_bytes = step->torch.host_bytes;
+    point->fits = p->fits;
+}
+
+/* TDM_USAGE: the method does not take such a context. */
+static enum tdm_status predict(const struct comparing *c, const struct tdm_compared *row,
+                               uint64_t context, struct tdm_compared_point *point,
+                               struct tdm_error *err)
+{
+    struct tdm_method_settings settings = row->settings;
+    struct tdm_method_prediction prediction;
+    settings.torch.tokens = context;
+    enum tdm_status status = tdm_method_check(c->all->model, &settings, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(c->all->model, c->all->machine, &settings, c->request->margin,
+                                    &prediction, err);
+    if (status != TDM_OK)
+        return status;
+    *point = (struct tdm_compared_point){.context = context};
+    note_step(&prediction, point);
+    row->method->cost(c->all->model, &settings, &point->cost);
+    if (point->cost.sequences <= 0)
+        point->cost.sequences =
+            (double)(c->request->batch * (row->method->divides_sequence ? 1 : c->request->gpus));
+    point->step_seconds = tdm_method_seconds(&point->cost, c->all->model, c->all->machine);
+    return TDM_OK;
+}
+
+/* ---- the longest context ---- */
+
+static uint64_t common_multiple(uint64_t a, uint64_t b)
+{
+    uint64_t x = a, y = b;
+    while (y != 0) {
+        uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* The least of 1K tokens and the multiples by which sequences are cut for so many GPUs that the method takes; 0:
+ * it takes none. */
+static uint64_t find_grain(const struct comparing *c, const struct tdm_compared *row,
+                           struct tdm_error *err)
+{
+    const uint64_t grains[] = {GRAIN, common_multiple(GRAIN, 2 * c->request->gpus)};
+    for (size_t i = 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
+        uint64_t least = c->request->contexts[0];
+        struct tdm_method_settings settings = row->settings;
+        settings.torch.tokens = (least + grains[i] - 1) / grains[i] * grains[i];
+        if (tdm_method_check(c->all->model, &settings, err) == TDM_OK)
+            return grains[i];
+    }
+    return 0;
+}
+
+/* From the points: *fits in units of the grain, *fails, 0: not known. */
+static void bracket(const struct tdm_compared *row, size_t count, uint64_t grain, uint64_t *fits,
+                    uint64_t *fails)
+{
+    *fits = *fails = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct tdm_compared_point *point = &row->points[i];
+        if (point->fits)
+            *fits = point->context / grain;
+        else if (*fails == 0)
+            *fails = (point->context + grain - 1) / grain;
+    }
+    if (*fails != 0 && *fits >= *fails)
+        *fails = 0;
+}
+
+static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
+                                    uint64_t grain, struct tdm_error *err)
+{
+    uint64_t fits, fails, most = LONGEST / grain;
+    enum tdm_status status = TDM_OK;
+    say(c, row, 0);
+    bracket(row, c->request->context_count, grain, &fits, &fails);
+    for (size_t i = 0; i < c->request->context_count; i++)
+        if (row->points[i].fits)
+            row->longest = row->points[i];
+    while (status == TDM_OK && fits < most && (fails == 0 || fails - fits > 1 + fits / CLOSE)) {
+        uint64_t middle = fails != 0 ? fits + (fails - fits) / 2 : fits == 0 ? 1 : 2 * fits;
+        struct tdm_compared_point point;
+        status = predict(c, row, (middle < most ? middle : most) * grain, &point, err);
+        if (status != TDM_OK)
+            break;
+        if (point.fits) {
+            row->longest = point;
+            fits = point.context / grain;
+        } else {
+            fails = point.context / grain;
+        }
+    }
+    return status;
+}
+
+/* ---- a method ---- */
+
+static enum tdm_status compare_method(const struct comparing *c, struct tdm_compared *row,
+                                      struct tdm_error *err)
+{
+    const struct tdm_compare_request *r = c->request;
+    struct tdm_error why = {0};
+    uint64_t grain = find_grain(c, row, &why);
+    if (grain == 0) {
+        memcpy(row->refused, why.message, sizeof(row->refused));
+        return TDM_OK;
+    }
+    for (size_t i = 0; i < r->context_count; i++) {
+        uint64_t context = r->contexts[i];
+        say(c, row, context);
+        enum tdm_status status = predict(c, row, context, &row->points[i], err);
+        if (status == TDM_USAGE) {
+            context = (context + grain - 1) / grain * grain;
+            status = predict(c, row, context, &row->points[i], err);
+        }
+        if (status != TDM_OK)
+            return status;
+    }
+    return find_longest(c, row, grain, err);
+}
+
+/* ---- tidemark's own schedule ---- */
+
+/* What does not fit is a point that does not. */
+static enum tdm_status find_own(const struct tdm_own_words *words, bool longest,
+                                struct tdm_compared_point *point, struct tdm_error *err)
+{
+    struct tdm_own_schedule *own = NULL;
+    struct tdm_own_step step;
+    enum tdm_status status = tdm_own_find(words, longest, &own, err);
+    if (status == TDM_OK) {
+        tdm_own_step(own, &step);
+        *point = (struct tdm_compared_point){.context = step.context,
+                                             .fits = true,
+                                             .used_bytes = step.used_bytes,
+                                             .host_bytes = step.host_bytes,
+                                             .cost = {.product_flops = step.product_flops,
+                                                      .attention_flops = step.attention_flops,
+                                                      .host_bytes = step.moved_bytes,
+                                                      .sequences = (double)step.sequences},
+                                             .step_seconds = step.step_seconds};
+        memcpy(point->categories, step.categories, sizeof(point->categories));
+    }
+    tdm_own_free(own);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
+}
+
+static enum tdm_status compare_own(const struct comparing *c, struct tdm_compared *row,
+                                   struct tdm_error *err)
+{
+    const struct tdm_compare_request *r = c->request;
+    struct tdm_own_words words =
+        tdm_own_words(&row->settings, &row->choices, r->model, r->machine, r->margin);
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < r->context_count && status == TDM_OK; i++) {
+        row->points[i].context = words.context = r->contexts[i];
+        say(c, row, r->contexts[i]);
+        if (r->contexts[i] <= LONGEST)
+            status = find_own(&words, false, &row->points[i], err);
+    }
+    if (status != TDM_OK)
+        return status;
+    say(c, row, 0);
+    words.context = r->contexts[0];
+    return find_own(&words, true, &row->longest, err);
+}
+
+/* ---- settings ---- */
+
+static void base_settings(const struct tdm_compare_request *r, const struct tdm_method *method,
+                          struct tdm_method_settings *settings)
+{
+    *settings = (struct tdm_method_settings){0};
+    settings->torch.tokens = r->contexts[0];
+    settings->torch.batch = r->batch;
+    settings->torch.ranks = tdm_method_is_own(method) ? 1 : r->gpus;
+}
+
+/* Would the method, with this setting alone, be something that can be asked for? */
+static bool takes(const struct tdm_compare_request *r, const struct tdm_method *method,
+                  const char *pair)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_choices choices;
+    struct tdm_error err = {0};
+    base_settings(r, method, &settings);
+    if (tdm_method_apply(method, &pair, 1, &settings, &choices, &err) != TDM_OK)
+        return false;
+    if (!tdm_method_is_own(method))
+        return true;
+    const struct tdm_own_words words =
+        tdm_own_words(&settings, &choices, r->model, r->machine, r->margin);
+    return tdm_own_check(&words, &err) == TDM_OK;
+}
+
+static void add_text(struct tdm_compared *row, const char *key, size_t length, const char *value)
+{
+    if (row->text_count < TDM_METHOD_MOST_KEYS)
+        snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%.*s=%s", (int)length, key,
+                 value);
+}
+
+static bool said(const struct tdm_compared *row, const char *key)
+{
+    size_t length = strlen(key);
+    for (size_t i = 0; i < row->text_count; i++)
+        if (strncmp(row->texts[i], key, length) == 0 && row->texts[i][length] == '=')
+            return true;
+    return false;
+}
+
+/* What was said and the method takes, and what comparisons have for the rest. */
+static enum tdm_status settle(const struct tdm_compare_request *r, struct tdm_compared *row,
+                              bool taken[TDM_METHOD_MOST_KEYS], struct tdm_error *err)
+{
+    const struct tdm_method_key *key;
+    const char *pairs[TDM_METHOD_MOST_KEYS];
+    for (size_t i = 0; i < r->pair_count; i++) {
+        size_t length = strcspn(r->pairs[i], "=");
+        if (strlen(r->pairs[i]) >= TDM_COMPARED_TEXT || r->pairs[i][length] != '=' ||
+            !takes(r, row->method, r->pairs[i]))
+            continue;
+        taken[i] = true;
+        add_text(row, r->pairs[i], length, r->pairs[i] + length + 1);
+    }
+    for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
+        if (key->compared != NULL && !said(row, key->name))
+            add_text(row, key->name, strlen(key->name), key->compared);
+    for (size_t i = 0; i < row->text_count; i++)
+        pairs[i] = row->texts[i];
+    base_settings(r, row->method, &row->settings);
+    return tdm_method_apply(row->method, pairs, row->text_count, &row->settings, &row->choices,
+                            err);
+}
+
+/* ---- all ---- */
+
+static bool is_wanted(const struct tdm_compare_request *r, const struct tdm_method *method)
+{
+    for (size_t i = 0; i < r->name_count; i++)
+        if (strcmp(r->names[i], method->name) == 0)
+            return true;
+    return r->name_count == 0 && (tdm_method_is_own(method) ||
+                                  (method->least_gpus <= r->gpus && r->gpus <= method->most_gpus));
+}
+
+static enum tdm_status add_rows(const struct tdm_compare_request *r,
+                                struct tdm_methods_comparison *all, struct tdm_error *err)
+{
+    const struct tdm_method *method;
+    bool taken[TDM_METHOD_MOST_KEYS] = {false};
+    size_t most = 0;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < r->name_count && status == TDM_OK; i++)
+        status = tdm_method_find(r->names[i], &method, err);
+    if (status != TDM_OK)
+        return status;
+    for (method = tdm_methods(); method->name != NULL; method++)
+        most++;
+    all->rows = calloc(most, sizeof(struct tdm_compared *));
+    if (all->rows == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", most);
+    for (method = tdm_methods(); method->name != NULL && status == TDM_OK; method++) {
+        if (!is_wanted(r, method))
+            continue;
+        struct tdm_compared *row = calloc(1, sizeof(*row));
+        if (row == NULL)
+            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a method");
+        all->rows[all->count++] = row;
+        row->method = method;
+        status = settle(r, row, taken, err);
+    }
+    for (size_t i = 0; i < r->pair_count && status == TDM_OK; i++)
+        if (!taken[i])
+            status = tdm_fail(err, TDM_USAGE, "--set: no method here takes \"%.64s\"", r->pairs[i]);
+    return status;
+}
+
+static int by_reach(const void *a, const void *b)
+{
+    const struct tdm_compared *x = *(struct tdm_compared *const *)a,
+                              *y = *(struct tdm_compared *const *)b;
+    bool refused[] = {x->refused[0] != '\0', y->refused[0] != '\0'};
+    if (refused[0] != refused[1])
+        return refused[0] - refused[1];
+    if (x->longest.context != y->longest.context)
+        return x->longest.context < y->longest.context ? 1 : -1;
+    double fast[] = {tdm_compared_rate(&x->longest), tdm_compared_rate(&y->longest)};
+    if (x->longest.context > 0 && (fast[0] < fast[1] || fast[0] > fast[1]))
+        return fast[0] < fast[1] ? 1 : -1;
+    return (x->method > y->method) - (x->method < y->method);
+}
+
+size_t tdm_compared_common(const struct tdm_methods_comparison *c,
+                           const struct tdm_compare_request *request)
+{
+    size_t common = 0, most = 0;
+    for (size_t i = 0; i < request->context_count; i++) {
+        size_t fitting = 0;
+        for (size_t r = 0; r < c->count; r++)
+            fitting += c->rows[r]->points[i].fits;
+        if (fitting >= most) {
+            common = i;
+            most = fitting;
+        }
+    }
+    return common;
+}
+
+enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
+                                    struct tdm_methods_comparison *comparison,
+                                    struct tdm_error *err)
+{
+    const struct comparing c = {.request = request, .all = comparison};
+    *comparison = (struct tdm_methods_comparison){0};
+    enum tdm_status status = tdm_model_load(request->model, &comparison->model, err);
+    if (status == TDM_OK)
+        status = tdm_machine_load(request->machine, &comparison->machine, err);
+    if (status == TDM_OK)
+        status = add_rows(request, comparison, err);
+    for (size_t i = 0; i < comparison->count && status == TDM_OK; i++) {
+        struct tdm_compared *row = comparison->rows[i];
+        status = tdm_method_is_own(row->method) ? compare_own(&c, row, err)
+                                                : compare_method(&c, row, err);
+    }
+    if (status == TDM_OK)
+        qsort(comparison->rows, comparison->count, sizeof(struct tdm_compared *), by_reach);
+    return status;
+}
+
+void tdm_methods_comparison_free(struct tdm_methods_comparison *comparison)
+{
+    tdm_model_free(comparison->model);
+    tdm_machine_free(comparison->machine);
+    for (size_t i = 0; i < comparison->count; i++)
+        free(comparison->rows[i]);
+    free(comparison->rows);
+    *comparison = (struct tdm_methods_comparison){0};
+}

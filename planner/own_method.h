@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Methods that the planner predicts, and what was said of them in its words. */
+#ifndef TDM_PLANNER_OWN_METHOD_H
+#define TDM_PLANNER_OWN_METHOD_H
+
+#include "methods/method.h"
+#include "planner/own_schedule.h"
+
+/* Is it tidemark's own? Others are predicted by tdm_method_predict(). */
+static inline bool tdm_method_is_own(const struct tdm_method *method)
+{
+    return method->system == NULL;
+}
+
+/* What was said, and what is assumed for the rest; borrows all. */
+struct tdm_own_words tdm_own_words(const struct tdm_method_settings *settings,
+                                   const struct tdm_method_choices *choices, const char *model,
+                                   const char *machine, double margin);
+
+#endif

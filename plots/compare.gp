@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A comparison of methods: on the left what each holds at one context, stacked; on the right their peaks over
+# contexts, up to the longest one of each, and what the device has.
+#
+# Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp compare.gp`; settings.gp, which
+# compare_plot.c writes, says what is set there:
+#
+#   format output folder width height   picture and where its data lie
+#   title subtitle bar_title            texts
+#   limit limit_text                    GiB of the device
+#   methods method_I reach_I has_bar_I  how many, their names, with the longest context; 0: it does not fit there
+#   categories                          those that occur, from the bottom up
+#   x_low x_high ticks                  the axis of contexts, and where "8K" is
+#
+# Data: bars has a block for every category, of a method's number and from and to in GiB; lines one for every
+# method, of tokens and GiB.
+
+left_edge = X(104)
+middle = 0.46
+right_edge = 1 - X(40)
+bottom_edge = Y(190)
+top_edge = 1 - Y(130)
+tics_font = font(12) # a function is not taken there
+highest = limit * 1.14
+columns = 7
+
+# One colour a method, tidemark's the darkest; beyond nine of them they come again, dashed.
+method_colours = "#000000 #0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #882255 #8C8C8C"
+colour_of(i) = word(method_colours, (i - 1) % 9 + 1)
+dash_of(i) = 1 + (i - 1) / 9
+
+set multiplot
+set style textbox opaque fillcolor rgb "#FFFFFF" noborder margins 0.3, 0.3
+
+# Everything at screen coordinates in one empty plot.
+set lmargin at screen 0
+set rmargin at screen 1
+set bmargin at screen 0
+set tmargin at screen 1
+unset border
+unset tics
+unset key
+set xrange [0:1]
+set yrange [0:1]
+set label title at screen left_edge, 1 - Y(36) left font font(19) textcolor rgb colour_text
+set label subtitle at screen left_edge, 1 - Y(68) left font font(12.5) textcolor rgb colour_quiet
+set label bar_title at screen left_edge, 1 - Y(108) left font font(13.5) textcolor rgb colour_text
+set label "by context, up to the longest that fits" at screen middle + X(90), 1 - Y(108) left \
+    font font(13.5) textcolor rgb colour_text
+set label "context (tokens)" center at screen (middle + X(90) + right_edge) / 2, bottom_edge - Y(54) \
+    font font(13) textcolor rgb colour_text
+set label "peak of a GPU, used (GiB)" center rotate by 90 at screen X(30), (bottom_edge + top_edge) / 2 \
+    font font(13) textcolor rgb colour_text
+do for [i = 1:words(categories)] {
+    category = word(categories, i)
+    legend_x = left_edge + ((i - 1) % columns) * X(190)
+    legend_y = Y(62 - 26 * ((i - 1) / columns))
+    set object i rectangle from screen legend_x, legend_y - Y(7) to screen legend_x + X(16), legend_y + Y(7) \
+        fillstyle solid noborder fillcolor rgb value("colour_" . category)
+    set label value("label_" . category) at screen legend_x + X(24), legend_y left font font(12) \
+        textcolor rgb colour_text
+}
+plot -1 notitle
+unset object
+unset label
+
+set border 3 linecolor rgb colour_quiet linewidth scale
+set tmargin at screen top_edge
+set bmargin at screen bottom_edge
+set yrange [0:highest]
+set ytics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
+set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
+set arrow from graph 0, first limit to graph 1, first limit nohead front linecolor rgb colour_limit \
+    linewidth 1.5 * scale dashtype 2
+set label limit_text at graph 0.01, first limit offset 0, 0.7 left front font tics_font textcolor rgb colour_limit
+
+# What they hold.
+set lmargin at screen left_edge
+set rmargin at screen middle
+set xrange [0.4:methods + 0.6]
+if (methods > 5) {
+    set xtics out nomirror scale 0.4 rotate by 35 right font tics_font textcolor rgb colour_text
+} else {
+    set xtics out nomirror scale 0.4 font tics_font textcolor rgb colour_text
+}
+set xtics ("" 0)
+do for [i = 1:methods] {
+    set xtics add (value(sprintf("method_%d", i)) i)
+    if (value(sprintf("has_bar_%d", i)) == 0) {
+        set label "does not fit" at first i, graph 0.02 rotate by 90 left font tics_font textcolor rgb colour_quiet
+    }
+}
+plot for [c = 1:words(categories)] folder . "/bars" index c - 1 \
+    using 1:2:($1 - 0.36):($1 + 0.36):2:3 with boxxyerror fillstyle solid noborder \
+    fillcolor rgb value("colour_" . word(categories, c)) notitle
+unset label
+
+# How far they reach.
+set lmargin at screen middle + X(90)
+set rmargin at screen right_edge
+set xtics norotate center
+set logscale x 2
+set xrange [x_low:x_high]
+eval "set xtics out nomirror scale 0.6 (" . ticks . ")"
+set key at graph 0.99, graph 0.03 right bottom Left reverse font tics_font textcolor rgb colour_text samplen 2 \
+    opaque fillcolor rgb "#FFFFFF"
+plot for [i = 1:methods] folder . "/lines" index i - 1 using 1:2 with linespoints linewidth 2 * scale \
+    dashtype dash_of(i) pointtype 7 pointsize 0.7 * scale linecolor rgb colour_of(i) \
+    title value(sprintf("reach_%d", i))
+unset multiplot
+set output

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Comparisons of methods: points are those of predict and of the planner, the longest context is the longest, seconds
+ * are those of the formula; timelines reach the peak. */
+#include "methods/timeline.h"
+#include "planner/compare_methods.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* Settings of a method with what is assumed and these pairs. */
+static void read_settings(const char *name, const char *const *pairs, size_t count, uint64_t tokens,
+                          uint64_t gpus, struct tdm_method_settings *settings)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_error err;
+    *settings =
+        (struct tdm_method_settings){.torch = {.tokens = tokens, .batch = 1, .ranks = gpus}};
+    must(tdm_method_find(name, &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
+}
+
+/* ---- timelines ---- */
+
+static void timelines_reach_the_peak(void **state)
+{
+    static const char *const pairs[] = {"checkpointing=off"};
+    struct tdm_method_settings settings;
+    struct tdm_method_prediction prediction;
+    struct tdm_method_timeline *timeline;
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    read_settings("parallel", pairs, 1, 4096, 1, &settings);
+    must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+    must(tdm_method_timeline(model, machine, &settings, 2, &timeline, &err), &err);
+    uint64_t most = 0, events = 0;
+    for (uint32_t i = 0; i < timeline->count; i++) {
+        uint64_t sum = 0;
+        for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+            sum += timeline->points[i].live_bytes[c];
+        most = sum > most ? sum : most;
+        assert_true(sum <= timeline->points[i].reserved_bytes);
+        if (i > 0)
+            assert_true(timeline->points[i].event > timeline->points[i - 1].event);
+    }
+    for (unsigned p = 0; p < TDM_TORCH_PHASES; p++)
+        events += timeline->phase_events[p];
+    assert_int_equal(most, prediction.steps[1].torch.peak.allocated);
+    assert_int_equal(events, timeline->events);
+    assert_true(timeline->stretch > 1 && timeline->count > TDM_TIMELINE_POINTS / 2 - 1);
+    assert_true(timeline->events > (timeline->count - 1) * timeline->stretch);
+    free(timeline);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+}
+
+/* ---- seconds ---- */
+
+static void seconds_are_the_formula(void **state)
+{
+    struct tdm_method_cost cost = {.product_flops = 1e15, .attention_flops = 1e14};
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    const double *rate = machine->rate;
+    double computing = 1e15 / rate[TDM_RATE_PRODUCT] + 4e13 / rate[TDM_RATE_ATTENTION_FORWARD] +
+                       6e13 / rate[TDM_RATE_ATTENTION_BACKWARD];
+    assert_true(fabs(tdm_method_seconds(&cost, model, machine) / computing - 1) < 1e-9);
+    cost.exposed_bytes = 450e9;
+    assert_true(fabs(tdm_method_seconds(&cost, model, machine) - computing - 1) < 1e-9);
+    cost.sent_bytes = 4500e9; /* more than there is to compute meanwhile */
+    assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 11) < 1e-9);
+    machine->peer_rate = 0;
+    assert_true(tdm_machine_peer_rate(machine) <= rate[TDM_RATE_H2D]);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+}
+
+/* ---- comparisons ---- */
+
+static const struct tdm_compared *find_row(const struct tdm_methods_comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (strcmp(c->rows[i]->method->name, name) == 0)
+            return c->rows[i];
+    fail_msg("%s is not compared", name);
+    return NULL;
+}
+
+static bool fits(const struct tdm_methods_comparison *c, const struct tdm_compared *row,
+                 uint64_t context, double margin)
+{
+    struct tdm_method_settings settings = row->settings;
+    struct tdm_method_prediction prediction;
+    struct tdm_error err;
+    settings.torch.tokens = context;
+    must(tdm_method_check(c->model, &settings, &err), &err);
+    must(tdm_method_predict(c->model, c->machine, &settings, margin, &prediction, &err), &err);
+    return prediction.fits;
+}
+
+/* Every method of so many GPUs, at a context that is small and one that no system of PyTorch's reaches. */
+static void check_comparison(uint64_t gpus)
+{
+    const struct tdm_compare_request request = {.model = "byte-1m",
+                                                .machine = "rtx-4090",
+                                                .batch = 1,
+                                                .gpus = gpus,
+                                                .margin = 0.03,
+                                                .contexts = {2048, 1 << 20},
+                                                .context_count = 2,
+                                                .pairs = {"optimizer=none"},
+                                                .pair_count = 1};
+    struct tdm_methods_comparison c;
+    struct tdm_error err = {0};
+    must(tdm_compare_methods(&request, &c, &err), &err);
+    for (size_t i = 0; i < c.count; i++) {
+        const struct tdm_compared *row = c.rows[i];
+        bool own = tdm_method_is_own(row->method);
+        assert_true(own || (row->method->least_gpus <= gpus && gpus <= row->method->most_gpus));
+        const char *optimizer = tdm_method_value(row->method, &row->choices, "optimizer");
+        if (own || row->method->system == &tdm_torch_system) /* others have no such value */
+            assert_string_equal(optimizer, "none");
+        if (i > 0 && row->refused[0] == '\0')
+            assert_true(row->longest.context <= c.rows[i - 1]->longest.context);
+        if (own || row->refused[0] != '\0' || !row->longest.fits)
+            continue;
+        assert_true(row->longest.context % 1024 == 0);
+        assert_true(fits(&c, row, row->longest.context, request.margin));
+        /* Segments that are given back in time let a little more fit, here and there. */
+        uint64_t step = 1024 * (1 + row->longest.context / 1024 / 32);
+        assert_false(fits(&c, row, row->longest.context + step, request.margin));
+        uint64_t sum = 0;
+        for (unsigned k = 0; k < TDM_CATEGORIES; k++)
+            sum += row->points[0].categories[k];
+        assert_int_equal(sum, row->points[0].used_bytes);
+        assert_true(row->points[0].step_seconds > 0);
+    }
+    const struct tdm_compared *own = find_row(&c, "tidemark");
+    uint64_t sum = 0;
+    for (unsigned k = 0; k < TDM_CATEGORIES; k++)
+        sum += own->points[0].categories[k];
+    assert_int_equal(sum, own->points[0].used_bytes);
+    assert_true(own->longest.context > 1 << 16);
+    tdm_methods_comparison_free(&c);
+}
+
+static void methods_of_one_gpu(void **state)
+{
+    (void)state;
+    check_comparison(1);
+}
+
+static void methods_of_two_gpus(void **state)
+{
+    (void)state;
+    check_comparison(2);
+}
+
+static void words_are_checked(void **state)
+{
+    struct tdm_compare_request request = {.model = "qwen2.5-0.5b",
+                                          .machine = "h200",
+                                          .batch = 1,
+                                          .gpus = 1,
+                                          .contexts = {2048},
+                                          .context_count = 1,
+                                          .pairs = {"colour=red"},
+                                          .pair_count = 1,
+                                          .names = {"parallel"},
+                                          .name_count = 1};
+    struct tdm_methods_comparison c;
+    struct tdm_error err = {0};
+    (void)state;
+    assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
+    tdm_methods_comparison_free(&c);
+    request.pair_count = 0;
+    request.names[0] = "serial";
+    assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
+    tdm_methods_comparison_free(&c);
+    request.names[0] = "fsdp"; /* not on one GPU: said, not an error */
+    must(tdm_compare_methods(&request, &c, &err), &err);
+    assert_int_equal(c.count, 1);
+    assert_true(c.rows[0]->refused[0] != '\0');
+    tdm_methods_comparison_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timelines_reach_the_peak), cmocka_unit_test(seconds_are_the_formula),
+        cmocka_unit_test(methods_of_one_gpu),       cmocka_unit_test(methods_of_two_gpus),
+        cmocka_unit_test(words_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said to be live at the peak of a step is all that is, by category; names of tensors. */
+#include "methods/eager.h"
+#include "methods/method.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* Settings of a method with what is assumed and these pairs. */
+static void read_settings(const char *name, const char *const *pairs, size_t count, uint64_t tokens,
+                          uint64_t gpus, struct tdm_method_settings *settings)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_error err;
+    *settings =
+        (struct tdm_method_settings){.torch = {.tokens = tokens, .batch = 1, .ranks = gpus}};
+    must(tdm_method_find(name, &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
+}
+
+/* ---- what is live at the peak ---- */
+
+/* All groups together are, by category, the bytes at the peak of every step. */
+static void check_groups(const char *name, const char *const *pairs, size_t count, uint64_t gpus)
+{
+    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    static struct tdm_tensor_group groups[TDM_MOST_GROUPS];
+    struct tdm_method_settings settings;
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager *m = calloc(1, sizeof(*m));
+    struct tdm_model *model;
+    struct tdm_error err;
+    void *state;
+    assert_non_null(m);
+    read_settings(name, pairs, count, 2048, gpus, &settings);
+    must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
+    must(tdm_torch_allocator_create(UINT64_C(1) << 40, false, &allocator, &err), &err);
+    tdm_eager_start(m, allocator, &hopper);
+    const struct tdm_torch_system *system = settings.method->system;
+    must(system->create(m, model, &settings, &state, &err), &err);
+    for (unsigned step = 0; step < 2; step++) {
+        tdm_eager_reset_peak(m);
+        for (unsigned p = 0; p < TDM_TORCH_PHASES; p++)
+            system->phases[p](state);
+        uint64_t categories[TDM_METHOD_CATEGORIES] = {0};
+        uint32_t found = tdm_eager_largest(m, groups, TDM_MOST_GROUPS);
+        assert_in_range(found, 1, TDM_MOST_GROUPS - 1);
+        for (uint32_t i = 0; i < found; i++) {
+            categories[groups[i].category] += groups[i].bytes;
+            assert_non_null(groups[i].label.name);
+            if (i > 0)
+                assert_true(groups[i].bytes <= groups[i - 1].bytes);
+        }
+        for (unsigned c = 0; c < TDM_METHOD_CATEGORIES; c++)
+            assert_int_equal(categories[c], m->at_peak[c]);
+        system->end_step(state);
+    }
+    system->free(state);
+    tdm_eager_end(m);
+    tdm_torch_allocator_free(allocator);
+    tdm_model_free(model);
+    free(m);
+}
+
+static void groups_are_the_peak(void **state)
+{
+    static const char *const kept[] = {"checkpointing=off"};
+    static const char *const again[] = {"checkpointing=on", "optimizer=adamw-fused"};
+    static const char *const reentrant[] = {"checkpointing=on-reentrant", "weights_dtype=fp32",
+                                            "lora_rank=8"};
+    (void)state;
+    check_groups("parallel", kept, 1, 1);
+    check_groups("parallel", again, 2, 1);
+    check_groups("parallel", reentrant, 3, 1);
+    check_groups("ddp", again, 2, 2);
+    check_groups("fsdp", again, 2, 4);
+}
+
+static void labels_are_names(void **state)
+{
+    struct tdm_label label = {.name = "mlp.gate_proj", .layer = 12};
+    char text[TDM_LABEL_BYTES];
+    (void)state;
+    assert_string_equal(tdm_label_format(&label, text), "model.layers.12.mlp.gate_proj");
+    label.made = TDM_MADE_BACKWARD;
+    assert_string_equal(tdm_label_format(&label, text),
+                        "backward of model.layers.12.mlp.gate_proj");
+    label = (struct tdm_label){
+        .name = "mlp.gate_proj.weight", .layer = TDM_MANY_LAYERS, .made = TDM_MADE_GRADIENT};
+    assert_string_equal(tdm_label_format(&label, text),
+                        "gradient of model.layers.*.mlp.gate_proj.weight");
+    label = (struct tdm_label){.name = "lm_head", .layer = TDM_NO_LAYER};
+    assert_string_equal(tdm_label_format(&label, text), "lm_head");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_are_the_peak),
+        cmocka_unit_test(labels_are_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
