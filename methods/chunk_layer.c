@@ -73,6 +73,7 @@ static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, stru
     plain[0] = by_heads(run, layer, TDM_PROJECTION_Q, layer->q_norm, x);
     plain[1] = by_heads(run, layer, TDM_PROJECTION_K, layer->k_norm, x);
     v = by_heads(run, layer, TDM_PROJECTION_V, NULL, x);
+    tdm_label(m, "self_attn.rotary");
     rotary(run, turns);
     struct tdm_value *q = rotated(run, plain[0], turns), *k = rotated(run, plain[1], turns);
     tdm_drop(m, plain[0]);
@@ -81,6 +82,7 @@ static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, stru
         tdm_chunk_choose(run, number, q);
         tdm_chunk_add(run, number, k, v);
     }
+    tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = pages ? tdm_chunk_paged_attention(run, number, q, k, v)
                                     : tdm_chunk_joined_attention(run, number, q, k, v);
     struct tdm_value *merged =
@@ -104,6 +106,7 @@ static struct tdm_value *mlp(struct tdm_chunk_run *run, const struct torch_layer
     const struct tdm_torch_model *t = run->model;
     struct tdm_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     struct tdm_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn");
     struct tdm_value *active = run->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     struct tdm_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
@@ -120,16 +123,23 @@ struct tdm_value *tdm_chunk_layer(struct tdm_eager *m, const void *model, uint32
     /* Pages and places change, as those of the cache object do that the layer is called with. */
     struct tdm_chunk_run *run = (struct tdm_chunk_run *)(uintptr_t)model;
     const struct torch_layer *layer = &run->model->layers[number];
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "input_layernorm");
     struct tdm_value *normed = tdm_torch_norm(m, run->model, x, layer->attention_norm);
     struct tdm_value *attended = attend(run, number, normed);
     tdm_drop(m, normed);
+    tdm_label(m, "residual");
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
+    tdm_label(m, "post_attention_layernorm");
     normed = tdm_torch_norm(m, run->model, middle, layer->mlp_norm);
     struct tdm_value *made = mlp(run, layer, normed);
     tdm_drop(m, normed);
+    tdm_label(m, "residual");
     struct tdm_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
+    m->label = label;
     return y;
 }

@@ -115,9 +115,12 @@ static struct tdm_value *new_of(struct tdm_eager *m, enum tdm_method_category ca
                                 uint64_t bytes)
 {
     enum tdm_method_category before = m->category;
+    struct tdm_label label = m->label;
+    tdm_label(m, category == TDM_METHOD_KV_GRADIENTS ? "pages of dK, dV" : "pages of K, V");
     m->category = category;
     struct tdm_value *value = tdm_value_new(m, bytes, 1, 1);
     m->category = before;
+    m->label = label;
     return value;
 }
 

@@ -68,7 +68,9 @@ static struct tdm_value *chunk_loss(struct tdm_chunk_run *run, struct tdm_value 
 {
     struct tdm_eager *m = run->m;
     m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
     struct tdm_value *logits = tdm_linear(m, hidden, run->model->head, NULL, false);
+    tdm_label(m, "loss");
     struct tdm_value *loss = tdm_cross_entropy(m, logits, run->labels);
     m->category = TDM_METHOD_WORKSPACE;
     tdm_drop(m, logits);
@@ -80,6 +82,7 @@ static struct tdm_value *run_chunk(struct tdm_chunk_run *run, uint64_t number)
     struct tdm_eager *m = run->m;
     struct tdm_torch_model *t = run->model;
     run->number = number;
+    m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     struct tdm_value *x = tdm_embedding(m, t->embedding, t->ids, tdm_chunk_tokens(run, number));
     struct tdm_value *embedded = tdm_take(x); /* a name of its own */
     for (uint32_t l = 0; l < run->config->layers; l++) {
@@ -87,6 +90,7 @@ static struct tdm_value *run_chunk(struct tdm_chunk_run *run, uint64_t number)
         tdm_drop(m, x);
         x = y;
     }
+    tdm_label(m, "model.norm");
     struct tdm_value *hidden = tdm_torch_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
     tdm_drop(m, embedded);

@@ -168,11 +168,21 @@ uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_value
 struct tdm_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
                                enum tdm_method_category category, uint64_t elements, uint16_t bytes)
 {
+    static const char *const names[TDM_METHOD_CATEGORIES] = {
+        [TDM_METHOD_WEIGHTS] = "partition of parameters",
+        [TDM_METHOD_GRADIENTS] = "partition of gradients",
+        [TDM_METHOD_OPTIMIZER] = "masters and moments",
+        [TDM_METHOD_COMMUNICATION] = "bucket",
+        [TDM_METHOD_WORKSPACE] = "scratch of the step",
+    };
     enum tdm_method_category before = t->m->category;
+    struct tdm_label label = t->m->label;
+    t->m->label = (struct tdm_label){.name = names[category], .layer = TDM_NO_LAYER};
     t->m->stream = t->deepspeed->s.overlap_comm ? stream : ZERO_COMPUTE;
     t->m->category = category;
     struct tdm_value *value = tdm_value_new(t->m, elements, 1, bytes);
     t->m->category = before;
+    t->m->label = label;
     t->m->stream = ZERO_COMPUTE;
     return value;
 }

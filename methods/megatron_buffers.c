@@ -72,6 +72,7 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
     if (chunk->layers == NULL || chunk->parameters == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
     t->m->category = TDM_METHOD_WEIGHTS;
+    t->m->label = (struct tdm_label){.name = "parameters", .layer = TDM_NO_LAYER};
     if (chunk->first)
         add(t, chunk, &chunk->embedding, t->vocabulary, t->config->hidden);
     if (chunk->first && t->set.learned_positions)
@@ -155,10 +156,12 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
         return;
     }
     uint64_t elements = lay_out(t, chunk, starts);
+    m->label = (struct tdm_label){.name = "param_buffer", .layer = TDM_NO_LAYER};
     if (t->set.distributed_optimizer) {
         m->category = TDM_METHOD_WEIGHTS;
         chunk->weights = tdm_value_new(m, elements, 1, BF16);
     }
+    tdm_label(m, "grad_buffer");
     m->category = TDM_METHOD_GRADIENTS;
     chunk->gradients = tdm_value_new(m, elements, 1, FP32);
     m->category = TDM_METHOD_WORKSPACE;
@@ -178,6 +181,7 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
 {
     struct tdm_eager *m = t->m;
     m->category = TDM_METHOD_OPTIMIZER;
+    m->label = (struct tdm_label){.name = "main_param", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < chunk->parameter_count; i++) {
         struct megatron_parameter *p = &chunk->parameters[i];
         if (!t->set.distributed_optimizer)
@@ -197,6 +201,7 @@ void megatron_optimizer_step(struct tdm_megatron *t)
         return;
     t->states_made = true;
     t->m->category = TDM_METHOD_OPTIMIZER;
+    t->m->label = (struct tdm_label){.name = "exp_avg, exp_avg_sq", .layer = TDM_NO_LAYER};
     for (uint64_t c = 0; c < t->layout.chunks; c++)
         for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
             struct megatron_parameter *p = &t->chunks[c].parameters[i];

@@ -62,6 +62,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     if (tdm_megatron_layout(model, settings, &l, NULL) != TDM_OK)
         return;
     compute(model, settings, &l, cost);
+    cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
     double layers = (double)(model->layers / l.pipeline) * (double)l.microbatches;
     double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;

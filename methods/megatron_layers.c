@@ -8,10 +8,13 @@ static struct tdm_value *mlp(struct tdm_megatron *t, const struct megatron_layer
                              struct tdm_value *x)
 {
     struct tdm_eager *m = t->m;
+    tdm_label(m, "mlp.linear_fc1");
     /* The activation adds the bias of fc1; without one it is in no kernel. */
     struct tdm_value *wide =
         megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL);
+    tdm_label(m, "mlp.activation");
     struct tdm_value *active = megatron_activation(t, wide, layer->fc1_bias);
+    tdm_label(m, "mlp.linear_fc2");
     struct tdm_value *y = megatron_row_linear(t, active, layer->fc2);
     tdm_drop(m, wide);
     tdm_drop(m, active);
@@ -24,22 +27,30 @@ static struct tdm_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint3
     struct tdm_eager *m = t->m;
     const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
     struct megatron_kept kept = {.count = 0};
+    struct tdm_label label = m->label;
+    m->label.layer = chunk * (uint32_t)t->layout.chunk_layers + number; /* of this stage */
+    tdm_label(m, "self_attention.linear_qkv");
     struct tdm_value *mixed = megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias,
                                                    layer->qkv, layer->qkv_bias);
     megatron_keep(m, &kept, mixed);
+    tdm_label(m, "self_attention.core_attention");
     struct tdm_value *heads = megatron_attention(t, layer, mixed, &kept);
+    tdm_label(m, "self_attention.linear_proj");
     struct tdm_value *attended = megatron_row_linear(t, heads, layer->projection);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
+    tdm_label(m, "bias_dropout_add");
     struct tdm_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
     tdm_drop(m, attended);
     bool again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
                  (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
     made = again ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
                  : mlp(t, layer, middle);
+    tdm_label(m, "bias_dropout_add");
     struct tdm_value *y = megatron_add(t, made, layer->fc2_bias, middle);
     tdm_drop(m, made);
     tdm_drop(m, middle);
+    m->label = label;
     return y;
 }
 

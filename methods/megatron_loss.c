@@ -135,10 +135,13 @@ struct tdm_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chu
                                      struct tdm_value *hidden)
 {
     struct tdm_eager *m = t->m;
+    m->label = (struct tdm_label){.name = "decoder.final_layernorm", .layer = TDM_NO_LAYER};
     struct tdm_value *normed = megatron_norm(t, hidden, chunk->final_norm, chunk->final_norm_bias);
+    tdm_label(m, "output_layer");
     struct tdm_value *weight = t->tied_here ? chunk->embedding : chunk->head;
     struct tdm_value *logits = head(t, normed, weight);
     tdm_drop(m, normed);
+    tdm_label(m, "loss");
     struct tdm_value *losses = t->set.fused_loss && t->set.loss == TDM_LOSS_TE
                                    ? loss_in_place(t, logits)
                                    : loss_of(t, logits);

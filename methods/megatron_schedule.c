@@ -76,6 +76,7 @@ enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error 
 static struct tdm_value *received(struct tdm_megatron *t)
 {
     t->m->category = TDM_METHOD_COMMUNICATION;
+    t->m->label = (struct tdm_label){.name = "received", .layer = TDM_NO_LAYER};
     struct tdm_value *x = tdm_value_new(t->m, t->part_rows, t->config->hidden, BF16);
     t->m->category = TDM_METHOD_WORKSPACE;
     return x;
@@ -91,6 +92,7 @@ static void take_batch(struct tdm_megatron *t)
     bool first = t->chunks[0].first || t->chunks[t->layout.chunks - 1].last;
     if (!first)
         return;
+    m->label = (struct tdm_label){.name = "batch", .layer = TDM_NO_LAYER};
     const uint16_t widths[] = {INT64, INT64, FP32, INT64};
     for (unsigned i = 0; i < 4; i++)
         megatron_keep(m, &whole, tdm_value_new(m, all, 1, widths[i]));
@@ -114,6 +116,7 @@ static void drop_batch(struct tdm_megatron *t)
 static struct tdm_value *embed(struct tdm_megatron *t, struct megatron_chunk *chunk)
 {
     struct tdm_eager *m = t->m;
+    m->label = (struct tdm_label){.name = "embedding", .layer = TDM_NO_LAYER};
     struct tdm_value *x = tdm_embedding(m, chunk->embedding, t->tokens_in, t->rows), *y;
     if (chunk->positions != NULL) {
         struct tdm_value *positions = tdm_embedding(m, chunk->positions, t->tokens_in, t->rows);
