@@ -261,7 +261,7 @@ class Figures:
 
 def start_allocator(case):
     if case.set["allocator_conf"] != "default":
-        torch.cuda.memory._set_allocator_settings(case.set["allocator_conf"])
+        torch._C._accelerator_setAllocatorSettings(case.set["allocator_conf"])
     if case.set["attention"] == "sdpa-flash":
         torch.backends.cuda.enable_cudnn_sdp(False)
 
@@ -311,6 +311,8 @@ def measure(case, rank, rendezvous):
         if case.record == step:
             yield record_lines(torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()])
             return
+        if case.record:
+            continue
         grads = "held" if step > 1 and optimizer is None else "none"
         yield {**common, **figures.row(failed), "step": step, "grads": grads}
         if failed:
@@ -369,6 +371,15 @@ def write_record(folder, case, lines):
 # ---- rows ----
 
 
+def first_bucket(rows):
+    """When rank 0 lost DDP's bucket of the first step, which NCCL's process group held: before the second forward
+    or in its backward. That is a race; it shows in what the second forward left beside what the third did."""
+    if len(rows) < STEPS:
+        return "late"
+    more = rows[1]["note"]["forward_end"] - rows[2]["note"]["forward_end"]
+    return "late" if more > rows[0]["weights_bytes"] // 2 else "early"
+
+
 def note_of(case, ranks, at):
     """KEY=VALUE pairs of a row, rank 1's figures among them."""
     row = ranks[0][at]
@@ -378,6 +389,8 @@ def note_of(case, ranks, at):
             note["rank1_" + name] = ranks[1][at][name + "_bytes"]
     if case.strategy in ("ddp", "zero1"):
         note["gradient_as_bucket_view"] = case.set["gradient_as_bucket_view"]
+        note["first_bucket"] = first_bucket(ranks[0])
+        note["empty_cache"] = "no"
     if case.sharded:
         note["reshard_after_forward"] = case.set["reshard_after_forward"]
     elif case.fp32:
@@ -418,7 +431,9 @@ def write_head(file):
     print("# Peak GPU memory of real training steps, measured by bench/torch_peaks.py "
           f"({datetime.date.today()}).\n# {versions()}.\n"
           "# Columns, rows and notes are those of tests/data/measured_peaks.csv; num_hidden_layers in a note: the "
-          "model was cut to that.", file=file)
+          "model was cut to that.\n"
+          "# first_bucket: early where the bucket of DDP's first step was gone before the second forward (a race). "
+          "empty_cache=no: it was not called before the first step.", file=file)
     print(",".join(COLUMNS), file=file, flush=True)
 
 
