@@ -79,6 +79,11 @@ const struct tdm_method_key tdm_keys_ddp[] = {
     {"gradient_as_bucket_view", "no|yes", "no",
      "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
      FIELD(torch.bucket_views)},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache)},
+    {"first_bucket", "late|early", "late",
+     "the one of the first step goes in the second backward, or before its forward: a race in NCCL's process group",
+     tdm_key_read_switch, FIELD(torch.early_buckets)},
     {.name = NULL},
 };
 

@@ -600,5 +600,4 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_fsdp_before_backward(t, t->config->layers);
     tdm_backward(t->m, t->loss, NULL);
     tdm_fsdp_after_backward(t, t->config->layers);
-    tdm_ddp_after_backward(t);
 }

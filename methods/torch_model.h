@@ -68,9 +68,11 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
-    bool reshard;      /* reshard_after_forward */
-    bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
-    bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    bool reshard;       /* reshard_after_forward */
+    bool bucket_views;  /* gradient_as_bucket_view: gradients live in the buckets */
+    bool empty_cache;   /* before the first step */
+    bool early_buckets; /* the first step's bucket goes before the second forward */
+    bool peft;          /* LoRA by the peft library: fp32 adapters, dropout as a module */
 };
 
 struct tdm_torch_model;
