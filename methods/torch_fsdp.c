@@ -24,8 +24,9 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
     struct tdm_value *shard =
         tdm_value_leaf(t->m, vector ? 1 : shard_rows(t, rows),
                        vector ? shard_rows(t, columns) : columns, bytes, true);
-    struct tdm_value *whole = tdm_value_leaf(t->m, rows, columns, BF16, true);
-    tdm_value_vacate(t->m, whole);
+    struct tdm_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, true);
+    tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
+    whole->rows = rows;
     f->group_of[t->parameter_count] = f->building;
     f->wholes[t->parameter_count] = whole;
     t->parameters[t->parameter_count++] = shard;
