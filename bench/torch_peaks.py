@@ -393,6 +393,7 @@ def note_of(case, ranks, at):
         note["empty_cache"] = "no"
     if case.sharded:
         note["reshard_after_forward"] = case.set["reshard_after_forward"]
+        note["init_device"] = "meta"
     elif case.fp32:
         note["autocast"] = "bf16"
     for key in ("use_cache", "lora", "lora_targets", "num_hidden_layers"):

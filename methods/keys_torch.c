@@ -91,5 +91,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"reshard_after_forward", "no|yes", "yes",
      "parameters are gathered for the forward, and again for the backward", tdm_key_read_switch,
      FIELD(torch.reshard)},
+    {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
+     tdm_key_read_switch, FIELD(torch.shards_on_gpu)},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache)},
     {.name = NULL},
 };

@@ -112,6 +112,8 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.lora_rank > 0)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
+    if (t->settings.sharing == TDM_SHARING_FSDP && t->settings.shards_on_gpu)
+        tdm_fsdp_shard(t);
     tdm_torch_share(t);
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
 }

@@ -73,6 +73,7 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
 void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_shard(struct tdm_torch_model *t);
 void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
 struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
                                 bool output);
