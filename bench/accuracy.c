@@ -22,6 +22,7 @@
 
 #define MOST_COLUMNS 40u
 #define LINE_BYTES 4096u
+#define MOST_PAIRS 24u
 #define MIB 1048576.0
 
 struct table {
@@ -141,8 +142,8 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
     struct tdm_model *model = NULL;
-    char text[16][128];
-    const char *pairs[16], *strategy = field(table, "strategy");
+    char text[MOST_PAIRS][128];
+    const char *pairs[MOST_PAIRS], *strategy = field(table, "strategy");
     size_t count = pairs_of(table, text, pairs);
     settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
     settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
