@@ -52,6 +52,7 @@ static const struct {
 struct tally {
     double sum[FIGURES], worst[FIGURES];
     size_t rows, refused, right_refused, failures;
+    size_t requests, exact_requests; /* rows that say what was asked for, before rounding */
 };
 
 static size_t split(char *line, const char **fields)
@@ -196,6 +197,11 @@ static void note_row(const struct table *table, const struct tdm_method_predicti
         tally->worst[f] = fmax(tally->worst[f], fabs(error));
     }
     putchar('\n');
+    char requested[32];
+    if (noted(table, "requested_peak", requested, sizeof(requested)) == NULL)
+        return;
+    tally->requests++;
+    tally->exact_requests += llabs((long long)step->torch.peak.requested - atoll(requested)) < 4096;
 }
 
 /* Returns whether the bounds hold. */
@@ -214,6 +220,10 @@ static bool print_summary(const struct tally *tally, enum group group)
                100 * tally->worst[f], within ? "" : ": too much");
         holds = holds && within;
     }
+    if (tally->requests > 0)
+        printf(
+            "bytes asked for, before the allocator's rounding: right to 4 KiB in %zu of %zu rows\n",
+            tally->exact_requests, tally->requests);
     return holds;
 }
 
