@@ -174,6 +174,8 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.lora_rank > 0)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
+    if (t->settings.sharing == TDM_SHARING_FSDP && t->settings.shards_on_gpu)
+        tdm_fsdp_shard(t);
     tdm_torch_share(t);
     tdm_deepspeed_start(t);
     t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
@@ -821,7 +823,6 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_fsdp_before_backward(t, t->config->layers);
     tdm_backward(t->m, t->loss, NULL);
     tdm_fsdp_after_backward(t, t->config->layers);
-    tdm_ddp_after_backward(t);
     tdm_deepspeed_after_backward(t);
 }
 

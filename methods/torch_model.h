@@ -82,6 +82,9 @@ struct tdm_torch_settings {
     uint64_t ranks;
     bool reshard;               /* reshard_after_forward */
     bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
+    bool empty_cache;           /* before the first step */
+    bool shards_on_gpu;         /* fully_shard of a model that is not on the meta device */
+    bool early_buckets;         /* the first step's bucket goes before the second forward */
     bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     bool shifted;               /* LongLoRA's attention */

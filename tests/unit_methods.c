@@ -17,12 +17,13 @@
 #include <string.h>
 
 #define MOST_EVENTS 16384u
-#define LINE_BYTES 256u
+#define LINE_BYTES 512u
 #define TINY 8u /* bytes that recordings leave out */
 
 struct events {
     int64_t *bytes; /* allocated; negative: freed */
     size_t count;
+    uint32_t step; /* whose events they are */
 };
 
 static void must(enum tdm_status status, const struct tdm_error *err)
@@ -41,8 +42,9 @@ static void add_event(struct events *events, int64_t bytes)
 
 static void observe(void *context, const struct tdm_torch_event *event)
 {
-    if (event->step == 1)
-        add_event(context, event->allocated ? (int64_t)event->bytes : -(int64_t)event->bytes);
+    struct events *events = context;
+    if (event->step == events->step)
+        add_event(events, event->allocated ? (int64_t)event->bytes : -(int64_t)event->bytes);
 }
 
 static int rising(const void *a, const void *b)
@@ -88,8 +90,10 @@ static void read_settings(char *line, struct tdm_method_settings *settings)
     const struct tdm_method *method;
     struct tdm_method_choices choices;
     struct tdm_error err;
-    const char *pairs[TDM_METHOD_MOST_KEYS] = {"optimizer=none"};
-    size_t count = 1;
+    const char *pairs[TDM_METHOD_MOST_KEYS];
+    size_t count = 0;
+    if (strstr(line, "optimizer=") == NULL)
+        pairs[count++] = "optimizer=none";
     strtok(line, " ");
     for (char *word; (word = strtok(NULL, " ")) != NULL;) {
         if (strncmp(word, "context=", 8) == 0)
@@ -106,7 +110,7 @@ static void read_settings(char *line, struct tdm_method_settings *settings)
 static void compare_recording(const char *path, const char *name)
 {
     struct events recorded = {.bytes = calloc(MOST_EVENTS, sizeof(int64_t))},
-                  predicted = {.bytes = calloc(MOST_EVENTS, sizeof(int64_t))};
+                  predicted = {.bytes = calloc(MOST_EVENTS, sizeof(int64_t)), .step = 1};
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_model *model = NULL;
     struct tdm_error err;
@@ -120,6 +124,8 @@ static void compare_recording(const char *path, const char *name)
             model = read_model(line + 2);
         else if (strncmp(line, "# set ", 6) == 0)
             read_settings(line + 2, &settings);
+        else if (strncmp(line, "# step=", 7) == 0)
+            predicted.step = (uint32_t)atoll(line + 7);
         else if (line[0] == '+' || line[0] == '-')
             add_event(&recorded, atoll(line));
     }
@@ -127,7 +133,8 @@ static void compare_recording(const char *path, const char *name)
     const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
     const struct tdm_torch_observer observer = {observe, &predicted};
     struct tdm_torch_run run;
-    must(tdm_torch_run(model, &settings, &hopper, UINT64_C(1) << 40, 1, &observer, &run, &err),
+    must(tdm_torch_run(model, &settings, &hopper, UINT64_C(1) << 40, predicted.step, &observer,
+                       &run, &err),
          &err);
     sort_frees(&recorded);
     sort_frees(&predicted);
