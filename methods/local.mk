@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/context.h methods/context_parts.h \
+	methods/context_attention.c \
+	methods/context_cost.c methods/context_cost.h \
+	methods/context_double_ring.c \
+	methods/context_flash.c \
+	methods/context_method.c \
+	methods/context_ring.c \
+	methods/context_ulysses.c \
 	methods/cost.c methods/cost.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c \

@@ -72,6 +72,46 @@ static const struct tdm_method methods[] = {
      .cost = tdm_torch_cost,
      .preset = share_by_fsdp,
      .check = check_fsdp},
+    {.name = "ring",
+     .summary = "ring attention: a sequence over all GPUs, keys and values go round",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_ring_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_ring_preset,
+     .check = tdm_context_check},
+    {.name = "double-ring",
+     .summary = "LoongTrain's ring of nodes around rings of GPUs, zigzag",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_double_ring_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_double_ring_preset,
+     .check = tdm_context_check},
+    {.name = "ulysses",
+     .summary = "DeepSpeed-Ulysses: all-to-all of a sequence's tokens and heads around attention",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_ulysses_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_ulysses_preset,
+     .check = tdm_context_check},
+    {.name = "usp",
+     .summary = "unified sequence parallelism: Ulysses among some GPUs, rings across them",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_usp_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_usp_preset,
+     .check = tdm_context_check},
     {.name = NULL},
 };
 
@@ -83,7 +123,7 @@ const struct tdm_method *tdm_methods(void)
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err)
 {
-    char list[256] = "";
+    char list[512] = "";
     for (const struct tdm_method *m = methods; m->name != NULL; m++) {
         size_t used = strlen(list);
         if (strcmp(m->name, name) == 0) {
@@ -96,11 +136,21 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     return tdm_hint(err, "methods: %s", list);
 }
 
+/* Does a table before number `table` have it? */
+static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
+{
+    for (size_t before = 0; before < table; before++)
+        for (const struct tdm_method_key *key = method->keys[before]; key->name != NULL; key++)
+            if (strcmp(key->name, name) == 0)
+                return true;
+    return false;
+}
+
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
     for (size_t table = 0; method->keys[table] != NULL; table++)
         for (const struct tdm_method_key *key = method->keys[table]; key->name != NULL; key++)
-            if (number-- == 0)
+            if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
 }

@@ -6,6 +6,7 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
+#include "methods/context.h"
 #include "methods/cost.h"
 #include "methods/key.h"
 #include "methods/torch_run.h"
@@ -17,11 +18,13 @@ struct tdm_method_settings {
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
     uint32_t communicators; /* that NCCL makes */
+    bool sends_to_peers;    /* by messages from one GPU to another */
 };
 
 struct tdm_method {
-    const char *name;    /* "parallel" */
-    const char *summary; /* one line, lower case, no full stop */
+    const char *name;      /* "parallel" */
+    const char *summary;   /* one line, lower case, no full stop */
+    bool divides_sequence; /* --context is of all GPUs together */
     uint64_t least_gpus, most_gpus;
     const struct tdm_method_key *const *keys; /* tables, ended by NULL */
     const struct tdm_torch_system *system;
@@ -42,7 +45,7 @@ const struct tdm_method *tdm_methods(void);
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
-/* Key number `number` over all tables, NULL past the last. */
+/* Key number `number` over all tables, NULL past the last. A key hides those of its name in later tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
 
 #define TDM_METHOD_MOST_KEYS 64u

@@ -26,6 +26,7 @@ static const struct card {
 #define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
 #define NCCL_FIRST_BYTES (846 * MIB)     /* its first communicator, of two GPUs, and its kernels */
 #define NCCL_NEXT_BYTES (484 * MIB)      /* each later one */
+#define NCCL_PEER_BYTES (384 * MIB)      /* its first batch of messages between two GPUs */
 
 uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
 {
@@ -97,7 +98,8 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
         torch->attention = TDM_TORCH_SDPA_FLASH;
     prediction->runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->runtime_bytes[TDM_DEVICE],
-        .nccl_bytes = nccl_bytes(settings->communicators),
+        .nccl_bytes = nccl_bytes(settings->communicators) +
+                      (settings->sends_to_peers ? NCCL_PEER_BYTES : 0),
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
                            (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
     enum tdm_status status =

@@ -8,6 +8,7 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
+#include "methods/context.h"
 #include "methods/eager.h"
 #include "models/model.h"
 
@@ -71,6 +72,7 @@ struct tdm_torch_settings {
     bool reshard;      /* reshard_after_forward */
     bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
     bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
 };
 
 struct tdm_torch_model;
