@@ -36,6 +36,10 @@ enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char
 enum tdm_status tdm_key_read_count(const struct tdm_method_key *key, const char *value,
                                    struct tdm_method_settings *settings, struct tdm_error *err);
 
+/* Of the key "step". */
+enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err);
+
 /* For readers of their own: the value is none of the key's. */
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err);

@@ -32,8 +32,8 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
     return TDM_OK;
 }
 
-static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,
-                                 struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
 {
     if (strcmp(value, "all") != 0 && (strlen(value) != 1 || *value < '1' || *value > '3'))
         return tdm_key_bad_value(key, value, err);
@@ -71,7 +71,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
      FIELD(torch.use_cache)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
-     .read = read_step},
+     .read = tdm_key_read_step},
     {.name = NULL},
 };
 

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/burst.h methods/burst_parts.h \
+	methods/burst_attention.c \
+	methods/burst_blocks.c \
+	methods/burst_layer.c \
+	methods/burst_loss.c \
+	methods/burst_method.c \
+	methods/burst_model.c \
 	methods/context.h methods/context_parts.h \
 	methods/context_attention.c \
 	methods/context_cost.c methods/context_cost.h \

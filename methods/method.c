@@ -112,6 +112,16 @@ static const struct tdm_method methods[] = {
      .cost = tdm_context_cost,
      .preset = tdm_usp_preset,
      .check = tdm_context_check},
+    {.name = "burst",
+     .summary = "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_burst_keys,
+     .system = &tdm_burst_system,
+     .cost = tdm_burst_cost,
+     .preset = tdm_burst_preset,
+     .check = tdm_burst_check},
     {.name = NULL},
 };
 

@@ -6,6 +6,7 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
+#include "methods/burst.h"
 #include "methods/context.h"
 #include "methods/cost.h"
 #include "methods/key.h"
@@ -15,6 +16,7 @@
 struct tdm_method_settings {
     const struct tdm_method *method;
     struct tdm_torch_settings torch;
+    struct tdm_burst burst;
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
     uint32_t communicators; /* that NCCL makes */
