@@ -13,11 +13,25 @@ struct burst_set {
     struct tdm_value *values[GOING];
 };
 
+/* A buffer of the ring, which has a stream of its own. */
+static struct tdm_value *sent_like(struct tdm_eager *m, const struct tdm_value *like)
+{
+    struct tdm_value *buffer = tdm_sent_like(m, like);
+    tdm_value_share(buffer);
+    return buffer;
+}
+
+static struct tdm_pair pair_like(struct tdm_eager *m, struct tdm_pair like)
+{
+    struct tdm_value *k = sent_like(m, like.k);
+    return (struct tdm_pair){k, sent_like(m, like.v)};
+}
+
 static struct burst_set set_like(struct tdm_eager *m, const struct burst_set *like)
 {
     struct burst_set set;
     for (unsigned i = 0; i < GOING; i++)
-        set.values[i] = tdm_sent_like(m, like->values[i]);
+        set.values[i] = sent_like(m, like->values[i]);
     return set;
 }
 
@@ -65,6 +79,12 @@ static bool is_striped(const struct burst_model *b)
     return b->settings.checkpoint == TDM_BURST_LATTER_HALF;
 }
 
+/* With every message the host waits until what was computed before is done, and so is what was sent. */
+static void wait_for_ring(struct tdm_eager *m)
+{
+    tdm_torch_settle(m->allocator);
+}
+
 /* ---- forward ---- */
 
 /* One block: the first makes the output in fp32, later ones add to part of it in place, by results of their own. Of a
@@ -89,30 +109,38 @@ static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool 
     tdm_drop(m, sums);
 }
 
-static struct tdm_value *ring_forward(struct burst_model *b, uint64_t tokens, struct tdm_pair kv,
-                                      struct tdm_value **sums)
+/* What a forward makes: the output, its log-sum-exps and the copy of it that is saved. */
+struct burst_output {
+    struct tdm_value *output, *sums, *copy;
+};
+
+static struct burst_output ring_forward(struct burst_model *b, uint64_t tokens, struct tdm_pair kv)
 {
     struct tdm_eager *m = b->m;
     struct tdm_block_shape shape = shape_of(b, tokens);
-    struct tdm_pair coming = tdm_pair_sent_like(m, kv), outer = {0}, copies = {0};
+    wait_for_ring(m);
+    tdm_value_share(kv.k);
+    tdm_value_share(kv.v);
+    struct tdm_pair coming = pair_like(m, kv), outer = {0};
     struct tdm_partial partial = {0};
     for (uint64_t turn = 0; turn < turn_count(b); turn++) {
         if (turn + 1 < turn_count(b)) {
             if (outer.k == NULL)
-                outer = tdm_pair_sent_like(m, kv);
-            copies = tdm_pair_sent_like(m, kv);
+                outer = pair_like(m, kv);
+            tdm_pair_drop(m, pair_like(m, kv)); /* a copy, free once it is sent */
         }
         for (uint64_t step = 0; step < step_count(b); step++)
             add_block(b, shape, turn == 0 && step == 0, &partial);
-        tdm_pair_replace(m, &copies, (struct tdm_pair){0});
+        wait_for_ring(m);
     }
-    struct tdm_value *output = tdm_partial_end(m, &partial, sums);
-    struct tdm_value *ordered = tdm_value_like(m, *sums);
-    tdm_drop(m, *sums);
-    *sums = ordered;
+    struct burst_output made = {.output = NULL};
+    made.output = tdm_partial_end(m, &partial, &partial.sums);
+    made.sums = tdm_value_like(m, partial.sums);
+    tdm_drop(m, partial.sums);
+    made.copy = tdm_value_like(m, made.output); /* before the buffers go */
     tdm_pair_drop(m, coming);
     tdm_pair_drop(m, outer);
-    return output;
+    return made;
 }
 
 static struct tdm_value *part_of(struct tdm_eager *m, const struct tdm_value *x, uint64_t parts)
@@ -127,67 +155,63 @@ static struct tdm_value *keep(struct tdm_eager *m, struct tdm_value *x)
     return x;
 }
 
-static void keep_outputs(struct burst_model *b, struct burst_block *block, struct tdm_value *output,
-                         struct tdm_value *sums)
+static void keep_outputs(struct burst_model *b, struct burst_block *block,
+                         const struct burst_output *made)
 {
     if (b->settings.checkpoint == TDM_BURST_NOTHING)
         return;
     if (is_striped(b)) {
-        block->kept_output = keep(b->m, part_of(b->m, output, 2));
-        block->kept_sums = keep(b->m, part_of(b->m, sums, 2));
+        block->kept_output = keep(b->m, part_of(b->m, made->output, 2));
+        block->kept_sums = keep(b->m, part_of(b->m, made->sums, 2));
         return;
     }
-    block->kept_output = keep(b->m, tdm_take(output));
-    block->kept_sums = keep(b->m, tdm_take(sums));
+    block->kept_output = keep(b->m, tdm_take(made->output));
+    block->kept_sums = keep(b->m, tdm_take(made->sums));
 }
 
 /* Again, for the first half alone: of q, k and v there are halves of their own, and then both are joined. */
-static struct tdm_value *first_half_again(struct burst_model *b, struct burst_block *block,
-                                          const struct tdm_value *q, struct tdm_pair kv,
-                                          struct tdm_value **sums)
+static struct burst_output first_half_again(struct burst_model *b, struct burst_block *block,
+                                            const struct tdm_value *q, struct tdm_pair kv)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *half_q = part_of(m, q, 2), *half_sums, *again[2];
+    struct tdm_value *half_q = part_of(m, q, 2), *again[2];
     struct tdm_pair half = {part_of(m, kv.k, 2), part_of(m, kv.v, 2)};
-    struct tdm_value *half_output = ring_forward(b, b->tokens / 2, half, &half_sums);
-    again[0] = part_of(m, half_output, 2);
-    again[1] = part_of(m, half_sums, 2);
-    struct tdm_value *output = tdm_value_like(m, q);
-    *sums = tdm_value_new(m, q->rows, 1, FP32);
-    tdm_drop(m, again[0]);
-    tdm_drop(m, again[1]);
-    tdm_drop(m, half_output);
-    tdm_drop(m, half_sums);
-    tdm_drop(m, half_q);
+    struct burst_output first = ring_forward(b, b->tokens / 2, half), made;
+    again[0] = part_of(m, first.output, 2);
+    again[1] = part_of(m, first.sums, 2);
+    made.output = tdm_value_like(m, q);
+    made.sums = tdm_value_new(m, q->rows, 1, FP32);
+    struct tdm_value *const gone[] = {again[0],   again[1], first.output,       first.sums,
+                                      first.copy, half_q,   block->kept_output, block->kept_sums};
+    for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+        tdm_drop(m, gone[i]);
     tdm_pair_drop(m, half);
-    tdm_drop(m, block->kept_output);
-    tdm_drop(m, block->kept_sums);
     block->kept_output = block->kept_sums = NULL;
-    return output;
+    made.copy = tdm_value_like(m, made.output);
+    return made;
 }
 
 /* Output and sums of a layer, from what was kept or by a ring; *own: K and V, copied before they go round. */
-static struct tdm_value *attend(struct burst_model *b, uint32_t layer, const struct tdm_value *q,
-                                struct tdm_pair kv, struct tdm_pair *own, struct tdm_value **sums)
+static struct burst_output attend(struct burst_model *b, uint32_t layer, const struct tdm_value *q,
+                                  struct tdm_pair kv, struct tdm_pair *own)
 {
     struct tdm_eager *m = b->m;
     struct burst_block *block = &b->blocks[layer];
     bool again = block->kept_output != NULL;
-    struct tdm_value *output;
     if (again && !is_striped(b)) {
-        output = block->kept_output;
-        *sums = block->kept_sums;
+        struct burst_output made = {block->kept_output, block->kept_sums, NULL};
         block->kept_output = block->kept_sums = NULL;
         *own = tdm_pair_take(kv);
-        return output;
+        made.copy = tdm_value_like(m, made.output);
+        return made;
     }
     own->k = tdm_value_like(m, kv.k);
     own->v = tdm_value_like(m, kv.v);
     if (again)
-        return first_half_again(b, block, q, kv, sums);
-    output = ring_forward(b, b->tokens, kv, sums);
-    keep_outputs(b, block, output, *sums);
-    return output;
+        return first_half_again(b, block, q, kv);
+    struct burst_output made = ring_forward(b, b->tokens, kv);
+    keep_outputs(b, block, &made);
+    return made;
 }
 
 /* ---- backward ---- */
@@ -235,27 +259,26 @@ static void turns_backward(struct burst_model *b, const struct burst_set *going,
                            const struct tdm_value *q, const struct tdm_value *k)
 {
     struct tdm_eager *m = b->m;
-    struct burst_set outer = {0}, copies = {0};
-    struct tdm_value *outer_dq = NULL, *copied_dq = NULL;
+    struct burst_set outer = {0};
+    struct tdm_value *outer_dq = NULL;
     for (uint64_t turn = 0; turn < turn_count(b); turn++) {
         if (turn + 1 < turn_count(b)) {
             if (outer.values[0] == NULL)
                 outer = set_like(m, going);
-            copies = set_like(m, going);
+            struct burst_set copies = set_like(m, going);
+            set_drop(m, &copies); /* free once they are sent */
         }
         if (turn > 0) { /* dQ comes a turn later */
             if (outer_dq == NULL)
-                outer_dq = tdm_sent_like(m, q);
-            copied_dq = tdm_sent_like(m, q);
+                outer_dq = sent_like(m, q);
+            tdm_drop(m, sent_like(m, q));
         }
         for (uint64_t step = 0; step < step_count(b); step++)
             block_backward(b, turn == 0 && step == 0, q, k);
-        set_drop(m, &copies);
-        tdm_drop(m, copied_dq);
-        copied_dq = NULL;
+        wait_for_ring(m);
     }
     if (outer_dq != NULL)
-        tdm_drop(m, tdm_sent_like(m, q)); /* the last sum on its way home */
+        tdm_drop(m, sent_like(m, q)); /* the last sum on its way home */
     set_drop(m, &outer);
     tdm_drop(m, outer_dq);
 }
@@ -273,9 +296,13 @@ static void burst_backward(struct tdm_eager *m, struct tdm_node *node,
     delta = make_delta(b, saved);
     for (unsigned i = 0; i < 3; i++)
         blocks[i] = tdm_value_like(m, saved[i]);
+    wait_for_ring(m);
     struct burst_set going = {{delta, grads[0], saved[SAVED_Q], saved[SAVED_SUMS]}};
     struct burst_set coming = set_like(m, &going);
-    results[0] = tdm_sent_like(m, dq);
+    for (unsigned i = 0; i < GOING; i++)
+        tdm_value_share(going.values[i]);
+    results[0] = sent_like(m, dq);
+    tdm_value_share(dq);
     turns_backward(b, &going, saved[SAVED_Q], saved[SAVED_K]);
     tdm_value_set_category(m, results[0], TDM_METHOD_WORKSPACE);
     set_drop(m, &coming);
@@ -292,25 +319,24 @@ struct tdm_value *burst_attention(struct burst_model *b, uint32_t layer, struct 
 {
     static const struct tdm_op op = {"OpBurstAttnBackward", false, burst_backward};
     struct tdm_eager *m = b->m;
-    struct tdm_value *inputs[] = {q, k, v}, *sums;
+    struct tdm_value *inputs[] = {q, k, v};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     struct tdm_pair kv = {tdm_take(k), tdm_take(v)}, own;
     if (!is_striped(b)) { /* burst_attn_func copies them first */
         tdm_pair_replace(m, &kv, (struct tdm_pair){tdm_value_like(m, k), NULL});
         kv.v = tdm_value_like(m, v);
     }
-    struct tdm_value *output = attend(b, layer, q, kv, &own, &sums);
-    struct tdm_value *copy = tdm_value_like(m, output);
-    struct tdm_value *const kept[SAVED] = {q, own.k, own.v, sums, copy};
+    struct burst_output made = attend(b, layer, q, kv, &own);
+    struct tdm_value *const kept[SAVED] = {q, own.k, own.v, made.sums, made.copy};
     for (unsigned i = 0; i < SAVED; i++)
         tdm_node_save(m, node, kept[i]);
     if (node != NULL)
         node->context = b;
-    tdm_drop(m, copy);
-    tdm_drop(m, sums);
+    tdm_drop(m, made.copy);
+    tdm_drop(m, made.sums);
     tdm_pair_drop(m, own);
     tdm_pair_drop(m, kv);
-    tdm_node_output(m, node, 0, output);
+    tdm_node_output(m, node, 0, made.output);
     tdm_node_done(m, node);
-    return output;
+    return made.output;
 }

@@ -23,6 +23,8 @@ static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
     struct tdm_value *buffer = tdm_value_new(m, rows, columns, BF16);
     m->category = before;
     m->stream = STREAM_COMPUTE;
+    if (stream == STREAM_LOAD) /* what computes uses it too */
+        tdm_value_share(buffer);
     return buffer;
 }
 

@@ -36,4 +36,4 @@ libtidemark_a_SOURCES += \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_torch_allocator tests/unit_methods
+cmocka_tests += tests/unit_torch_allocator tests/unit_methods tests/unit_context

@@ -20,6 +20,13 @@ static const struct {
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
     {"reshard_after_forward", "yes", "reshard_after_forward=True"},
+    {"sl_loss", "on", "--sp burst_sl_loss"},
+    {"sharding", "fsdp", "fully_shard over all ranks"},
+    {"spzero", "on", "--spzero"},
+    {"grad_ckpt", "seq-wise", "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
+    {"grad_ckpt", "none", "--sp burst, which keeps no attention output"},
+    {"use_checkpoint", "on", "use_checkpoint=True"},
+    {"offload", "on", "--offload"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"weights_dtype", "bf16", "weights in bf16"},
     {"lora_rank", "16", "LoRA of rank 16"},
@@ -42,6 +49,8 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
     if (strcmp(now, remedies[r].value) == 0 ||
         (strcmp(key->name, "optimizer") == 0 && strcmp(now, "adamw-foreach") != 0) ||
         (strcmp(key->name, "logits") == 0 && strcmp(now, "hf-held") != 0) ||
+        (strcmp(remedies[r].value, "seq-wise") == 0 && strcmp(now, "full") != 0) ||
+        (strcmp(key->name, "sharding") == 0 && settings->torch.lora_rank > 0) ||
         (strcmp(key->name, "attention") == 0 && strcmp(now, "eager") != 0) ||
         (strcmp(key->name, "lora_rank") == 0 &&
          (settings->torch.lora_rank > 0 || settings->torch.sharing == TDM_SHARING_FSDP)))
