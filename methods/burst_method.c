@@ -57,7 +57,7 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     const struct tdm_burst *burst = &settings->burst;
     struct tdm_context *c = &settings->torch.context;
     const struct tdm_layer_kind *first = &model->layer_kinds[0];
-    c->ring_degree = settings->torch.ranks;
+    c->ranks = c->ring_degree = settings->torch.ranks;
     c->ulysses_degree = 1;
     settings->torch.checkpointing =
         burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;

@@ -31,7 +31,8 @@ enum tdm_ring_balance { TDM_RING_ZIGZAG, TDM_RING_STRIPED, TDM_RING_CONTIGUOUS }
 struct tdm_context {
     enum tdm_context_kind kind;
     enum tdm_ring_balance balance;
-    uint64_t ring_degree, ulysses_degree; /* the number of ranks is their product */
+    uint64_t ranks;                       /* that share a sequence; 0: all GPUs */
+    uint64_t ring_degree, ulysses_degree; /* their product is the number of ranks */
     uint64_t gpus_per_node;
 };
 

@@ -71,7 +71,7 @@ void tdm_context_share_cost(const struct tdm_model *model,
                             const struct tdm_method_settings *settings,
                             struct tdm_method_cost *cost)
 {
-    double ranks = (double)settings->torch.ranks;
+    double ranks = (double)settings->torch.context.ranks;
     struct tdm_method_settings whole = *settings;
     if (whole.torch.sharing == TDM_SHARING_NONE) /* gradients are summed all the same */
         whole.torch.sharing = TDM_SHARING_DDP;

@@ -17,6 +17,12 @@
             "of weights, gradients and optimizer states, over all ranks; none: all on every rank", \
             tdm_key_read_choice, FIELD(torch.sharing)                                              \
     }
+#define GROUP_KEY                                                                       \
+    {                                                                                   \
+        "sequence_parallel_size", "N", NULL,                                            \
+            "GPUs that share a sequence, of which there are then several; unsaid: all", \
+            tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
+    }
 #define NODE_KEY                                                                    \
     {                                                                               \
         "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
@@ -33,6 +39,7 @@ static const struct tdm_method_key ring_keys[] = {
     {"balance", "zigzag|striped|contiguous", "zigzag",
      BALANCE_MEANING ": zigzag_ring_flash_attn_func, stripe_flash_attn_func, ring_flash_attn_func",
      tdm_key_read_choice, FIELD(torch.context.balance)},
+    GROUP_KEY,
     SHARDING_KEY,
     NODE_KEY,
     ATTENTION_KEY,
@@ -40,10 +47,7 @@ static const struct tdm_method_key ring_keys[] = {
 };
 
 static const struct tdm_method_key double_ring_keys[] = {
-    SHARDING_KEY,
-    NODE_KEY,
-    ATTENTION_KEY,
-    {.name = NULL},
+    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -54,6 +58,7 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.ring_degree), 1, MOST_RANKS},
     {"ring_impl_type", "zigzag|strip|basic", "zigzag", BALANCE_MEANING, tdm_key_read_choice,
      FIELD(torch.context.balance)},
+    GROUP_KEY,
     SHARDING_KEY,
     NODE_KEY,
     ATTENTION_KEY,
@@ -115,28 +120,30 @@ static uint64_t usual_ulysses_degree(const struct tdm_context *context,
 static void settle_degrees(const struct tdm_model *model, struct tdm_torch_settings *torch)
 {
     struct tdm_context *c = &torch->context;
+    if (c->ranks == 0)
+        c->ranks = torch->ranks;
     switch (c->kind) {
     case TDM_CONTEXT_NONE:
         return;
     case TDM_CONTEXT_RING:
     case TDM_CONTEXT_DOUBLE_RING:
-        c->ring_degree = torch->ranks;
+        c->ring_degree = c->ranks;
         c->ulysses_degree = 1;
         return;
     case TDM_CONTEXT_ULYSSES:
         c->ring_degree = 1;
-        c->ulysses_degree = torch->ranks;
+        c->ulysses_degree = c->ranks;
         return;
     case TDM_CONTEXT_USP:
         break;
     }
     if (c->ulysses_degree == 0)
-        c->ulysses_degree = c->ring_degree > 0 ? torch->ranks / c->ring_degree
-                                               : usual_ulysses_degree(c, model, torch->ranks);
+        c->ulysses_degree = c->ring_degree > 0 ? c->ranks / c->ring_degree
+                                               : usual_ulysses_degree(c, model, c->ranks);
     if (c->ulysses_degree == 0)
         c->ulysses_degree = 1;
     if (c->ring_degree == 0)
-        c->ring_degree = torch->ranks / c->ulysses_degree;
+        c->ring_degree = c->ranks / c->ulysses_degree;
 }
 
 static enum tdm_status check_degrees(const struct tdm_model *model,
@@ -145,7 +152,12 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
 {
     const struct tdm_context *c = &settings->torch.context;
     const char *name = settings->method->name;
-    uint64_t ranks = settings->torch.ranks, u = c->ulysses_degree;
+    uint64_t ranks = c->ranks, u = c->ulysses_degree;
+    if (settings->torch.ranks % ranks != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: %" PRIu64 " GPUs are not several times "
+                        "sequence_parallel_size=%" PRIu64,
+                        name, settings->torch.ranks, ranks);
     if (tdm_size_mul(c->ring_degree, u) != ranks)
         return tdm_fail(err, TDM_USAGE,
                         "method %s: ulysses_degree %" PRIu64 " times ring_degree %" PRIu64

@@ -177,6 +177,7 @@ static void print_division(const struct request *r, const struct answer *a)
     if (padded != r->context)
         printf("padded to %s, ", tdm_format_digits(padded, digits));
     printf("%s tokens", tdm_format_digits(tdm_context_local_tokens(c, r->context), digits));
+    printf(" of a sequence over %" PRIu64 " GPUs", c->ranks);
     if (c->ring_degree > 1 && c->ulysses_degree > 1)
         printf("; rings of %" PRIu64 " GPUs, all-to-all among %" PRIu64, c->ring_degree,
                c->ulysses_degree);
@@ -192,7 +193,7 @@ static void print_answer(const struct request *r, const struct answer *a)
     printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
     printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", "step", r->batch,
            r->batch == 1 ? "" : "s",
-           a->method->divides_sequence ? ", over all GPUs," : r->gpus > 1 ? " a GPU" : "",
+           a->method->divides_sequence ? " a group of GPUs" : r->gpus > 1 ? " a GPU" : "",
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
     if (a->method->divides_sequence)
         print_division(r, a);
