@@ -390,20 +390,6 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
     return y;
 }
 
-/* Of a sequence that other ranks have parts of. */
-static struct tdm_value *divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                           struct tdm_value *q, struct tdm_value *k,
-                                           struct tdm_value *v)
-{
-    const struct tdm_attention_shape shape = {.kernel = TDM_ATTENTION_FLASH,
-                                              .batch = t->settings.batch,
-                                              .query_heads = t->config->query_heads,
-                                              .kv_heads = t->config->kv_heads,
-                                              .tokens = t->settings.tokens,
-                                              .head_dim = t->config->head_dim};
-    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
-}
-
 /* q, k and v by heads. Where norms run over all heads, all three are projected before they are divided. */
 static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_value *x,
@@ -439,11 +425,11 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
         v = replace(m, v, all_v);
     }
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
-    struct tdm_value *heads =
-        t->settings.context.kind != TDM_CONTEXT_NONE ? divided_attention(m, t, turned_q, turned_k, v)
-        : t->settings.attention == TDM_TORCH_EAGER
-            ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
-            : sdpa_attention(m, t, turned_q, turned_k, v, mask);
+    struct tdm_value *heads = t->settings.context.kind != TDM_CONTEXT_NONE
+                                  ? tdm_torch_divided_attention(m, t, turned_q, turned_k, v)
+                              : t->settings.attention == TDM_TORCH_EAGER
+                                  ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
+                                  : sdpa_attention(m, t, turned_q, turned_k, v, mask);
     struct tdm_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
