@@ -79,7 +79,8 @@ static bool is_striped(const struct burst_model *b)
     return b->settings.checkpoint == TDM_BURST_LATTER_HALF;
 }
 
-/* With every message the host waits until what was computed before is done, and so is what was sent. */
+/* With every message the host waits until what was computed before is done, and so is what was sent in the turn before;
+ * copies for the next node are on their way until this turn is over. */
 static void wait_for_ring(struct tdm_eager *m)
 {
     tdm_torch_settle(m->allocator);
@@ -118,20 +119,21 @@ static struct burst_output ring_forward(struct burst_model *b, uint64_t tokens, 
 {
     struct tdm_eager *m = b->m;
     struct tdm_block_shape shape = shape_of(b, tokens);
-    wait_for_ring(m);
     tdm_value_share(kv.k);
     tdm_value_share(kv.v);
     struct tdm_pair coming = pair_like(m, kv), outer = {0};
     struct tdm_partial partial = {0};
     for (uint64_t turn = 0; turn < turn_count(b); turn++) {
+        struct tdm_pair copies = {0};
         if (turn + 1 < turn_count(b)) {
             if (outer.k == NULL)
                 outer = pair_like(m, kv);
-            tdm_pair_drop(m, pair_like(m, kv)); /* a copy, free once it is sent */
+            copies = pair_like(m, kv);
         }
+        wait_for_ring(m);
+        tdm_pair_drop(m, copies);
         for (uint64_t step = 0; step < step_count(b); step++)
             add_block(b, shape, turn == 0 && step == 0, &partial);
-        wait_for_ring(m);
     }
     struct burst_output made = {.output = NULL};
     made.output = tdm_partial_end(m, &partial, &partial.sums);
@@ -262,21 +264,25 @@ static void turns_backward(struct burst_model *b, const struct burst_set *going,
     struct burst_set outer = {0};
     struct tdm_value *outer_dq = NULL;
     for (uint64_t turn = 0; turn < turn_count(b); turn++) {
+        struct burst_set copies = {0};
+        struct tdm_value *copied_dq = NULL;
         if (turn + 1 < turn_count(b)) {
             if (outer.values[0] == NULL)
                 outer = set_like(m, going);
-            struct burst_set copies = set_like(m, going);
-            set_drop(m, &copies); /* free once they are sent */
+            copies = set_like(m, going);
         }
         if (turn > 0) { /* dQ comes a turn later */
             if (outer_dq == NULL)
                 outer_dq = sent_like(m, q);
-            tdm_drop(m, sent_like(m, q));
+            copied_dq = sent_like(m, q);
         }
+        wait_for_ring(m);
+        set_drop(m, &copies);
+        tdm_drop(m, copied_dq);
         for (uint64_t step = 0; step < step_count(b); step++)
             block_backward(b, turn == 0 && step == 0, q, k);
-        wait_for_ring(m);
     }
+    wait_for_ring(m);
     if (outer_dq != NULL)
         tdm_drop(m, sent_like(m, q)); /* the last sum on its way home */
     set_drop(m, &outer);
@@ -296,7 +302,6 @@ static void burst_backward(struct tdm_eager *m, struct tdm_node *node,
     delta = make_delta(b, saved);
     for (unsigned i = 0; i < 3; i++)
         blocks[i] = tdm_value_like(m, saved[i]);
-    wait_for_ring(m);
     struct burst_set going = {{delta, grads[0], saved[SAVED_Q], saved[SAVED_SUMS]}};
     struct burst_set coming = set_like(m, &going);
     for (unsigned i = 0; i < GOING; i++)
