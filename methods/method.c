@@ -113,7 +113,8 @@ static const struct tdm_method methods[] = {
      .preset = tdm_usp_preset,
      .check = tdm_context_check},
     {.name = "burst",
-     .summary = "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
+     .summary =
+         "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
      .divides_sequence = true,
      .least_gpus = 2,
      .most_gpus = MANY_GPUS,

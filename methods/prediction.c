@@ -98,8 +98,8 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
         torch->attention = TDM_TORCH_SDPA_FLASH;
     prediction->runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->runtime_bytes[TDM_DEVICE],
-        .nccl_bytes = nccl_bytes(settings->communicators) +
-                      (settings->sends_to_peers ? NCCL_PEER_BYTES : 0),
+        .nccl_bytes =
+            nccl_bytes(settings->communicators) + (settings->sends_to_peers ? NCCL_PEER_BYTES : 0),
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
                            (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
     enum tdm_status status =

@@ -69,9 +69,9 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
-    bool reshard;      /* reshard_after_forward */
-    bool bucket_views; /* gradient_as_bucket_view: gradients live in the buckets */
-    bool peft;         /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    bool reshard;               /* reshard_after_forward */
+    bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
+    bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
     struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
 };
 
