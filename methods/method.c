@@ -54,8 +54,8 @@ static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
 static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
 static const struct tdm_method_key *const tensor_keys[] = {tdm_keys_tensor_parallel,
                                                            tdm_keys_megatron, NULL};
-static const struct tdm_method_key *const context_keys[] = {tdm_keys_megatron_cp, tdm_keys_megatron,
-                                                            NULL};
+static const struct tdm_method_key *const megatron_cp_keys[] = {tdm_keys_megatron_cp,
+                                                                tdm_keys_megatron, NULL};
 
 static const struct tdm_method methods[] = {
     {.name = "parallel",
@@ -161,10 +161,61 @@ static const struct tdm_method methods[] = {
      .summary = "Megatron-LM: context-parallel ranks divide every sequence",
      .least_gpus = 1,
      .most_gpus = MANY_GPUS,
-     .keys = context_keys,
+     .keys = megatron_cp_keys,
      .system = &tdm_megatron_system,
      .cost = tdm_megatron_cost,
      .check = tdm_megatron_check},
+    {.name = "ring",
+     .summary = "ring attention: a sequence over all GPUs, keys and values go round",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_ring_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_ring_preset,
+     .check = tdm_context_check},
+    {.name = "double-ring",
+     .summary = "LoongTrain's ring of nodes around rings of GPUs, zigzag",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_double_ring_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_double_ring_preset,
+     .check = tdm_context_check},
+    {.name = "ulysses",
+     .summary = "DeepSpeed-Ulysses: all-to-all of a sequence's tokens and heads around attention",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_ulysses_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_ulysses_preset,
+     .check = tdm_context_check},
+    {.name = "usp",
+     .summary = "unified sequence parallelism: Ulysses among some GPUs, rings across them",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_usp_keys,
+     .system = &tdm_context_system,
+     .cost = tdm_context_cost,
+     .preset = tdm_usp_preset,
+     .check = tdm_context_check},
+    {.name = "burst",
+     .summary =
+         "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
+     .divides_sequence = true,
+     .least_gpus = 2,
+     .most_gpus = MANY_GPUS,
+     .keys = tdm_burst_keys,
+     .system = &tdm_burst_system,
+     .cost = tdm_burst_cost,
+     .preset = tdm_burst_preset,
+     .check = tdm_burst_check},
     {.name = "tidemark",
      .summary = "the schedule that tidemark plan finds; --set takes the knobs of plan too",
      .least_gpus = 1,
@@ -181,7 +232,7 @@ const struct tdm_method *tdm_methods(void)
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err)
 {
-    char list[256] = "";
+    char list[512] = "";
     for (const struct tdm_method *m = methods; m->name != NULL; m++) {
         size_t used = strlen(list);
         if (strcmp(m->name, name) == 0) {
@@ -194,20 +245,25 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
     return tdm_hint(err, "methods: %s", list);
 }
 
-static bool has_key(const struct tdm_method *method, size_t table, const char *name)
+/* Hidden by a table before it, or taken from the method by name. */
+static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
 {
+    for (size_t before = 0; before < table; before++)
+        for (const struct tdm_method_key *key = method->keys[before]; key->name != NULL; key++)
+            if (strcmp(key->name, name) == 0)
+                return true;
     for (const char *const *less = method->without; table > 0 && less != NULL && *less != NULL;
          less++)
         if (strcmp(*less, name) == 0)
-            return false;
-    return true;
+            return true;
+    return false;
 }
 
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
     for (size_t table = 0; method->keys[table] != NULL; table++)
         for (const struct tdm_method_key *key = method->keys[table]; key->name != NULL; key++)
-            if (has_key(method, table, key->name) && number-- == 0)
+            if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
 }

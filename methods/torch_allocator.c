@@ -55,6 +55,7 @@ struct tdm_torch_allocator {
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
+    struct tdm_torch_block *waiting; /* freed, but another stream still uses them */
 };
 
 /* ---- the treap of free blocks ---- */
@@ -435,8 +436,19 @@ static struct tdm_torch_block *find_releasable(struct tdm_torch_allocator *a,
     return found != NULL ? found : find_releasable(a, tree->right);
 }
 
+void tdm_torch_settle(struct tdm_torch_allocator *a)
+{
+    for (struct tdm_torch_block *block = a->waiting, *next; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        make_free(a, block);
+    }
+    a->waiting = NULL;
+}
+
 void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
+    tdm_torch_settle(a);
     for (unsigned pool = 0; pool < POOLS; pool++)
         for (struct tdm_torch_block *block;
              (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
@@ -532,6 +544,16 @@ void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block
     a->now.requested -= block->requested;
     a->now.allocated -= block->size;
     make_free(a, block);
+}
+
+void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (block == NULL)
+        return;
+    a->now.requested -= block->requested;
+    a->now.allocated -= block->size;
+    block->right = a->waiting;
+    a->waiting = block;
 }
 
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block)

@@ -8,6 +8,7 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
+#include "methods/context.h"
 #include "methods/deepspeed.h"
 #include "methods/eager.h"
 #include "models/model.h"
@@ -93,6 +94,7 @@ struct tdm_torch_settings {
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
+    struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
 };
 
 struct tdm_torch_model;

@@ -84,6 +84,11 @@ struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struc
 void tdm_torch_share(struct tdm_torch_model *t);
 void tdm_ddp_before_forward(struct tdm_torch_model *t);
 
+/* Attention of a sequence that other ranks have parts of (context_attention.c). */
+struct tdm_value *tdm_torch_divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_value *q, struct tdm_value *k,
+                                              struct tdm_value *v);
+
 /* A mixture of experts in place of the MLP (torch_experts.c). */
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                     const struct torch_layer *layer, struct tdm_value *x);
