@@ -18,10 +18,13 @@ static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
 {
     struct tdm_eager *m = b->m;
     enum tdm_method_category before = m->category;
+    struct tdm_label label = m->label;
+    tdm_label(m, "block");
     m->stream = stream;
     m->category = category;
     struct tdm_value *buffer = tdm_value_new(m, rows, columns, BF16);
     m->category = before;
+    m->label = label;
     m->stream = STREAM_COMPUTE;
     if (stream == STREAM_LOAD) /* what computes uses it too */
         tdm_value_share(buffer);
@@ -30,6 +33,7 @@ static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
 
 struct tdm_value *burst_shard(struct burst_model *b, uint64_t elements)
 {
+    b->m->label = (struct tdm_label){.name = "part of a block", .layer = TDM_NO_LAYER};
     return tdm_value_leaf(b->m, 1, tdm_size_ceil_div(elements, b->shards), BF16, true);
 }
 

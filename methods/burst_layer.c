@@ -95,6 +95,7 @@ static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct td
     struct tdm_eager *m = b->m;
     struct tdm_value *const *weights = b->blocks[layer].weights;
     uint64_t groups = b->config->query_heads / b->config->kv_heads;
+    tdm_label(m, "self_attn.qkv");
     struct tdm_value *q = project(b, weights[BURST_Q], x), *k = project(b, weights[BURST_K], x),
                      *v = project(b, weights[BURST_V], x);
     struct tdm_value *turned_q = rotate(b, q), *turned_k = rotate(b, k);
@@ -102,9 +103,11 @@ static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct td
     k = replace(m, k, turned_k);
     k = replace(m, k, repeat(m, k, groups));
     v = replace(m, v, repeat(m, v, groups));
+    tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = burst_attention(b, layer, q, k, v);
     struct tdm_value *merged = tdm_reshape(m, heads, x->rows, weights[BURST_O]->columns);
     tdm_drop(m, heads);
+    tdm_label(m, "self_attn.o_proj");
     struct tdm_value *y = tdm_linear(m, merged, weights[BURST_O], NULL, false);
     tdm_drop(m, merged);
     tdm_drop(m, q);
@@ -138,16 +141,19 @@ static struct tdm_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_v
 {
     struct tdm_eager *m = b->m;
     struct tdm_value *const *weights = b->blocks[layer].weights;
+    tdm_label(m, "mlp.gate_up");
     struct tdm_value *weight = join(m, weights[BURST_GATE], weights[BURST_UP]), *gate, *up;
     struct tdm_value *both = tdm_linear(m, x, weight, NULL, false);
     tdm_drop(m, weight);
     tdm_halves(m, both, &gate, &up);
+    tdm_label(m, "mlp.act_fn");
     struct tdm_value *active = b->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     struct tdm_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     tdm_drop(m, gate);
     tdm_drop(m, up);
     tdm_drop(m, both);
+    tdm_label(m, "mlp.down_proj");
     struct tdm_value *y = tdm_linear(m, product, weights[BURST_DOWN], NULL, false);
     tdm_drop(m, product);
     return y;
@@ -158,16 +164,22 @@ struct tdm_value *burst_layer(struct tdm_eager *m, const void *model, uint32_t l
 {
     struct burst_model *b = (struct burst_model *)model;
     struct tdm_value *const *weights = b->blocks[layer].weights;
+    struct tdm_label label = m->label;
+    m->label.layer = layer;
+    tdm_label(m, "input_layernorm");
     struct tdm_value *normed = burst_norm(m, x, weights[BURST_ATTENTION_NORM]);
     struct tdm_value *attended = attend(b, layer, normed);
     tdm_drop(m, normed);
+    tdm_label(m, "residual");
     struct tdm_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
+    tdm_label(m, "post_attention_layernorm");
     normed = burst_norm(m, middle, weights[BURST_MLP_NORM]);
     struct tdm_value *made = mlp(b, layer, normed);
     tdm_drop(m, normed);
     struct tdm_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
+    m->label = label;
     return y;
 }

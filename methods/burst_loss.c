@@ -47,8 +47,10 @@ struct tdm_value *burst_plain_loss(struct burst_model *b, struct tdm_value *hidd
     struct tdm_eager *m = b->m;
     struct tdm_value *weight = burst_gather(b, b->head, b->config->vocabulary, b->config->hidden);
     m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
     struct tdm_value *logits = tdm_linear(m, hidden, weight, NULL, false);
     tdm_drop(m, weight);
+    tdm_label(m, "loss");
     struct tdm_node *node = tdm_node_new(m, &entropy, &logits, 1);
     struct tdm_value *softmax = tdm_value_like(m, logits);
     m->category = TDM_METHOD_WORKSPACE;

@@ -121,6 +121,7 @@ static struct tdm_value *encode(struct burst_model *b)
     struct tdm_eager *m = b->m;
     struct tdm_value *weight =
         burst_gather(b, b->embedding, b->config->vocabulary, b->config->hidden);
+    m->label = (struct tdm_label){.name = "embedding", .layer = TDM_NO_LAYER};
     struct tdm_value *x = tdm_embedding(m, weight, b->ids, b->batch * b->tokens);
     tdm_drop(m, weight);
     for (uint32_t i = 0; i < b->config->layers; i++) {
@@ -130,6 +131,7 @@ static struct tdm_value *encode(struct burst_model *b)
         x = y;
     }
     weight = burst_gather(b, b->final_norm, 1, b->config->hidden);
+    tdm_label(m, "norm");
     struct tdm_value *hidden = burst_norm(m, x, weight);
     tdm_drop(m, weight);
     tdm_drop(m, x);
@@ -141,6 +143,7 @@ static void forward(void *state)
     struct burst_model *b = state;
     tdm_torch_empty_cache(b->m->allocator);
     struct tdm_value *hidden = encode(b);
+    tdm_label(b->m, "loss");
     struct tdm_value *loss =
         b->settings.plain_loss ? burst_plain_loss(b, hidden) : burst_fused_loss(b, hidden);
     tdm_drop(b->m, hidden);
@@ -175,6 +178,7 @@ static void step(void *state)
     for (uint32_t i = 0; i < parts; i++)
         tdm_drop(m, tdm_value_new(m, 1, part(b, i)->columns, FP32));
     m->category = TDM_METHOD_OPTIMIZER;
+    m->label = (struct tdm_label){.name = "masters and moments", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < parts; i++) {
         struct burst_state *s = &b->states[i];
         uint64_t elements = part(b, i)->columns;

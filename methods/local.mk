@@ -39,7 +39,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
 	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_loss.c \
 	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
-	methods/method.c methods/method.h \
+	methods/method.c methods/method.h methods/methods.c \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h \
