@@ -65,7 +65,7 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                           "lora_rank",     "step"};
     static const char *const notes[] = {
         "use_cache",   "lora_targets", "gradient_as_bucket_view", "first_bucket",
-        "empty_cache", "init_device",  "reshard_after_forward"};
+        "empty_cache", "init_device",  "reshard_after_forward",   "units"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -85,18 +85,24 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
     return count;
 }
 
-/* The row's model, cut to fewer layers where the note says so. */
+/* The row's model, changed where the note says so: cut to fewer layers, a head of its own. */
 static enum tdm_status load_model(const struct table *table, struct tdm_model **model,
                                   struct tdm_error *err)
 {
-    char layers[32];
+    char layers[32], tied[32];
+    bool cut = noted(table, "num_hidden_layers", layers, sizeof(layers)) != NULL,
+         said = noted(table, "tie_word_embeddings", tied, sizeof(tied)) != NULL;
     enum tdm_status status = tdm_model_load(field(table, "model"), model, err);
-    if (status != TDM_OK || noted(table, "num_hidden_layers", layers, sizeof(layers)) == NULL)
+    if (status != TDM_OK || (!cut && !said))
         return status;
     struct tdm_model *whole = *model;
     json_t *config = json_deep_copy(whole->config);
-    json_object_set_new(config, "num_hidden_layers", json_integer(atoll(layers)));
-    json_object_del(config, "layer_types");
+    if (cut) {
+        json_object_set_new(config, "num_hidden_layers", json_integer(atoll(layers)));
+        json_object_del(config, "layer_types");
+    }
+    if (said)
+        json_object_set_new(config, "tie_word_embeddings", json_boolean(strcmp(tied, "yes") == 0));
     *model = NULL;
     status =
         tdm_model_from_config(field(table, "model"), field(table, "model"), config, model, err);

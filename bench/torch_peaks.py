@@ -49,7 +49,8 @@ DEFAULTS = {
     "checkpointing": "off", "attention": "sdpa", "optimizer": "none", "weights_dtype": "bf16", "logits": "hf",
     "allocator_conf": "default", "lora_rank": "", "lora": "bf16", "use_cache": "no",
     "lora_targets": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "record": "0",
+    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "units": "layers",
+    "record": "0",
 }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ class Case:
         self.context, self.batch = int(context), int(batch)
         self.said = dict(pair.split("=", 1) for pair in pairs)
         self.set = {**DEFAULTS, **self.said}
-        unknown = self.said.keys() - DEFAULTS.keys() - {"num_hidden_layers"}
+        unknown = self.said.keys() - DEFAULTS.keys() - {"num_hidden_layers", "tie_word_embeddings"}
         if unknown or self.strategy not in ("single", "ddp", "zero1", "fsdp2"):
             raise ValueError(f"{self.id}: {' '.join(unknown) or self.strategy} is not known")
         self.gpus = 1 if self.strategy == "single" else 2
@@ -83,6 +84,8 @@ class Case:
         if "num_hidden_layers" in self.said:
             sizes["num_hidden_layers"] = int(self.said["num_hidden_layers"])
             sizes.pop("layer_types", None)
+        if "tie_word_embeddings" in self.said:
+            sizes["tie_word_embeddings"] = self.said["tie_word_embeddings"] == "yes"
         config = transformers.AutoConfig.for_model(kind, **sizes)
         config._attn_implementation = "eager" if self.set["attention"] == "eager" else "sdpa"
         return config
@@ -126,7 +129,7 @@ class Adapter(torch.nn.Module if torch else object):
     def __init__(self, base, rank):
         super().__init__()
         empty = lambda rows, columns: torch.nn.Parameter(
-            torch.empty(rows, columns, device="cuda", dtype=base.weight.dtype).normal_(0, 0.01))
+            torch.empty(rows, columns, device=base.weight.device, dtype=base.weight.dtype).normal_(0, 0.01))
         self.base, self.down, self.up = base, empty(rank, base.in_features), empty(base.out_features, rank)
 
     def forward(self, x):
@@ -152,18 +155,29 @@ def add_adapters(model, case):
 
 
 def shard(model, case):
-    """fully_shard on every layer, with the checkpoint inside of it, and on the whole."""
+    """fully_shard on every layer, with the checkpoint inside of it, and on the whole; with units=layers+ends as
+    torchtitan does it: also on the embedding, and on last norm and head, together where their weights are tied.
+    reshard_after_forward=default is PyTorch's None; of units of the ends it is torchtitan's default, which keeps
+    what the backward begins with."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    settings = {"reshard_after_forward": case.set["reshard_after_forward"] == "yes"}
+    said = {"yes": True, "no": False, "default": None}[case.set["reshard_after_forward"]]
+    settings = {}
     if case.fp32:
         settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     layers = model.model.layers
     for i in range(len(layers)):
         if case.set["checkpointing"] == "on":
             layers[i] = checkpoint_wrapper(layers[i])
-        fully_shard(layers[i], **settings)
-    fully_shard(model, **settings)
+        fully_shard(layers[i], reshard_after_forward=said, **settings)
+    if case.set["units"] == "layers+ends":
+        last = [model.model.norm, model.lm_head]
+        if model.config.tie_word_embeddings:
+            last.insert(0, model.model.embed_tokens)
+        else:
+            fully_shard(model.model.embed_tokens, reshard_after_forward=said, **settings)
+        fully_shard(last, reshard_after_forward=bool(said), **settings)
+    fully_shard(model, reshard_after_forward=said, **settings)
 
 
 def build(case):
@@ -176,14 +190,16 @@ def build(case):
     model.train()
     count = sum(parameter.numel() for parameter in model.parameters())
     if case.sharded:
+        if case.lora:
+            model = add_adapters(model, case)
         shard(model, case)
     materialise(model)
     if case.set["checkpointing"] != "off" and not case.sharded:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
             "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
-    if case.lora:
+    if case.lora and not case.sharded:
         model = add_adapters(model, case)
-        model.train()
+    model.train()
     return model, count
 
 
@@ -396,7 +412,7 @@ def note_of(case, ranks, at):
         note["init_device"] = "meta"
     elif case.fp32:
         note["autocast"] = "bf16"
-    for key in ("use_cache", "lora", "lora_targets", "num_hidden_layers"):
+    for key in ("units", "use_cache", "lora", "lora_targets", "num_hidden_layers", "tie_word_embeddings"):
         if key in case.said:
             note[key] = case.said[key].replace(",", " ")
     if row["status"] == "oom":

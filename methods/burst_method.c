@@ -62,7 +62,7 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     settings->torch.checkpointing =
         burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;
     settings->torch.sharing = burst->replicated ? TDM_SHARING_NONE : TDM_SHARING_FSDP;
-    settings->torch.reshard = true;
+    settings->torch.reshard = TDM_RESHARD_YES;
     if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
         return tdm_fail(err, TDM_USAGE,
                         "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");

@@ -52,6 +52,22 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
     return elements;
 }
 
+/* Parameters that fully_shard gathers for the backward too. */
+static double gathered_again(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    static const enum tdm_role ends[] = {TDM_ROLE_EMBEDDING, TDM_ROLE_FINAL_NORM, TDM_ROLE_HEAD};
+    const uint32_t units[] = {tdm_model_embedding_unit(model), tdm_model_head_unit(model),
+                              tdm_model_head_unit(model)};
+    double again = s->reshard == TDM_RESHARD_NO ? 0 : (double)model->parameters;
+    for (unsigned i = 0; i < 3 && s->reshard == TDM_RESHARD_DEFAULT; i++) {
+        const struct tdm_tensor *tensor = tdm_model_tensor(model, units[i], ends[i]);
+        bool alone = s->units_of_ends && ends[i] == TDM_ROLE_EMBEDDING && !model->tied;
+        if (tensor != NULL && !alone)
+            again -= (double)tensor->rows * (double)tensor->columns;
+    }
+    return again;
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
@@ -73,8 +89,8 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
         cost->exposed_bytes = trained * gradient_bytes;
         break;
     case TDM_SHARING_FSDP:
-        cost->sent_bytes =
-            parameters * BF16_BYTES * (s->reshard ? 2 : 1) + trained * gradient_bytes;
+        cost->sent_bytes = parameters * BF16_BYTES + share * gathered_again(model, s) * BF16_BYTES +
+                           trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO2: /* tdm_zero_cost */
     case TDM_SHARING_ZERO3:

@@ -90,9 +90,12 @@ const struct tdm_method_key tdm_keys_ddp[] = {
 };
 
 const struct tdm_method_key tdm_keys_fsdp[] = {
-    {"reshard_after_forward", "no|yes", "yes",
-     "parameters are gathered for the forward, and again for the backward", tdm_key_read_switch,
-     FIELD(torch.reshard)},
+    {"reshard_after_forward", "no|yes|default", "default",
+     "parameters are gathered for the forward, and again for the backward; default (None): not of the last unit",
+     tdm_key_read_choice, FIELD(torch.reshard), .compared = "yes"},
+    {"units", "layers|layers+ends", "layers",
+     "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
+     tdm_key_read_switch, FIELD(torch.units_of_ends)},
     {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
      tdm_key_read_switch, FIELD(torch.shards_on_gpu)},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",

@@ -48,6 +48,7 @@ libtidemark_a_SOURCES += \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \
+	methods/torch_fsdp_units.c \
 	methods/torch_inputs.c \
 	methods/torch_losses.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \

@@ -23,6 +23,7 @@ static const struct {
     {"allocator_conf", "expandable_segments:True", "PYTORCH_ALLOC_CONF=expandable_segments:True"},
     {"gradient_as_bucket_view", "yes", "gradient_as_bucket_view=True"},
     {"reshard_after_forward", "yes", "reshard_after_forward=True"},
+    {"units", "layers+ends", "fully_shard(embed_tokens), fully_shard([norm, lm_head])"},
     {"reduce_bucket_size", "5e7", "\"reduce_bucket_size\": 5e7"},
     {"sub_group_size", "1e8", "\"sub_group_size\": 1e8"},
     {"stage3_max_live_parameters", "1e8", "\"stage3_max_live_parameters\": 1e8"},

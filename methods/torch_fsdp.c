@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fully_shard (FSDP2), on every layer and on the whole: parameters are shards, gathered for a group of them before
- * it runs, and gone after it; gradients are reduced to shards when a group's backward is done.
- * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard, pre_backward,
- * post_backward, _backward_prefetch), _fsdp_collectives.py (foreach_all_gather, foreach_reduce),
- * _fsdp_state.py (_pre_forward, _post_forward, _root_post_backward_final_callback). */
+/* What a group of fully_shard (FSDP2) does: its parameters are shards, gathered before it runs, and gone after it;
+ * gradients are reduced to shards when its backward is done.
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard, post_backward),
+ * _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
 #include "base/size.h"
 #include "methods/torch_parts.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 
-#define NO_GROUP UINT32_MAX
-
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
 {
     return tdm_size_ceil_div(rows, t->settings.ranks);
 }
 
-struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
-                                     bool trained)
+struct tdm_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
+                                     uint64_t columns, bool trained)
 {
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
@@ -34,36 +31,21 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
     struct tdm_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
     tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
     whole->rows = rows;
-    f->group_of[t->parameter_count] = f->building;
+    f->group_of[t->parameter_count] = group;
     f->wholes[t->parameter_count] = whole;
     t->parameters[t->parameter_count++] = shard;
     return whole;
 }
 
-/* A model that is on the GPU: all parameters are there, then group by group the shards, after which the group's
- * parameters go. */
-void tdm_fsdp_shard(struct tdm_torch_model *t)
+/* Of a model that is on the GPU: a group's shards are made, then its parameters go. */
+void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_value **whole)
 {
-    struct torch_fsdp *f = &t->fsdp;
-    struct tdm_value **whole = calloc(t->parameter_count, sizeof(struct tdm_value *));
-    if (whole == NULL) {
-        t->m->status = TDM_NO_MEMORY;
-        return;
-    }
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        whole[i] = tdm_value_new(t->m, f->wholes[i]->rows, f->wholes[i]->columns,
-                                 t->parameters[i]->element_bytes);
-    for (uint32_t group = 0; group <= t->config->layers; group++) {
-        for (uint32_t i = 0; i < t->parameter_count; i++)
-            if (f->group_of[i] == group)
-                tdm_value_occupy(t->m, t->parameters[i]);
-        for (uint32_t i = 0; i < t->parameter_count; i++)
-            if (f->group_of[i] == group)
-                tdm_drop(t->m, whole[i]);
-    }
-    free(whole);
-    if (t->settings.empty_cache)
-        tdm_torch_empty_cache(t->m->allocator);
+        if (t->fsdp.group_of[i] == group)
+            tdm_value_occupy(t->m, t->parameters[i]);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (t->fsdp.group_of[i] == group)
+            tdm_drop(t->m, whole[i]);
 }
 
 /* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not reduced. */
@@ -98,7 +80,7 @@ static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
 }
 
 /* Starts the all-gather of a group: shards in bf16, side by side, and the result. */
-static void gather(struct tdm_torch_model *t, uint32_t group)
+void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = &t->fsdp;
     if (f->whole[group] || f->gathering == group)
@@ -114,12 +96,12 @@ static void gather(struct tdm_torch_model *t, uint32_t group)
 }
 
 /* Copies what was gathered to the parameters. */
-static void make_whole(struct tdm_torch_model *t, uint32_t group, bool forward)
+void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
 {
     struct torch_fsdp *f = &t->fsdp;
     if (f->whole[group])
         return;
-    gather(t, group);
+    tdm_fsdp_gather(t, group);
     if (forward) {
         tdm_drop(t->m, f->kept);
         f->kept = NULL;
@@ -132,49 +114,17 @@ static void make_whole(struct tdm_torch_model *t, uint32_t group, bool forward)
     else
         tdm_drop(t->m, f->gathered);
     f->gathered = NULL;
-    f->gathering = NO_GROUP;
+    f->gathering = TDM_FSDP_NO_GROUP;
     f->whole[group] = true;
 }
 
-static void shard_again(struct tdm_torch_model *t, uint32_t group)
+void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = &t->fsdp;
     for (uint32_t i = 0; i < t->parameter_count && f->whole[group]; i++)
         if (f->group_of[i] == group)
             tdm_value_vacate(t->m, f->wholes[i]);
     f->whole[group] = false;
-}
-
-static bool is_on(const struct tdm_torch_model *t)
-{
-    return t->settings.sharing == TDM_SHARING_FSDP;
-}
-
-void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group)
-{
-    if (is_on(t))
-        make_whole(t, group, true);
-}
-
-void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group)
-{
-    if (!is_on(t))
-        return;
-    if (t->settings.reshard)
-        shard_again(t, group);
-    if (group == t->config->layers) {
-        tdm_drop(t->m, t->fsdp.kept);
-        t->fsdp.kept = NULL;
-    }
-}
-
-void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group)
-{
-    if (!is_on(t))
-        return;
-    make_whole(t, group, false);
-    if (group > 0)
-        gather(t, group - 1); /* of the one that comes next, ahead */
 }
 
 /* Gradients of a group, reduced to shards. The last one lives until the reduction is on its way. */
@@ -205,59 +155,14 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
     tdm_drop(t->m, last);
 }
 
-void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group)
+void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
 {
-    struct torch_fsdp *f = &t->fsdp;
-    if (!is_on(t))
-        return;
-    if (group == t->config->layers) /* a layer whose input needs no gradient has not been told */
-        for (uint32_t i = 0; i < group; i++)
-            if (f->whole[i] || group_elements(t, i, true) > 0)
-                tdm_fsdp_after_backward(t, i);
-    shard_again(t, group);
+    tdm_fsdp_reshard(t, group);
     reduce(t, group);
-    if (group == t->config->layers) {
-        tdm_drop(t->m, f->reducing);
-        f->reducing = NULL;
-    }
 }
 
-static struct tdm_torch_model *model_of(const struct tdm_node *node)
+/* There is something for its post_backward to do. */
+bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
 {
-    return node->context;
-}
-
-static void before_layer_backward(struct tdm_eager *m, struct tdm_node *node,
-                                  struct tdm_value *const *grads, struct tdm_value **results)
-{
-    (void)m;
-    tdm_fsdp_before_backward(model_of(node), (uint32_t)node->facts[0]);
-    results[0] = tdm_take(grads[0]);
-}
-
-static void after_layer_backward(struct tdm_eager *m, struct tdm_node *node,
-                                 struct tdm_value *const *grads, struct tdm_value **results)
-{
-    (void)m;
-    tdm_fsdp_after_backward(model_of(node), (uint32_t)node->facts[0]);
-    results[0] = tdm_take(grads[0]);
-}
-
-struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
-                                bool output)
-{
-    static const struct tdm_op before = {"FsdpPreBackward", false, before_layer_backward},
-                               after = {"RegisterPostBackwardFunctionBackward", false,
-                                        after_layer_backward};
-    if (!is_on(t))
-        return tdm_take(x);
-    struct tdm_node *node = tdm_node_new(t->m, output ? &before : &after, &x, 1);
-    if (node != NULL) {
-        node->facts[0] = layer;
-        node->context = t;
-    }
-    struct tdm_value *y = tdm_value_view(t->m, x);
-    tdm_node_output(t->m, node, 0, y);
-    tdm_node_done(t->m, node);
-    return y;
+    return t->fsdp.whole[group] || group_elements(t, group, true) > 0;
 }

@@ -48,8 +48,7 @@ static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, 
 {
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
     if (t->settings.sharing == TDM_SHARING_FSDP) {
-        t->fsdp.building = layer;
-        return tdm_fsdp_parameter(t, rows, columns, true);
+        return tdm_fsdp_parameter(t, layer, TDM_ROLE_DOWN, rows, columns, true);
     }
     struct tdm_value *adapter =
         add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
@@ -100,8 +99,8 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
     t->m->label = (struct tdm_label){.name = tdm_role_name(role),
                                      .layer = unit < t->config->layers ? unit : TDM_NO_LAYER};
     if (t->settings.sharing == TDM_SHARING_FSDP) {
-        t->fsdp.building = unit < t->config->layers ? unit : t->config->layers;
-        return tdm_fsdp_parameter(t, tensor->rows, tensor->columns, t->settings.lora_rank == 0);
+        return tdm_fsdp_parameter(t, unit, role, tensor->rows, tensor->columns,
+                                  t->settings.lora_rank == 0);
     }
     bool trained = t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm(role));
     struct tdm_value *weight =
@@ -200,8 +199,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->own_states = calloc(most, sizeof(*t->own_states));
         t->fsdp.wholes = calloc(most, sizeof(struct tdm_value *));
         t->fsdp.group_of = calloc(most, sizeof(*t->fsdp.group_of));
-        t->fsdp.whole = calloc(config->layers + 1, sizeof(*t->fsdp.whole));
-        t->fsdp.gathering = UINT32_MAX;
+        t->fsdp.whole = calloc(config->layers + 2, sizeof(*t->fsdp.whole));
+        t->fsdp.gathering = TDM_FSDP_NO_GROUP;
         t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
         t->buckets.order = calloc(most, sizeof(struct tdm_value *));
     }
@@ -668,6 +667,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
+    tdm_fsdp_before_embedding(t);
     struct tdm_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
@@ -676,6 +676,7 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
+    embedded = tdm_fsdp_after_embedding(t, embedded);
     tdm_label(m, "position_ids");
     tdm_torch_positions(t);
     tdm_label(m, "attention_mask");
@@ -686,14 +687,12 @@ static struct tdm_value *base_model(struct tdm_torch_model *t)
     tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
-        tdm_fsdp_before_forward(t, i);
-        struct tdm_value *input = tdm_fsdp_mark(t, i, x, false);
+        struct tdm_value *input = tdm_fsdp_before_layer(t, i, tdm_take(x));
         struct tdm_value *output = call_layer(t, i, input);
         tdm_drop(m, input);
-        tdm_fsdp_after_forward(t, i);
-        x = replace(m, x, tdm_fsdp_mark(t, i, output, true));
-        tdm_drop(m, output);
+        x = replace(m, x, tdm_fsdp_after_layer(t, i, output));
     }
+    x = tdm_fsdp_before_norm(t, x);
     tdm_label(m, "model.norm");
     struct tdm_value *normed = rms_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
@@ -775,6 +774,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
     struct tdm_value *logits = linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD), *loss;
+    logits = tdm_fsdp_after_head(t, logits);
     tdm_drop(m, rows);
     if (t->config->logits_softcap > 0)
         logits = softcap(m, logits);
@@ -799,7 +799,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     struct tdm_eager *m = t->m;
     tdm_ddp_before_forward(t);
     m->autocast = t->autocasts;
-    tdm_fsdp_before_forward(t, t->config->layers);
+    tdm_fsdp_before_forward(t);
     tdm_deepspeed_before_forward(t);
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
@@ -812,7 +812,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;
     tdm_autocast_clear(m);
-    tdm_fsdp_after_forward(t, t->config->layers);
+    tdm_fsdp_after_forward(t);
     tdm_drop(m, t->loss); /* the graph of the step before goes now */
     tdm_drop(m, t->held_input);
     t->loss = loss;
@@ -822,9 +822,9 @@ void tdm_torch_forward(struct tdm_torch_model *t)
 
 void tdm_torch_backward(struct tdm_torch_model *t)
 {
-    tdm_fsdp_before_backward(t, t->config->layers);
+    tdm_fsdp_before_backward(t);
     tdm_backward(t->m, t->loss, NULL);
-    tdm_fsdp_after_backward(t, t->config->layers);
+    tdm_fsdp_after_backward(t);
     tdm_deepspeed_after_backward(t);
 }
 

@@ -54,6 +54,13 @@ enum tdm_torch_sharing {
     TDM_SHARING_ZERO3,
 };
 
+/* Which units of fully_shard give their parameters back after their forward. */
+enum tdm_reshard {
+    TDM_RESHARD_NO,
+    TDM_RESHARD_YES,
+    TDM_RESHARD_DEFAULT, /* all but the last: the whole, or what has the head */
+};
+
 /* The projections of a layer, in the order in which modules hold them. */
 enum tdm_projection {
     TDM_PROJECTION_Q,
@@ -81,7 +88,8 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
-    bool reshard;               /* reshard_after_forward */
+    enum tdm_reshard reshard;   /* reshard_after_forward */
+    bool units_of_ends;         /* fully_shard of embedding, and of last norm and head, too */
     bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
     bool empty_cache;           /* before the first step */
     bool shards_on_gpu;         /* fully_shard of a model that is not on the meta device */

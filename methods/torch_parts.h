@@ -29,12 +29,13 @@ struct torch_buckets {
     uint64_t ready_bytes; /* of gradients, in the second step */
 };
 
-/* fully_shard's groups: one a layer, and after them one of all else. */
+/* fully_shard's groups: one a layer; after them one of all else, or of last norm and head (and the embedding, where
+ * weights are tied), and then one of the embedding. */
 struct torch_fsdp {
     struct tdm_value **wholes; /* gathered parameters, with memory only while they are gathered */
     uint32_t *group_of;        /* of every parameter */
     bool *whole;               /* of every group: it is gathered */
-    uint32_t building, gathering;
+    uint32_t gathering;
     struct tdm_value *gathered, *kept, *reducing; /* buffers of collectives */
 };
 
@@ -68,17 +69,35 @@ void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
 
-/* Around a group's forward and backward; nothing without FSDP (torch_fsdp.c). A mark is the same value, before whose
- * backward (of an output) or after which (of an input) they are called for a layer. */
-struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
-                                     bool trained);
-void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
-void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
-void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
+/* fully_shard (torch_fsdp_units.c): of which unit a parameter is; hooks around the forward, the backward and the
+ * modules of units, nothing without FSDP. An input or an output that goes in comes back as the same value, taken, with
+ * what its backward calls. */
+struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role,
+                                     uint64_t rows, uint64_t columns, bool trained);
 void tdm_fsdp_shard(struct tdm_torch_model *t);
-void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
-struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
-                                bool output);
+void tdm_fsdp_before_forward(struct tdm_torch_model *t);
+void tdm_fsdp_before_embedding(struct tdm_torch_model *t);
+struct tdm_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t, struct tdm_value *embedded);
+struct tdm_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
+                                        struct tdm_value *input);
+struct tdm_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
+                                       struct tdm_value *output);
+struct tdm_value *tdm_fsdp_before_norm(struct tdm_torch_model *t, struct tdm_value *input);
+struct tdm_value *tdm_fsdp_after_head(struct tdm_torch_model *t, struct tdm_value *logits);
+void tdm_fsdp_after_forward(struct tdm_torch_model *t);
+void tdm_fsdp_before_backward(struct tdm_torch_model *t);
+void tdm_fsdp_after_backward(struct tdm_torch_model *t);
+
+/* A group's collectives and memory (torch_fsdp.c). */
+#define TDM_FSDP_NO_GROUP UINT32_MAX
+struct tdm_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
+                                     uint64_t columns, bool trained);
+void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_value **whole);
+void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);
+void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group);
+bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group);
 
 /* Buckets and shares of states, once the parameters are there; around the phases (torch_ddp.c). */
 void tdm_torch_share(struct tdm_torch_model *t);
