@@ -57,5 +57,6 @@ libtidemark_a_SOURCES += \
 	methods/torch_system.c
 
 cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
+	tests/unit_fsdp \
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
 	tests/unit_torch_allocator

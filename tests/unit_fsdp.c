@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Units of fully_shard: in which order they are gathered and reduced, as torch 2.11 does it (its own hooks, logged), and
+ * that nothing of theirs is left. */
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL "byte-1m" /* four layers */
+#define RANKS 2u
+#define MOST_PAIRS 6u
+#define MOST_EVENTS 64u
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static struct tdm_model *load(bool tied)
+{
+    struct tdm_model *model = NULL, *other = NULL;
+    struct tdm_error err;
+    must(tdm_model_load(MODEL, &model, &err), &err);
+    json_t *config = json_deep_copy(model->config);
+    json_object_set_new(config, "tie_word_embeddings", json_boolean(tied));
+    must(tdm_model_from_config(MODEL, MODEL, config, &other, &err), &err);
+    json_decref(config);
+    tdm_model_free(model);
+    return other;
+}
+
+/* A letter for every collective of the first step: embedding, head (with the last norm), tied ends, whole (all of them
+ * untied), layer; capital where gradients are reduced. */
+struct log {
+    char letters[MOST_EVENTS + 1];
+    size_t count;
+    uint64_t embedding, norm;
+};
+
+static char letter_of(const struct log *log, uint64_t bytes)
+{
+    if (bytes == log->embedding)
+        return 'e';
+    if (bytes == log->embedding + log->norm)
+        return 'h'; /* with one matrix, tied or not */
+    if (bytes == 2 * log->embedding + log->norm)
+        return 'w';
+    return 'l';
+}
+
+static void note(void *context, const struct tdm_torch_event *event)
+{
+    struct log *log = context;
+    if (!event->allocated || event->step != 1 || event->label->name == NULL)
+        return;
+    bool gathered = strcmp(event->label->name, "all-gather buffer") == 0;
+    if (!gathered && strcmp(event->label->name, "reduce-scatter buffer") != 0)
+        return;
+    assert_true(log->count < MOST_EVENTS);
+    char letter = letter_of(log, event->bytes);
+    log->letters[log->count++] = (char)(gathered ? letter : letter - 'a' + 'A');
+}
+
+/* Pairs up to the first NULL. */
+static void check_order(bool tied, const char *const *pairs, const char *forward,
+                        const char *backward)
+{
+    static const struct tdm_gpu_facts gpu = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_torch_run out;
+    struct tdm_error err;
+    struct tdm_model *model = load(tied);
+    struct log log = {.embedding = UINT64_C(2) * 256 * 128, .norm = UINT64_C(2) * 128};
+    const struct tdm_torch_observer observer = {.event = note, .context = &log};
+    char expected[MOST_EVENTS + 1];
+    size_t count = 0;
+    while (pairs[count] != NULL)
+        count++;
+    settings.torch.tokens = 64;
+    settings.torch.batch = 1;
+    settings.torch.ranks = RANKS;
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
+    must(tdm_method_check(model, &settings, &err), &err);
+    must(tdm_torch_run(model, &settings, &gpu, UINT64_C(1) << 40, 3, &observer, &out, &err), &err);
+    snprintf(expected, sizeof(expected), "%s%s", forward, backward);
+    assert_string_equal(log.letters, expected);
+    assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER],
+                     out.step[2].end_bytes[TDM_PHASE_OPTIMIZER]);
+    tdm_model_free(model);
+}
+
+#define ENDS "units=layers+ends"
+#define YES "reshard_after_forward=yes"
+#define NO "reshard_after_forward=no"
+#define DEFAULT "reshard_after_forward=default"
+
+/* Every unit gathers the one before it ahead; what is not given back is not gathered again. */
+static void order_is_as_torch_has_it(void **state)
+{
+    static const char *const settings[][MOST_PAIRS] = {
+        {"units=layers", YES, NULL}, {DEFAULT, NULL},       {NO, NULL},
+        {ENDS, YES, NULL},           {ENDS, DEFAULT, NULL}, {ENDS, NO, NULL},
+    };
+    static const char *const untied[][2] = {
+        {"wllll", "wllLlLlLLW"},    {"wllll", "llLlLlLLW"},    {"wllll", "LLLLW"},
+        {"ellllh", "hlHlLlLlLeLE"}, {"ellllh", "lHlLlLlLeLE"}, {"ellllh", "HLLLLE"},
+    };
+    static const char *const tied[][2] = {
+        {"hllll", "hllLlLlLLH"}, {"hllll", "llLlLlLLH"}, {"hllll", "LLLLH"},
+        {"hllll", "hllLlLlLLH"}, {"hllll", "llLlLlLLH"}, {"hllll", "LLLLH"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(untied) / sizeof(untied[0]); i++) {
+        check_order(false, settings[i], untied[i][0], untied[i][1]);
+        check_order(true, settings[i], tied[i][0], tied[i][1]);
+    }
+}
+
+/* Adapters of layers alone are reduced. The embedding is gathered ahead for a backward that it has only where its output
+ * was made to require a gradient; the first layer is told of its backward only there too. */
+static void frozen_units_are_gathered(void **state)
+{
+    static const char *const plain[] = {ENDS, YES, "lora_rank=8", NULL}, *const checkpoints[] = {
+                                                                             ENDS, YES,
+                                                                             "lora_rank=8",
+                                                                             "checkpointing=on",
+                                                                             NULL};
+    (void)state;
+    check_order(false, plain, "ellllh", "hllLlLlLeL");
+    check_order(false, checkpoints, "ellllh", "hllLlLlLeL");
+}
+
+/* A loss that reads the head's weight without running the module: torch's hook after it does not run, so the unit stays
+ * whole until its backward is done, and nobody gathers ahead for it. */
+static void head_may_not_run(void **state)
+{
+    static const char *const fused[] = {ENDS, YES, "logits=fused", NULL};
+    (void)state;
+    check_order(false, fused, "ellllh", "HllLlLlLeLE");
+}
+
+static uint64_t peak(const char *units)
+{
+    const char *pairs[] = {units, YES, "optimizer=none", "step=1", "checkpointing=on"};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction prediction;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    settings.torch.tokens = 1024;
+    settings.torch.batch = 1;
+    settings.torch.ranks = 8;
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, 5, &settings, &choices, &err), &err);
+    must(tdm_model_load("llama-3.1-8b", &model, &err), &err);
+    must(tdm_machine_load("h100", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+    return prediction.steps[0].torch.peak.allocated;
+}
+
+/* The embedding is not there while the head is used: at least its bytes less. */
+static void units_of_ends_take_less(void **state)
+{
+    (void)state;
+    assert_true(peak(ENDS) + UINT64_C(2) * 128256 * 4096 <= peak("units=layers"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order_is_as_torch_has_it),
+        cmocka_unit_test(frozen_units_are_gathered),
+        cmocka_unit_test(head_may_not_run),
+        cmocka_unit_test(units_of_ends_take_less),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
