@@ -189,9 +189,11 @@ enum tdm_status tdm_context_check(const struct tdm_model *model,
         if (model->layer_kinds[i].window > 0)
             return tdm_fail(err, TDM_USAGE, "method %s: sliding windows of %s are not known", name,
                             model->name);
-    if (torch->sharing == TDM_SHARING_FSDP && torch->lora_rank > 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set lora_rank: method %s with LoRA and FSDP is not known", name);
+    if (torch->sharing == TDM_SHARING_FSDP) {
+        enum tdm_status status = tdm_fsdp_check(model, settings, err);
+        if (status != TDM_OK)
+            return status;
+    }
     settle_degrees(model, torch);
     return check_degrees(model, settings, err);
 }

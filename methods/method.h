@@ -81,4 +81,8 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
 enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err);
 
+/* What fully_shard cannot have, of all methods that call it. */
+enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err);
+
 #endif

@@ -22,8 +22,8 @@ static void share_by_fsdp(struct tdm_method_settings *settings)
     settings->torch.sharing = TDM_SHARING_FSDP;
 }
 
-static enum tdm_status check_fsdp(const struct tdm_model *model,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err)
 {
     (void)model;
     const struct tdm_torch_settings *torch = &settings->torch;
@@ -87,7 +87,7 @@ static const struct tdm_method methods[] = {
      .system = &tdm_torch_system,
      .cost = tdm_torch_cost,
      .preset = share_by_fsdp,
-     .check = check_fsdp},
+     .check = tdm_fsdp_check},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
      .least_gpus = 1,
