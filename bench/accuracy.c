@@ -8,8 +8,9 @@
  * The columns are those of the table; its head says what they are. Exit status 1 if a bound is broken:
  * allocated within 0.3% in the mean and 1% at worst, reserved and used within 3% in the mean, every row that ran
  * out of memory refused and every one that ran not. Without FILE also the table of published peaks
- * (accuracy_published.c): 1% in the median, 4% at worst.
+ * (accuracy_published.c): 1% in the median, 4% at worst; and that of published runs (accuracy_runs.c).
  */
+#include "bench/accuracy_runs.h"
 #include "bench/accuracy_table.h"
 
 #include "base/units.h"
@@ -284,6 +285,9 @@ int main(int argc, char **argv)
                             : run_file(path, machine, &tally, &published);
         print_summary(&tally);
         print_published(&published);
+        if (path == NULL)
+            done &=
+                predict_published_runs(getenv("TDM_SRCDIR") != NULL ? getenv("TDM_SRCDIR") : ".");
     } else {
         fprintf(stderr, "accuracy: %s\n", err.message);
     }
