@@ -16,16 +16,18 @@
 #define MIB (UINT64_C(1) << 20)
 #define CAPACITY_BYTES (UINT64_C(1) << 40)
 #define ROUNDS 3u
+#define MOST_WEIGHTS 3u
 
 /* Sizes that a component is told. */
 struct sizes {
     uint64_t rows, hidden, intermediate, vocabulary;
+    uint64_t heads; /* of the vocabulary: one is run, others are there */
 };
 
 struct component {
     struct tdm_eager m;
     struct sizes sizes;
-    struct tdm_value *x, *labels, *weights[3];
+    struct tdm_value *x, *labels, *weights[MOST_WEIGHTS];
 };
 
 static struct tdm_value *weight(struct component *c, uint64_t rows, uint64_t columns)
@@ -67,7 +69,8 @@ static void cross_entropy(struct component *c)
 static void make_head(struct component *c)
 {
     make_input(c, c->sizes.hidden, BF16);
-    c->weights[0] = weight(c, c->sizes.vocabulary, c->sizes.hidden);
+    for (uint64_t i = 0; i == 0 || (i < c->sizes.heads && i < MOST_WEIGHTS); i++)
+        c->weights[i] = weight(c, c->sizes.vocabulary, c->sizes.hidden);
     make_labels(c);
 }
 
@@ -88,15 +91,15 @@ static void fused_loss(struct component *c)
     backward_of(c, tdm_torch_fused_loss(&model, c->x));
 }
 
-/* Gemma 2's: capped logits, cast to fp32; forward alone. */
+/* Gemma 2's: capped logits, which stay in a variable, and a copy in fp32; forward alone. */
 static void capped_loss(struct component *c)
 {
     struct tdm_eager *m = &c->m;
     struct tdm_value *logits = tdm_torch_softcap(m, tdm_linear(m, c->x, c->weights[0], NULL, true));
     struct tdm_value *wide = tdm_cast(m, logits, FP32);
-    tdm_drop(m, logits);
     struct tdm_value *loss = tdm_cross_entropy(m, wide, c->labels);
     tdm_drop(m, wide);
+    tdm_drop(m, logits);
     tdm_drop(m, loss);
 }
 
@@ -151,12 +154,14 @@ static bool read_sizes(const char *const *pairs, size_t count, struct sizes *siz
     } names[] = {{"rows=", &sizes->rows},
                  {"hidden=", &sizes->hidden},
                  {"intermediate=", &sizes->intermediate},
-                 {"vocabulary=", &sizes->vocabulary}};
+                 {"vocabulary=", &sizes->vocabulary},
+                 {"heads=", &sizes->heads}};
+    const size_t known = sizeof(names) / sizeof(names[0]);
     for (size_t i = 0; i < count; i++) {
         size_t n = 0;
-        while (n < 4 && strncmp(pairs[i], names[n].name, strlen(names[n].name)) != 0)
+        while (n < known && strncmp(pairs[i], names[n].name, strlen(names[n].name)) != 0)
             n++;
-        if (n == 4)
+        if (n == known)
             return false;
         *names[n].size = strtoull(pairs[i] + strlen(names[n].name), NULL, 10);
     }

@@ -24,6 +24,7 @@
 #define REASON_BYTES 160u
 #define PATH_BYTES 4096u
 #define GIB 1073741824.0
+#define BF16_BYTES 2u
 /* The next size that was tried after the largest that fits is not published; so much more was too much. */
 #define BEYOND 1.25
 
@@ -126,9 +127,10 @@ static size_t split_pairs(const char *settings, char *text, size_t text_bytes, c
     return count;
 }
 
-/* `longer`: times the tokens of the row. */
+/* `longer`: times the tokens of the row. *output_bytes is what the model without its head returns. */
 static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
-                               struct tdm_method_prediction *p, struct tdm_error *err)
+                               struct tdm_method_prediction *p, uint64_t *output_bytes,
+                               struct tdm_error *err)
 {
     const struct table *recipe = &runs->recipe;
     const struct tdm_method *method;
@@ -156,6 +158,8 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
         status = tdm_method_check(model, &settings, err);
     if (status == TDM_OK)
         status = tdm_method_predict(model, machine, &settings, 0, p, err);
+    if (status == TDM_OK)
+        *output_bytes = settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES;
     tdm_model_free(model);
     tdm_machine_free(machine);
     return status;
@@ -165,19 +169,21 @@ static enum tdm_status predict(const struct runs *runs, const struct table *row,
 static uint64_t figure_of(const struct tdm_method_step *step, const char *figure)
 {
     const struct tdm_torch_step *torch = &step->torch;
-    uint64_t states = torch->categories[TDM_METHOD_WEIGHTS] +
-                      torch->categories[TDM_METHOD_GRADIENTS] +
-                      torch->categories[TDM_METHOD_OPTIMIZER];
+    uint64_t all = 0, states = torch->categories[TDM_METHOD_WEIGHTS] +
+                               torch->categories[TDM_METHOD_GRADIENTS] +
+                               torch->categories[TDM_METHOD_OPTIMIZER];
+    for (unsigned i = 0; i < TDM_METHOD_CATEGORIES; i++)
+        all += torch->categories[i];
     if (strcmp(figure, "reserved") == 0)
         return torch->peak.reserved;
     if (strcmp(figure, "used") == 0)
         return step->used_bytes;
-    if (strcmp(figure, "kept") == 0) /* by the forward for the backward */
+    if (strcmp(figure, "kept") == 0) /* by the forward, for the backward */
         return torch->end_bytes[TDM_PHASE_FORWARD] - torch->before_bytes;
     if (strcmp(figure, "states") == 0)
         return states;
     if (strcmp(figure, "activations") == 0)
-        return torch->peak.requested - states;
+        return all - states;
     return torch->peak.allocated;
 }
 
@@ -196,16 +202,19 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
                                      double longer, uint64_t *bytes, struct tdm_error *err)
 {
     const struct table *recipe = &runs->recipe;
+    const char *figure = field(recipe, "figure");
     struct tdm_method_prediction p;
+    uint64_t output_bytes = 0;
     if (strcmp(field(recipe, "method"), "component") == 0) {
         char text[LINE_BYTES];
         const char *pairs[MOST_PAIRS];
         size_t count = split_pairs(field(recipe, "settings"), text, sizeof(text), pairs);
         return predict_component(field(recipe, "model"), pairs, count, bytes, err);
     }
-    enum tdm_status status = predict(runs, row, longer, &p, err);
+    enum tdm_status status = predict(runs, row, longer, &p, &output_bytes, err);
     if (status == TDM_OK)
-        *bytes = p.runs ? most_of(&p, field(recipe, "figure")) : 0;
+        *bytes =
+            p.runs ? most_of(&p, figure) + (strcmp(figure, "kept") == 0 ? output_bytes : 0) : 0;
     return status;
 }
 
@@ -214,7 +223,14 @@ static enum tdm_status predict_bytes(const struct runs *runs, const struct table
 /* Bytes of the unit; 0 if there is no such. */
 static double unit_bytes(const char *unit)
 {
-    return strcmp(unit, "GiB") == 0 ? GIB : strcmp(unit, "GB") == 0 ? 1e9 : 0;
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"GiB", GIB}, {"GB", 1e9}, {"1000 MiB", 1000 * 1048576.0}};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(units[i].name, unit) == 0)
+            return units[i].bytes;
+    return 0;
 }
 
 static struct source *source_of(struct runs *runs, const struct table *row)
@@ -361,11 +377,13 @@ static int rising(const void *a, const void *b)
 
 static void print_source(struct source *source)
 {
+    size_t count = source->error_count;
     printf("%-23s %4zu of %3zu", source->name, source->compared + source->refused, source->rows);
-    qsort(source->errors, source->error_count, sizeof(source->errors[0]), rising);
-    if (source->error_count > 0)
-        printf("  median %6.2f%%, worst %6.2f%%", 100 * source->errors[source->error_count / 2],
-               100 * source->errors[source->error_count - 1]);
+    qsort(source->errors, count, sizeof(source->errors[0]), rising);
+    if (count > 0)
+        printf("  median %6.2f%%, worst %6.2f%%",
+               50 * (source->errors[count / 2] + source->errors[(count - 1) / 2]),
+               100 * source->errors[count - 1]);
     if (source->refused > 0)
         printf(", %zu wrongly refused", source->refused);
     putchar('\n');
