@@ -393,7 +393,12 @@ static void print_source(struct source *source)
 
 static void print_sources(struct runs *runs)
 {
-    printf("\npublished runs\n");
+    size_t rows = 0, covered = 0;
+    for (size_t i = 0; i < runs->source_count; i++) {
+        rows += runs->by_source[i].rows;
+        covered += runs->by_source[i].compared + runs->by_source[i].refused;
+    }
+    printf("\npublished runs: %zu of %zu rows covered\n", covered, rows);
     for (size_t i = 0; i < runs->source_count; i++)
         print_source(&runs->by_source[i]);
     if (runs->failures > 0)
