@@ -52,44 +52,6 @@ struct runs {
 
 /* ---- lines of both tables ---- */
 
-/* Takes a line apart in place; fields may be quoted. */
-static size_t split_quoted(char *line, const char **fields)
-{
-    size_t count = 0;
-    line[strcspn(line, "\r\n")] = '\0';
-    for (char *from = line; count < MOST_COLUMNS;) {
-        bool quoted = *from == '"';
-        char *end = quoted ? strchr(from + 1, '"') : from + strcspn(from, ",");
-        if (end == NULL)
-            return 0;
-        fields[count++] = from + quoted;
-        char *comma = quoted ? end + 1 : end;
-        bool last = *comma == '\0';
-        *end = *comma = '\0';
-        if (last)
-            break;
-        from = comma + 1;
-    }
-    return count;
-}
-
-/* The next row; false at the end, and where a row has not as many fields as the head (*broken). */
-static bool next_row(FILE *file, struct table *table, bool *broken)
-{
-    while (fgets(table->line, sizeof(table->line), file) != NULL) {
-        if (table->line[0] == '#')
-            continue;
-        if (table->columns == 0) {
-            memcpy(table->head, table->line, sizeof(table->head));
-            table->columns = split_quoted(table->head, table->names);
-            continue;
-        }
-        *broken |= split_quoted(table->line, table->fields) != table->columns;
-        return !*broken;
-    }
-    return false;
-}
-
 /* What the recipe says, else what the row says. */
 static const char *either(const struct table *recipe, const struct table *row, const char *name,
                           const char *row_name)
@@ -362,8 +324,6 @@ static bool run_rows(struct runs *runs, FILE *file)
         }
         run_row(runs, &row);
     }
-    if (broken)
-        fprintf(stderr, "accuracy: a row of published runs has not as many fields as the head\n");
     return !broken;
 }
 
@@ -415,7 +375,7 @@ static FILE *open_table(const char *sources, const char *name)
     return file;
 }
 
-bool predict_published_runs(const char *sources)
+bool check_published_runs(const char *sources)
 {
     static struct source by_source[MOST_SOURCES];
     struct runs runs = {.sources = sources, .by_source = by_source};
@@ -423,7 +383,7 @@ bool predict_published_runs(const char *sources)
     bool done = false;
     runs.recipes = open_table(sources, "published_runs_recipes.csv");
     if (file != NULL && runs.recipes != NULL) {
-        printf("\n%3s %-21s %-15s %-21s %7s %9s %9s %8s\n", "row", "source", "method", "model",
+        printf("%3s %-21s %-15s %-21s %7s %9s %9s %8s\n", "row", "source", "method", "model",
                "context", "predicted", "measured", "error");
         done = run_rows(&runs, file);
         print_sources(&runs);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a table of measured peaks, and what bench/accuracy makes of published ones. */
+/* What the files of bench/accuracy share: rows of a table, and the kinds of tables. */
 #ifndef TDM_BENCH_ACCURACY_TABLE_H
 #define TDM_BENCH_ACCURACY_TABLE_H
 
@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #define MOST_COLUMNS 40u
 #define LINE_BYTES 4096u
@@ -17,32 +18,13 @@ struct table {
     size_t columns;
 };
 
-/* Takes a line apart in place, at most MOST_COLUMNS fields. */
-size_t split_fields(char *line, const char **fields);
+/* The next row; false at the end, or (*broken) if it has not as many fields as the head. */
+bool next_row(FILE *file, struct table *table, bool *broken);
 /* Of the row that was read last; "" where there is no such column. */
 const char *field(const struct table *table, const char *name);
 
-/* Published peaks: one figure a row, of a method and the options that the publication names. */
-#define MOST_PUBLISHED 256u
-
-struct published {
-    struct {
-        char source[64];
-        uint64_t tokens;
-    } first[MOST_PUBLISHED]; /* the shortest context of every source */
-    size_t sources;
-    double errors[MOST_PUBLISHED];
-    size_t rows, not_covered, failures;
-};
-
-/* Is the table one of these? */
-bool is_published(const struct table *table);
-/* Before any row is predicted: notes the shortest context of the row's source. */
-void note_published(const struct table *table, struct published *published);
-/* Predicts the row that was read last, and prints it. */
-void predict_published(const struct table *table, const struct tdm_machine *machine,
-                       struct published *published);
-/* Median and worst against their bounds; what breaks them is added to failures. */
-void print_published(struct published *published);
+/* Predict all rows, print them and how far they are apart, and say whether the bounds hold. */
+bool check_measured(FILE *file, const struct tdm_machine *machine);
+bool check_published(FILE *file, const struct tdm_machine *machine);
 
 #endif

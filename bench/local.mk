@@ -4,7 +4,7 @@
 bench_programs = bench/bounds bench/curves bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/retrieval bench/scale bench/selectors bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
-EXTRA_DIST += bench/curves.gp bench/retrieval.gp bench/selectors.gp
+EXTRA_DIST += bench/curves.gp bench/retrieval.gp bench/selectors.gp bench/torch_peaks.cases bench/torch_peaks.py
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
 bench_attention_bench_SOURCES = bench/attention_bench.c
@@ -46,6 +46,6 @@ bench_predictions_LDADD = $(TIDEMARK_LIBS)
 
 # A test too: it fails where a bound is broken.
 plain_tests += bench/accuracy
-bench_accuracy_SOURCES = bench/accuracy.c bench/accuracy_published.c bench/accuracy_runs.c bench/accuracy_components.c \
-	bench/accuracy_runs.h bench/accuracy_table.h
+bench_accuracy_SOURCES = bench/accuracy.c bench/accuracy_components.c bench/accuracy_measured.c \
+	bench/accuracy_published.c bench/accuracy_runs.c bench/accuracy_runs.h bench/accuracy_table.h
 bench_accuracy_LDADD = $(TIDEMARK_LIBS)

@@ -130,7 +130,10 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
     tdm_peak_leave(m, storage);
     if (m->observe != NULL)
         m->observe(m->observer, storage, false, requested);
-    tdm_torch_free(m->allocator, storage->block);
+    if (storage->shared)
+        tdm_torch_free_later(m->allocator, storage->block);
+    else
+        tdm_torch_free(m->allocator, storage->block);
     storage->block = NULL;
 }
 
@@ -163,6 +166,11 @@ void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value)
     if (value->storage->block == NULL)
         fill_storage(m, value->storage,
                      tdm_size_mul(tdm_value_elements(value), value->element_bytes));
+}
+
+void tdm_value_share(struct tdm_value *value)
+{
+    value->storage->shared = true;
 }
 
 void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,

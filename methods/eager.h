@@ -73,6 +73,7 @@ struct tdm_frame;
 struct tdm_storage {
     uint32_t references;
     enum tdm_method_category category;
+    bool shared; /* with another stream, which its block waits for once it is freed */
     struct tdm_torch_block *block; /* NULL if nothing was allocated: after a failure */
     struct tdm_label label;
     /* Of those that have a block, by their moments (eager_peak.c). */
@@ -248,6 +249,8 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value);
 struct tdm_value *tdm_take(struct tdm_value *value); /* one more reference; NULL stays NULL */
 void tdm_drop(struct tdm_eager *m, struct tdm_value *value); /* one less; NULL is fine */
 uint64_t tdm_value_elements(const struct tdm_value *value);
+/* value.record_stream(): once freed its block waits for another stream, until the allocator settles. */
+void tdm_value_share(struct tdm_value *value);
 void tdm_value_set_category(struct tdm_eager *m, struct tdm_value *value,
                             enum tdm_method_category category);
 

@@ -108,9 +108,16 @@ uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shap
 
 #define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
-#define CUB_SORT_BYTES \
-    16895u /* of CUB's sort beside two copies of the keys and counts of their parts */
 #define CUB_SCAN_BYTES 1279u
+
+/* Scratch of CUB's radix sort of pairs of 8 bytes: a second copy of both, a look-back of 256 counters for each tile
+ * of 384 threads x 12 pairs, bins of 8 passes and their counters, each aligned to 256 B.
+ * cub/device/dispatch/dispatch_radix_sort.cuh (InvokeOnesweep), tuning/tuning_radix_sort.cuh (sm_90). */
+static uint64_t sort_bytes(uint64_t pairs)
+{
+    uint64_t copy = tdm_size_align(pairs * 8, 256), tiles = tdm_size_ceil_div(pairs, 384 * 12);
+    return 2 * copy + tiles * 256 * 4 + 8 * 256 * 8 + 256 + 255;
+}
 
 /* aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu. */
 struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,
@@ -120,7 +127,7 @@ struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabular
         return tdm_value_new(m, vocabulary, hidden, element_bytes);
     struct tdm_value *sorted[] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, tokens, 1, 8)};
     struct tdm_value *range = tdm_value_new(m, tokens, 1, 8);
-    struct tdm_value *cub = tdm_value_new(m, 16 * tokens + tokens / 4 + CUB_SORT_BYTES, 1, 1);
+    struct tdm_value *cub = tdm_value_new(m, sort_bytes(tokens), 1, 1);
     tdm_drop(m, cub);
     tdm_drop(m, range);
     struct tdm_value *gradient = tdm_value_new(m, vocabulary, hidden, element_bytes);

@@ -48,6 +48,7 @@ enum tdm_status tdm_key_read_refusal(const struct tdm_method_key *key, const cha
 /* Projections with adapters; the step that counts. */
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err);
+/* Of the key "step". */
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
 

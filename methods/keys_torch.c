@@ -81,6 +81,11 @@ const struct tdm_method_key tdm_keys_ddp[] = {
     {"gradient_as_bucket_view", "no|yes", "no",
      "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
      FIELD(torch.bucket_views)},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache)},
+    {"first_bucket", "late|early", "late",
+     "the one of the first step goes in the second backward, or before its forward: a race in NCCL's process group",
+     tdm_key_read_switch, FIELD(torch.early_buckets)},
     {.name = NULL},
 };
 
@@ -88,5 +93,9 @@ const struct tdm_method_key tdm_keys_fsdp[] = {
     {"reshard_after_forward", "no|yes", "yes",
      "parameters are gathered for the forward, and again for the backward", tdm_key_read_switch,
      FIELD(torch.reshard)},
+    {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
+     tdm_key_read_switch, FIELD(torch.shards_on_gpu)},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache)},
     {.name = NULL},
 };

@@ -1,12 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
 libtidemark_a_SOURCES += \
+	methods/burst.h methods/burst_parts.h \
+	methods/burst_attention.c \
+	methods/burst_blocks.c \
+	methods/burst_layer.c \
+	methods/burst_loss.c \
+	methods/burst_method.c \
+	methods/burst_model.c \
 	methods/chunk.h methods/chunk_parts.h \
 	methods/chunk_attention.c \
 	methods/chunk_layer.c \
 	methods/chunk_method.c methods/chunk_method.h \
 	methods/chunk_pages.c \
 	methods/chunk_system.c \
+	methods/context.h methods/context_parts.h \
+	methods/context_attention.c \
+	methods/context_cost.c methods/context_cost.h \
+	methods/context_double_ring.c \
+	methods/context_flash.c \
+	methods/context_method.c \
+	methods/context_ring.c \
+	methods/context_ulysses.c \
 	methods/cost.c methods/cost.h \
 	methods/deepspeed.c methods/deepspeed.h methods/deepspeed_parts.h \
 	methods/deepspeed_gather.c \
@@ -24,7 +39,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
 	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_loss.c \
 	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
-	methods/method.c methods/method.h \
+	methods/method.c methods/method.h methods/methods.c \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h \
@@ -40,5 +55,6 @@ libtidemark_a_SOURCES += \
 	methods/torch_run.c methods/torch_run.h \
 	methods/torch_system.c
 
-cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_deepspeed tests/unit_megatron \
-	tests/unit_method_plots tests/unit_methods tests/unit_peak tests/unit_torch_allocator
+cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
+	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
+	tests/unit_torch_allocator

@@ -6,7 +6,9 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
+#include "methods/burst.h"
 #include "methods/chunk.h"
+#include "methods/context.h"
 #include "methods/cost.h"
 #include "methods/key.h"
 #include "methods/megatron.h"
@@ -18,9 +20,11 @@ struct tdm_method_settings {
     struct tdm_torch_settings torch;
     struct tdm_chunk_settings chunk; /* of oomb and seco */
     struct tdm_megatron_settings megatron;
+    struct tdm_burst burst;
     bool expandable_segments;
     uint32_t step;          /* 1 to TDM_TORCH_STEPS: the step that counts; 0: all */
     uint32_t communicators; /* that NCCL makes */
+    bool sends_to_peers;    /* by messages from one GPU to another */
 };
 
 struct tdm_method {
@@ -50,7 +54,7 @@ const struct tdm_method *tdm_methods(void);
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
-/* Key number `number` over all tables, NULL past the last. */
+/* Key number `number` over all tables, NULL past the last. A key hides those of its name in later tables. */
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number);
 
 #define TDM_METHOD_MOST_KEYS 64u

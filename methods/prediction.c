@@ -27,6 +27,7 @@ static const struct card {
 #define CUDNN_ATTENTION_BYTES (16 * MIB) /* forward and backward */
 #define NCCL_FIRST_BYTES (846 * MIB)     /* its first communicator, of two GPUs, and its kernels */
 #define NCCL_NEXT_BYTES (484 * MIB)      /* each later one */
+#define NCCL_PEER_BYTES (384 * MIB)      /* its first batch of messages between two GPUs */
 
 uint64_t tdm_torch_runtime_bytes(const struct tdm_torch_runtime *runtime)
 {
@@ -60,7 +61,8 @@ static const struct card *settle(const struct tdm_machine *machine,
         torch->attention = TDM_TORCH_SDPA_FLASH;
     *runtime = (struct tdm_torch_runtime){
         .context_bytes = machine->runtime_bytes[TDM_DEVICE],
-        .nccl_bytes = nccl_bytes(settings->communicators),
+        .nccl_bytes =
+            nccl_bytes(settings->communicators) + (settings->sends_to_peers ? NCCL_PEER_BYTES : 0),
         .libraries_bytes = TORCH_MODULE_BYTES + CUBLAS_BYTES + CUBLAS_BACKWARD_BYTES +
                            (torch->attention == TDM_TORCH_SDPA ? CUDNN_ATTENTION_BYTES : 0)};
     return card;

@@ -32,6 +32,13 @@ static const struct {
     {"sequence_parallel", "yes", "--sequence-parallel"},
     {"recompute_granularity", "full",
      "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+    {"sl_loss", "on", "--sp burst_sl_loss"},
+    {"sharding", "fsdp", "fully_shard over all ranks"},
+    {"spzero", "on", "--spzero"},
+    {"grad_ckpt", "seq-wise", "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
+    {"grad_ckpt", "none", "--sp burst, which keeps no attention output"},
+    {"use_checkpoint", "on", "use_checkpoint=True"},
+    {"offload", "on", "--offload"},
     {"checkpointing", "on", "gradient_checkpointing: true"},
     {"offload_optimizer", "cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}"},
     {"offload_param", "cpu", "\"offload_param\": {\"device\": \"cpu\"}"},
@@ -74,6 +81,7 @@ static bool change(const struct tdm_method *method, const struct tdm_method_choi
         (strcmp(key->name, "checkpointing") == 0 && strcmp(now, "off") != 0) ||
         (strcmp(key->name, "chunk") == 0 && settings->chunk.tokens <= 1024) ||
         (strcmp(key->name, "budget") == 0 && settings->chunk.budget > 0) ||
+        (strcmp(remedies[r].value, "seq-wise") == 0 && strcmp(now, "full") != 0) ||
         (strcmp(key->name, "lora_rank") == 0 && settings->torch.lora_rank > 0))
         return false;
     return key->read(key, remedies[r].value, settings, NULL) == TDM_OK;

@@ -48,6 +48,7 @@ struct tdm_torch_allocator {
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
+    struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS];
@@ -55,6 +56,7 @@ struct tdm_torch_allocator {
     uint32_t random;
     struct slab *slabs;
     struct tdm_torch_block *spares;
+    struct tdm_torch_block *waiting; /* freed, but another stream still uses them */
 };
 
 /* ---- the treap of free blocks ---- */
@@ -322,7 +324,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool,
 static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    for (struct tdm_torch_block *block = a->range[pool]; block != NULL; block = block->after) {
+    for (struct tdm_torch_block *block = a->unmapped[pool]; block != NULL; block = block->after) {
         if (block->mapped)
             continue;
         struct tdm_torch_block *first = is_free(block->before) ? block->before : block;
@@ -347,6 +349,8 @@ static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch
     if (bytes < block->size && split(a, block, bytes) == NULL)
         return TDM_NO_MEMORY;
     block->mapped = true;
+    while (a->unmapped[block->pool] != NULL && a->unmapped[block->pool]->mapped)
+        a->unmapped[block->pool] = a->unmapped[block->pool]->after;
     *mapped = make_free(a, block);
     return TDM_OK;
 }
@@ -362,7 +366,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         range->address = RANGE * (pool + 1);
         range->size = RANGE;
         range->mapped = false;
-        a->range[pool] = range;
+        a->range[pool] = a->unmapped[pool] = range;
     }
     struct tdm_torch_block *block = find_room(a, pool, size);
     if (block == NULL)
@@ -412,6 +416,8 @@ static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     }
     a->now.reserved -= block->size;
     block->mapped = false;
+    if (a->unmapped[block->pool] == NULL || block->address < a->unmapped[block->pool]->address)
+        a->unmapped[block->pool] = block;
     if (block->after != NULL && !block->after->mapped)
         swallow_next(a, block);
     if (block->before != NULL && !block->before->mapped)
@@ -435,8 +441,19 @@ static struct tdm_torch_block *find_releasable(struct tdm_torch_allocator *a,
     return found != NULL ? found : find_releasable(a, tree->right);
 }
 
+void tdm_torch_settle(struct tdm_torch_allocator *a)
+{
+    for (struct tdm_torch_block *block = a->waiting, *next; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        make_free(a, block);
+    }
+    a->waiting = NULL;
+}
+
 void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
+    tdm_torch_settle(a);
     for (unsigned pool = 0; pool < POOLS; pool++)
         for (struct tdm_torch_block *block;
              (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
@@ -532,6 +549,16 @@ void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block
     a->now.requested -= block->requested;
     a->now.allocated -= block->size;
     make_free(a, block);
+}
+
+void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (block == NULL)
+        return;
+    a->now.requested -= block->requested;
+    a->now.allocated -= block->size;
+    block->right = a->waiting;
+    a->waiting = block;
 }
 
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block)

@@ -38,7 +38,7 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
                                            struct tdm_error *err);
 void tdm_torch_allocator_free(struct tdm_torch_allocator *allocator);
 
-/* Streams have free blocks of their own. What one stream frees while another still uses it is not modelled. */
+/* Streams have free blocks of their own. */
 #define TDM_TORCH_STREAMS 33u /* the default one and as many as torch.cuda.Stream() gives out */
 
 /* `stream`: below TDM_TORCH_STREAMS. TDM_INFEASIBLE if the device has too little, also after cached segments went back; the bytes in use are
@@ -46,6 +46,11 @@ void tdm_torch_allocator_free(struct tdm_torch_allocator *allocator);
 enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *allocator, uint32_t stream,
                                  uint64_t bytes, struct tdm_torch_block **block);
 void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
+
+/* Frees what another stream may still use (record_stream): it no longer counts as allocated, but nobody gets it until
+ * that stream is done (insert_events, process_events), which the caller says by settling, or memory is short. */
+void tdm_torch_free_later(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
+void tdm_torch_settle(struct tdm_torch_allocator *allocator);
 
 /* Bytes that the block counts as allocated, and that were asked for. */
 uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block);

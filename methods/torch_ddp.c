@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DistributedDataParallel's buckets of gradients, and which parameters' states ZeroRedundancyOptimizer leaves to
  * the first rank. The first step has one bucket for all gradients; from the second step on there are buckets in the
- * order in which gradients came, of 1 MiB and then of 25 MiB; the one bucket goes at the end of that step's backward.
+ * order in which gradients came, of 1 MiB and then of 25 MiB. NCCL's work of the first step's reduction holds its
+ * bucket until a thread that looks every 100 ms has seen its end and another collective operation is called: mostly
+ * the first reduction of the second backward, at times what comes before the second forward.
  * Sources: torch/nn/parallel/distributed.py (_ddp_init_helper, forward), torch/csrc/distributed/c10d/reducer.cpp
  * (initialize_buckets, rebuild_buckets, compute_bucket_assignment_by_size, mark_variable_ready_dense),
+ * torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (stashed_for_allocator_safety_, Watchdog::runLoop, workEnqueue),
  * torch/distributed/optim/zero_redundancy_optimizer.py (_partition_parameters). */
 #include "methods/torch_parts.h"
 
@@ -12,6 +15,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define FIRST_BUCKET_BYTES MIB
 #define BUCKET_BYTES (25 * MIB)
+#define BROADCAST_BYTES (250 * MIB)
 
 static uint64_t bytes_of(const struct tdm_value *value)
 {
@@ -27,6 +31,12 @@ static struct tdm_value *new_bucket(struct tdm_torch_model *t, uint64_t bytes)
     return bucket;
 }
 
+static void drop_first_bucket(struct tdm_torch_model *t)
+{
+    tdm_drop(t->m, t->buckets.all);
+    t->buckets.all = NULL;
+}
+
 static void note_gradient(void *context, struct tdm_value *leaf)
 {
     struct tdm_torch_model *t = context;
@@ -35,10 +45,15 @@ static void note_gradient(void *context, struct tdm_value *leaf)
         return;
     if (b->steps == 1 && b->order_count < t->parameter_count)
         b->order[b->order_count++] = leaf;
+    if (b->steps == 2 && b->all != NULL) {
+        b->ready_bytes += bytes_of(leaf);
+        if (b->ready_bytes >= FIRST_BUCKET_BYTES) /* its bucket is reduced */
+            drop_first_bucket(t);
+    }
     if (!t->settings.bucket_views)
         return;
     tdm_drop(t->m, leaf->grad); /* copied to the bucket, which it is a view of from now on */
-    leaf->grad = tdm_value_view(t->m, b->all != NULL ? b->all : b->parts[0]);
+    leaf->grad = tdm_value_view(t->m, b->steps == 1 ? b->all : b->parts[0]);
 }
 
 /* Largest parameters first, each to the rank that has least: the first rank's are marked. */
@@ -70,6 +85,33 @@ static void divide_states(struct tdm_torch_model *t)
     }
 }
 
+/* When DDP is made, parameters are sent to all ranks: joined, 250 MiB at a time, two on the way. A single one is
+ * sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
+static void broadcast_parameters(struct tdm_torch_model *t)
+{
+    struct tdm_value *on_the_way[2] = {NULL, NULL};
+    uint64_t bytes = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        bool last = i + 1 == t->parameter_count;
+        bytes += bytes_of(t->parameters[i]);
+        count++;
+        for (unsigned f = 0; f < 2 && last; f++)
+            if (t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
+                bytes += bytes_of(t->frequencies[f]);
+                count++;
+            }
+        if (bytes < BROADCAST_BYTES && !last)
+            continue;
+        tdm_drop(t->m, on_the_way[0]);
+        on_the_way[0] = on_the_way[1];
+        on_the_way[1] = count > 1 ? new_bucket(t, bytes) : NULL;
+        bytes = count = 0;
+    }
+    tdm_drop(t->m, on_the_way[0]);
+    tdm_drop(t->m, on_the_way[1]);
+}
+
 void tdm_torch_share(struct tdm_torch_model *t)
 {
     uint64_t bytes = 0;
@@ -80,6 +122,9 @@ void tdm_torch_share(struct tdm_torch_model *t)
     }
     if (t->settings.sharing != TDM_SHARING_DDP && t->settings.sharing != TDM_SHARING_ZERO1)
         return;
+    broadcast_parameters(t);
+    if (t->settings.empty_cache)
+        tdm_torch_empty_cache(t->m->allocator);
     t->buckets.all = new_bucket(t, bytes);
     t->buckets.small = new_bucket(t, 1);
     t->m->gradient_ready = note_gradient;
@@ -104,14 +149,9 @@ static void rebuild(struct tdm_torch_model *t)
 
 void tdm_ddp_before_forward(struct tdm_torch_model *t)
 {
-    if (t->buckets.small != NULL && ++t->buckets.steps == 2)
-        rebuild(t);
-}
-
-void tdm_ddp_after_backward(struct tdm_torch_model *t)
-{
-    if (t->buckets.steps < 2)
+    if (t->buckets.small == NULL || ++t->buckets.steps != 2)
         return;
-    tdm_drop(t->m, t->buckets.all);
-    t->buckets.all = NULL;
+    if (t->settings.early_buckets)
+        drop_first_bucket(t);
+    rebuild(t);
 }

@@ -8,6 +8,7 @@
 #include "methods/torch_parts.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 #define NO_GROUP UINT32_MAX
 
@@ -22,15 +23,47 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
     bool vector = rows == 1; /* sharded by its elements */
+    uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
     struct tdm_value *shard =
-        tdm_value_leaf(t->m, vector ? 1 : shard_rows(t, rows),
+        tdm_value_leaf(t->m, t->settings.shards_on_gpu ? 0 : part_rows,
                        vector ? shard_rows(t, columns) : columns, bytes, trained);
-    struct tdm_value *whole = tdm_value_leaf(t->m, rows, columns, BF16, trained);
-    tdm_value_vacate(t->m, whole);
+    if (t->settings.shards_on_gpu) {
+        tdm_value_vacate(t->m, shard);
+        shard->rows = part_rows;
+    }
+    struct tdm_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
+    tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
+    whole->rows = rows;
     f->group_of[t->parameter_count] = f->building;
     f->wholes[t->parameter_count] = whole;
     t->parameters[t->parameter_count++] = shard;
     return whole;
+}
+
+/* A model that is on the GPU: all parameters are there, then group by group the shards, after which the group's
+ * parameters go. */
+void tdm_fsdp_shard(struct tdm_torch_model *t)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    struct tdm_value **whole = calloc(t->parameter_count, sizeof(struct tdm_value *));
+    if (whole == NULL) {
+        t->m->status = TDM_NO_MEMORY;
+        return;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        whole[i] = tdm_value_new(t->m, f->wholes[i]->rows, f->wholes[i]->columns,
+                                 t->parameters[i]->element_bytes);
+    for (uint32_t group = 0; group <= t->config->layers; group++) {
+        for (uint32_t i = 0; i < t->parameter_count; i++)
+            if (f->group_of[i] == group)
+                tdm_value_occupy(t->m, t->parameters[i]);
+        for (uint32_t i = 0; i < t->parameter_count; i++)
+            if (f->group_of[i] == group)
+                tdm_drop(t->m, whole[i]);
+    }
+    free(whole);
+    if (t->settings.empty_cache)
+        tdm_torch_empty_cache(t->m->allocator);
 }
 
 /* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not reduced. */

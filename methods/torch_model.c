@@ -174,6 +174,8 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.lora_rank > 0)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
+    if (t->settings.sharing == TDM_SHARING_FSDP && t->settings.shards_on_gpu)
+        tdm_fsdp_shard(t);
     tdm_torch_share(t);
     tdm_deepspeed_start(t);
     t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
@@ -505,10 +507,13 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_value *x,
                         struct tdm_value *qkv[3])
 {
+    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
     struct tdm_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
     bool whole = t->config->whole_qk_norm;
     for (unsigned i = 0; i < 3; i++) {
         qkv[i] = project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (norms[i] != NULL)
+            tdm_label(m, names[i]);
         if (!whole)
             qkv[i] = by_heads(m, t, qkv[i], norms[i]);
         else if (norms[i] != NULL)
@@ -541,6 +546,8 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = t->settings.shifted
                                   ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
+                              : t->settings.context.kind != TDM_CONTEXT_NONE
+                                  ? tdm_torch_divided_attention(m, t, turned_q, turned_k, v)
                               : t->settings.attention == TDM_TORCH_EAGER
                                   ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
                                   : sdpa_attention(m, t, turned_q, turned_k, v, mask);
@@ -821,7 +828,6 @@ void tdm_torch_backward(struct tdm_torch_model *t)
     tdm_fsdp_before_backward(t, t->config->layers);
     tdm_backward(t->m, t->loss, NULL);
     tdm_fsdp_after_backward(t, t->config->layers);
-    tdm_ddp_after_backward(t);
     tdm_deepspeed_after_backward(t);
 }
 

@@ -8,6 +8,7 @@
 #ifndef TDM_METHODS_TORCH_MODEL_H
 #define TDM_METHODS_TORCH_MODEL_H
 
+#include "methods/context.h"
 #include "methods/deepspeed.h"
 #include "methods/eager.h"
 #include "models/model.h"
@@ -82,6 +83,9 @@ struct tdm_torch_settings {
     uint64_t ranks;
     bool reshard;               /* reshard_after_forward */
     bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
+    bool empty_cache;           /* before the first step */
+    bool shards_on_gpu;         /* fully_shard of a model that is not on the meta device */
+    bool early_buckets;         /* the first step's bucket goes before the second forward */
     bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     bool shifted;               /* LongLoRA's attention */
@@ -90,6 +94,7 @@ struct tdm_torch_settings {
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
     uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
+    struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
 };
 
 struct tdm_torch_model;

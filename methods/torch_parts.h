@@ -26,6 +26,7 @@ struct torch_state {
 struct torch_buckets {
     struct tdm_value *all, *small, **parts, **order;
     uint32_t part_count, order_count, steps;
+    uint64_t ready_bytes; /* of gradients, in the second step */
 };
 
 /* fully_shard's groups: one a layer, and after them one of all else. */
@@ -74,6 +75,7 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint64_t rows, u
 void tdm_fsdp_before_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_after_forward(struct tdm_torch_model *t, uint32_t group);
 void tdm_fsdp_before_backward(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_shard(struct tdm_torch_model *t);
 void tdm_fsdp_after_backward(struct tdm_torch_model *t, uint32_t group);
 struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struct tdm_value *x,
                                 bool output);
@@ -81,7 +83,11 @@ struct tdm_value *tdm_fsdp_mark(struct tdm_torch_model *t, uint32_t layer, struc
 /* Buckets and shares of states, once the parameters are there; around the phases (torch_ddp.c). */
 void tdm_torch_share(struct tdm_torch_model *t);
 void tdm_ddp_before_forward(struct tdm_torch_model *t);
-void tdm_ddp_after_backward(struct tdm_torch_model *t);
+
+/* Attention of a sequence that other ranks have parts of (context_attention.c). */
+struct tdm_value *tdm_torch_divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_value *q, struct tdm_value *k,
+                                              struct tdm_value *v);
 
 /* A mixture of experts in place of the MLP (torch_experts.c). */
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -11,6 +11,8 @@ libtidemark_a_SOURCES += \
 	models/weights_write.c
 
 nobase_dist_pkgdata_DATA += \
+	models/configs/burst-14b.json \
+	models/configs/burst-7b.json \
 	models/configs/byte-100m.json \
 	models/configs/byte-1m.json \
 	models/configs/gemma-2-2b.json \

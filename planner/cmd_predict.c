@@ -177,6 +177,23 @@ static void print_settings(const struct answer *a)
     }
 }
 
+/* What a GPU has of a sequence. */
+static void print_division(const struct request *r, const struct answer *a)
+{
+    const struct tdm_context *c = &a->settings.torch.context;
+    uint64_t padded = tdm_context_padded_tokens(c, r->context);
+    char digits[TDM_DIGITS_SIZE];
+    printf("%-10s ", "a GPU");
+    if (padded != r->context)
+        printf("padded to %s, ", tdm_format_digits(padded, digits));
+    printf("%s tokens", tdm_format_digits(tdm_context_local_tokens(c, r->context), digits));
+    printf(" of a sequence over %" PRIu64 " GPUs", c->ranks);
+    if (c->ring_degree > 1 && c->ulysses_degree > 1)
+        printf("; rings of %" PRIu64 " GPUs, all-to-all among %" PRIu64, c->ring_degree,
+               c->ulysses_degree);
+    putchar('\n');
+}
+
 static void print_head(const struct request *r, const struct answer *a)
 {
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
@@ -184,8 +201,13 @@ static void print_head(const struct request *r, const struct answer *a)
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
     printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
     printf("%-10s %" PRIu64 " sequence%s%s of %s tokens (%s)\n", "step", r->batch,
-           r->batch == 1 ? "" : "s", r->gpus > 1 ? " a GPU" : "",
+           r->batch == 1 ? "" : "s",
+           a->method->divides_sequence ? " a group of GPUs"
+           : r->gpus > 1               ? " a GPU"
+                                       : "",
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
+    if (a->method->divides_sequence)
+        print_division(r, a);
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
     print_settings(a);
     putchar('\n');

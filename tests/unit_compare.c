@@ -147,7 +147,7 @@ static void check_comparison(uint64_t gpus)
         assert_true(row->longest.context % 1024 == 0);
         assert_true(fits(&c, row, row->longest.context, request.margin));
         /* Segments that are given back in time let a little more fit, here and there. */
-        uint64_t step = 1024 * (1 + row->longest.context / 1024 / 32);
+        uint64_t step = 1024 * (1 + row->longest.context / 1024 / 8);
         assert_false(fits(&c, row, row->longest.context + step, request.margin));
         uint64_t sum = 0;
         for (unsigned k = 0; k < TDM_CATEGORIES; k++)

@@ -79,6 +79,17 @@ static void test_is_counted(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Some shipped models are there for predictions of other systems alone. */
+static bool can_run(const char *name)
+{
+    struct tdm_model *model;
+    struct tdm_error err;
+    assert_int_equal(tdm_model_load(name, &model, &err), TDM_OK);
+    bool can = !model->sized_only;
+    tdm_model_free(model);
+    return can;
+}
+
 /* A backend that needs more says so when it is opened, before it looks for its device. */
 static void test_is_enough(void **state)
 {
@@ -91,7 +102,7 @@ static void test_is_enough(void **state)
         skip();
     assert_int_equal(tdm_model_names(&names, &err), TDM_OK);
     for (char **name = names; *name != NULL; name++)
-        for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        for (size_t i = 0; can_run(*name) && i < sizeof(chunks) / sizeof(chunks[0]); i++) {
             struct tdm_schedule *schedule = schedule_of(*name, chunks[i]);
             struct tdm_program *program = program_of(schedule);
             const struct tdm_program *programs[] = {program};

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measured peaks: rows of tests/data/measured_peaks.csv and own_peaks.csv, whose heads say what the columns are. Bounds:
+ * on one GPU allocated within 0.3% in the mean and 1% at worst, reserved and used within 3% in the mean; on several
+ * allocated within 1% and used within 4% in the mean; every row that ran out of memory refused and every one that
+ * ran not.
+ */
+#include "bench/accuracy_table.h"
+
+#include "base/json.h"
+#include "base/units.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_PAIRS 24u
+#define MIB 1048576.0
+
+enum figure { ALLOCATED, RESERVED, USED, FIGURES };
+enum group { ONE_GPU, SEVERAL_GPUS, GROUPS };
+
+static const char *const group_names[GROUPS] = {"one GPU", "several GPUs"};
+
+#define NO_BOUND 1e9
+
+static const struct {
+    const char *name, *column;
+    struct {
+        double mean, worst;
+    } bounds[GROUPS];
+} figures[FIGURES] = {
+    [ALLOCATED] = {"allocated", "peak_allocated_bytes", {{0.003, 0.01}, {0.01, NO_BOUND}}},
+    [RESERVED] = {"reserved", "peak_reserved_bytes", {{0.03, NO_BOUND}, {NO_BOUND, NO_BOUND}}},
+    [USED] = {"used", "driver_used_bytes", {{0.03, NO_BOUND}, {0.04, NO_BOUND}}},
+};
+
+struct tally {
+    double sum[FIGURES], worst[FIGURES];
+    size_t rows, refused, right_refused, failures;
+    size_t requests, exact_requests; /* rows that say what was asked for, before rounding */
+};
+
+/* The value of a key in phase_note, KEY=VALUE;KEY=VALUE, or NULL. */
+static const char *noted(const struct table *table, const char *key, char *out, size_t out_bytes)
+{
+    const char *note = field(table, "phase_note");
+    size_t length = strlen(key);
+    while (*note != '\0') {
+        size_t span = strcspn(note, ";");
+        if (span > length && memcmp(note, key, length) == 0 && note[length] == '=') {
+            snprintf(out, out_bytes, "%.*s", (int)(span - length - 1), note + length + 1);
+            return out;
+        }
+        note += span + (note[span] == ';');
+    }
+    return NULL;
+}
+
+/* Columns that are keys of a method, and those of the note. */
+static size_t pairs_of(const struct table *table, char text[][128], const char **pairs)
+{
+    static const char *const columns[] = {"checkpointing", "attention", "optimizer",
+                                          "weights_dtype", "logits",    "allocator_conf",
+                                          "lora_rank",     "step"};
+    static const char *const notes[] = {
+        "use_cache",   "lora_targets", "gradient_as_bucket_view", "first_bucket",
+        "empty_cache", "init_device",  "reshard_after_forward"};
+    char value[128];
+    size_t count = 0;
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
+        const char *said = field(table, columns[i]);
+        if (said[0] != '\0')
+            snprintf(text[count++], 128, "%s=%.100s", columns[i], said);
+    }
+    for (size_t i = 0; i < sizeof(notes) / sizeof(notes[0]); i++)
+        if (noted(table, notes[i], value, sizeof(value)) != NULL)
+            snprintf(text[count++], 128, "%s=%.100s", notes[i], value);
+    if (noted(table, "lora", value, sizeof(value)) != NULL && strstr(value, "peft") != NULL)
+        snprintf(text[count++], 128, "lora=peft");
+    if (field(table, "lora_rank")[0] == '\0')
+        snprintf(text[count++], 128, "lora_rank=0");
+    for (size_t i = 0; i < count; i++)
+        pairs[i] = text[i];
+    return count;
+}
+
+/* The row's model, cut to fewer layers where the note says so. */
+static enum tdm_status load_model(const struct table *table, struct tdm_model **model,
+                                  struct tdm_error *err)
+{
+    char layers[32];
+    enum tdm_status status = tdm_model_load(field(table, "model"), model, err);
+    if (status != TDM_OK || noted(table, "num_hidden_layers", layers, sizeof(layers)) == NULL)
+        return status;
+    struct tdm_model *whole = *model;
+    json_t *config = json_deep_copy(whole->config);
+    json_object_set_new(config, "num_hidden_layers", json_integer(atoll(layers)));
+    json_object_del(config, "layer_types");
+    *model = NULL;
+    status =
+        tdm_model_from_config(field(table, "model"), field(table, "model"), config, model, err);
+    json_decref(config);
+    tdm_model_free(whole);
+    return status;
+}
+
+static enum tdm_status predict(const struct table *table, const struct tdm_machine *machine,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_model *model = NULL;
+    char text[MOST_PAIRS][128];
+    const char *pairs[MOST_PAIRS], *strategy = field(table, "strategy");
+    size_t count = pairs_of(table, text, pairs);
+    settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
+    settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
+    settings.torch.ranks = strtoull(field(table, "gpus"), NULL, 10);
+    enum tdm_status status = tdm_method_find(strcmp(strategy, "single") == 0  ? "parallel"
+                                             : strcmp(strategy, "fsdp2") == 0 ? "fsdp"
+                                                                              : strategy,
+                                             &method, err);
+    if (status == TDM_OK)
+        status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
+    if (status == TDM_OK)
+        status = load_model(table, &model, err);
+    if (status == TDM_OK)
+        status = tdm_method_check(model, &settings, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(model, machine, &settings, 0, prediction, err);
+    tdm_model_free(model);
+    return status;
+}
+
+static struct tally *tally_of(const struct table *table, struct tally *tallies)
+{
+    return &tallies[strcmp(field(table, "gpus"), "1") == 0 ? ONE_GPU : SEVERAL_GPUS];
+}
+
+static void note_row(const struct table *table, const struct tdm_method_prediction *p,
+                     struct tally *tally)
+{
+    const struct tdm_method_step *step = &p->steps[p->highest];
+    const uint64_t predicted[FIGURES] = {step->torch.peak.allocated, step->torch.peak.reserved,
+                                         step->end_used_bytes}; /* the driver was asked then */
+    bool oom = strcmp(field(table, "status"), "ok") != 0;
+    printf("%-6s %-14s %4s %-12s %-10s %-13s", field(table, "id"), field(table, "model"),
+           field(table, "step"), field(table, "checkpointing"), field(table, "attention"),
+           field(table, "optimizer"));
+    if (oom || !p->runs) {
+        tally->refused += oom;
+        tally->right_refused += oom && !p->runs;
+        tally->failures += oom == p->runs;
+        printf(" %s, predicted to %s\n", oom ? "ran out of memory" : "ran",
+               p->runs ? "run" : "run out of memory");
+        return;
+    }
+    tally->rows++;
+    for (unsigned f = 0; f < FIGURES; f++) {
+        double measured = strtod(field(table, figures[f].column), NULL);
+        double error = (double)predicted[f] / measured - 1;
+        printf(" %10.1f %10.1f %+7.3f%%", (double)predicted[f] / MIB, measured / MIB, 100 * error);
+        tally->sum[f] += fabs(error);
+        tally->worst[f] = fmax(tally->worst[f], fabs(error));
+    }
+    putchar('\n');
+    char requested[32];
+    if (noted(table, "requested_peak", requested, sizeof(requested)) == NULL)
+        return;
+    tally->requests++;
+    tally->exact_requests += llabs((long long)step->torch.peak.requested - atoll(requested)) < 4096;
+}
+
+/* Returns whether the bounds hold. */
+static bool print_summary(const struct tally *tally, enum group group)
+{
+    bool holds = tally->failures == 0;
+    if (tally->rows + tally->refused + tally->failures == 0)
+        return true;
+    printf("\n%s: %zu rows that ran, %zu that ran out of memory of which %zu are refused\n",
+           group_names[group], tally->rows, tally->refused, tally->right_refused);
+    for (unsigned f = 0; f < FIGURES && tally->rows > 0; f++) {
+        double mean = tally->sum[f] / (double)tally->rows;
+        bool within = mean <= figures[f].bounds[group].mean &&
+                      tally->worst[f] <= figures[f].bounds[group].worst;
+        printf("%-10s mean error %.3f%%, worst %.3f%%%s\n", figures[f].name, 100 * mean,
+               100 * tally->worst[f], within ? "" : ": too much");
+        holds = holds && within;
+    }
+    if (tally->requests > 0)
+        printf(
+            "bytes asked for, before the allocator's rounding: right to 4 KiB in %zu of %zu rows\n",
+            tally->exact_requests, tally->requests);
+    return holds;
+}
+
+bool check_measured(FILE *file, const struct tdm_machine *machine)
+{
+    struct tally tallies[GROUPS] = {{.rows = 0}};
+    struct table table = {.columns = 0};
+    bool broken = false, holds;
+    printf("%-6s %-14s %4s %-12s %-10s %-13s", "id", "model", "step", "checkpoints", "attention",
+           "optimizer");
+    for (unsigned f = 0; f < FIGURES; f++)
+        printf(" %10s %10s %8s", figures[f].name, "measured", "error");
+    printf("  (MiB)\n");
+    while (next_row(file, &table, &broken)) {
+        struct tdm_method_prediction prediction;
+        struct tdm_error err = {.message = ""};
+        if (predict(&table, machine, &prediction, &err) == TDM_OK) {
+            note_row(&table, &prediction, tally_of(&table, tallies));
+        } else {
+            fprintf(stderr, "accuracy: %s: %s\n", field(&table, "id"), err.message);
+            tally_of(&table, tallies)->failures++;
+        }
+    }
+    holds = !broken;
+    for (unsigned g = 0; g < GROUPS; g++)
+        holds = print_summary(&tallies[g], (enum group)g) && holds;
+    return holds;
+}

@@ -1,0 +1,564 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Peak memory of real training steps of Hugging Face models, for bench/accuracy to compare predictions with.
+
+    bench/torch_peaks.py --list
+    bench/torch_peaks.py --rows 1gpu|2gpu --output ROWS.csv [--only ID,ID] [--seconds N]
+    bench/torch_peaks.py --rows records --output FOLDER
+
+Cases are in bench/torch_peaks.cases. Each is a process of its own (two with two GPUs) on GPUs that nobody else
+uses: random weights, three steps of forward, loss, backward, optimizer step and zero_grad(set_to_none=True) on random
+tokens, peaks reset before each step. Rows have the columns of tests/data/measured_peaks.csv and are written as soon
+as a case is done; a case that fails does not stop the others. Records are the allocator's own events of one step, as
+tests/data/torch_events has them. Needs torch, transformers, GPUs and, for lora=peft, peft; exit status 77 without.
+"""
+import argparse
+import datetime
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # GPUs are counted without a context
+os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "fast")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+try:
+    import torch
+    import transformers
+except ImportError as missing:
+    torch, absent = None, missing
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONFIGS = os.environ.get("TIDEMARK_CONFIGS", os.path.join(HERE, "..", "models", "configs"))
+STEPS = 3
+CASE_SECONDS = 45
+MIB = 1 << 20
+
+COLUMNS = (
+    "id gpus strategy model params context batch checkpointing attention optimizer weights_dtype logits "
+    "allocator_conf lora_rank step phase_note weights_bytes allocated_before_bytes peak_allocated_bytes "
+    "peak_reserved_bytes driver_used_bytes context_bytes step_seconds status torch gpu"
+).split()
+DEFAULTS = {
+    "checkpointing": "off", "attention": "sdpa", "optimizer": "none", "weights_dtype": "bf16", "logits": "hf",
+    "allocator_conf": "default", "lora_rank": "", "lora": "bf16", "use_cache": "no",
+    "lora_targets": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "record": "0",
+}  # fmt: skip
+
+
+# ---- cases ----
+
+
+class Case:
+    def __init__(self, line):
+        self.id, self.strategy, self.model, context, batch, *pairs = line.split()
+        self.context, self.batch = int(context), int(batch)
+        self.said = dict(pair.split("=", 1) for pair in pairs)
+        self.set = {**DEFAULTS, **self.said}
+        unknown = self.said.keys() - DEFAULTS.keys() - {"num_hidden_layers"}
+        if unknown or self.strategy not in ("single", "ddp", "zero1", "fsdp2"):
+            raise ValueError(f"{self.id}: {' '.join(unknown) or self.strategy} is not known")
+        self.gpus = 1 if self.strategy == "single" else 2
+        self.record = int(self.set["record"])
+        self.kind = "records" if self.record else f"{self.gpus}gpu"
+        self.sharded = self.strategy == "fsdp2"
+        self.fp32 = self.set["weights_dtype"] == "fp32"
+        self.lora = int(self.set["lora_rank"] or 0)
+
+    def config(self):
+        """The published sizes; what does not change memory is left at the class's defaults."""
+        with open(os.path.join(CONFIGS, self.model + ".json")) as file:
+            sizes = json.load(file)
+        kind = sizes.pop("model_type")
+        for key in list(sizes):
+            if re.search("rope|torch_dtype|architectures|version|token_id|auto_map|quantization", key):
+                del sizes[key]
+        if "num_hidden_layers" in self.said:
+            sizes["num_hidden_layers"] = int(self.said["num_hidden_layers"])
+            sizes.pop("layer_types", None)
+        config = transformers.AutoConfig.for_model(kind, **sizes)
+        config._attn_implementation = "eager" if self.set["attention"] == "eager" else "sdpa"
+        return config
+
+
+def read_cases():
+    with open(os.path.join(HERE, "torch_peaks.cases")) as file:
+        return [Case(line) for line in file if line.strip() and not line.startswith("#")]
+
+
+# ---- the model ----
+
+
+def materialise(model):
+    """Memory on the GPU for a model of the meta device, parameter by parameter in the order in which
+    model.to("cuda") would move them; tied parameters stay one. Small random numbers, buffers of ones."""
+    made = {}
+    def on_gpu(tensor, random):
+        if id(tensor) not in made:
+            with torch.no_grad():
+                new = torch.empty_like(tensor, device="cuda")
+                local = new.to_local() if hasattr(new, "to_local") else new
+                local.normal_(0, 0.02) if random else local.fill_(1)
+            made[id(tensor)] = (tensor, torch.nn.Parameter(new, tensor.requires_grad) if random else new)
+        return made[id(tensor)][1]
+    def visit(module):
+        for child in module.children():
+            visit(child)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = on_gpu(parameter, True)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = on_gpu(buffer, False)
+    visit(model)
+
+
+class Adapter(torch.nn.Module if torch else object):
+    """LoRA without a library: adapters in the dtype of the weights."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        empty = lambda rows, columns: torch.nn.Parameter(
+            torch.empty(rows, columns, device="cuda", dtype=base.weight.dtype).normal_(0, 0.01))
+        self.base, self.down, self.up = base, empty(rank, base.in_features), empty(base.out_features, rank)
+
+    def forward(self, x):
+        linear = torch.nn.functional.linear
+        return self.base(x) + linear(linear(x, self.down), self.up) * 2.0
+
+
+def add_adapters(model, case):
+    targets = case.set["lora_targets"].split(",")
+    if case.set["lora"] == "peft":
+        import peft
+        return peft.get_peft_model(
+            model, peft.LoraConfig(r=case.lora, target_modules=targets, task_type="CAUSAL_LM"))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    if case.set["checkpointing"] != "off":
+        model.enable_input_require_grads()
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if name in targets:
+                setattr(module, name, Adapter(child, case.lora))
+    return model
+
+
+def shard(model, case):
+    """fully_shard on every layer, with the checkpoint inside of it, and on the whole."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    settings = {"reshard_after_forward": case.set["reshard_after_forward"] == "yes"}
+    if case.fp32:
+        settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    layers = model.model.layers
+    for i in range(len(layers)):
+        if case.set["checkpointing"] == "on":
+            layers[i] = checkpoint_wrapper(layers[i])
+        fully_shard(layers[i], **settings)
+    fully_shard(model, **settings)
+
+
+def build(case):
+    config = case.config()
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32 if case.fp32 else torch.bfloat16)
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    model.train()
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if case.sharded:
+        shard(model, case)
+    materialise(model)
+    if case.set["checkpointing"] != "off" and not case.sharded:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={
+            "use_reentrant": case.set["checkpointing"] == "on-reentrant"})
+    if case.lora:
+        model = add_adapters(model, case)
+        model.train()
+    return model, count
+
+
+def make_optimizer(parameters, case):
+    kinds = {
+        "adamw-fused": (torch.optim.AdamW, {"fused": True}),
+        "adamw-foreach": (torch.optim.AdamW, {"foreach": True}),
+        "sgd": (torch.optim.SGD, {}),
+        "sgd-momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    }
+    if case.set["optimizer"] == "none":
+        return None
+    kind, settings = kinds[case.set["optimizer"]]
+    if case.strategy == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, lr=1e-5, **settings)
+    return kind(parameters, lr=1e-5, **settings)
+
+
+# ---- steps ----
+
+
+def driver_used():
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def forward(net, ids, case):
+    """The loss, and the output object if the loop holds it."""
+    cache, logits = case.set["use_cache"] == "yes", case.set["logits"]
+    if logits == "base":
+        return net.model(input_ids=ids, use_cache=cache).last_hidden_state.mean(), None
+    if logits == "last":
+        return net(input_ids=ids, use_cache=cache, logits_to_keep=1).logits.float().mean(), None
+    output = net(input_ids=ids, labels=ids, use_cache=cache)
+    return output.loss, output if logits == "hf-held" else None
+
+
+class Figures:
+    """What a step took: a note of each phase, and the row."""
+
+    def __init__(self):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.before = torch.cuda.memory_allocated()
+        self.retries = torch.cuda.memory_stats()["num_alloc_retries"]
+        self.start = time.monotonic()
+        self.note, self.peaks, self.phase = {}, {}, ""
+
+    def end_phase(self, phase):
+        self.peaks[phase] = torch.cuda.max_memory_allocated()
+        if phase != "optimizer":
+            self.note[f"{phase}_end"] = torch.cuda.memory_allocated()
+            self.note[f"{phase}_peak"] = self.peaks[phase]
+
+    def row(self, failed):
+        torch.cuda.synchronize()
+        stats, note = torch.cuda.memory_stats(), {}
+        peak, retries = torch.cuda.max_memory_allocated(), stats["num_alloc_retries"] - self.retries
+        if failed:
+            note["failed_in"] = self.phase
+        else:
+            note["peak_in"] = next(phase for phase, bytes_ in self.peaks.items() if bytes_ == peak)
+        note.update(self.note)
+        note["requested_peak"] = stats["requested_bytes.all.peak"]
+        if retries:
+            note["alloc_retries"] = retries
+        return {
+            "allocated_before_bytes": self.before, "peak_allocated_bytes": peak,
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(), "driver_used_bytes": driver_used(),
+            "step_seconds": "" if failed else f"{time.monotonic() - self.start:.4f}",
+            "status": "oom" if failed else "ok", "note": note,
+        }  # fmt: skip
+
+
+def start_allocator(case):
+    if case.set["allocator_conf"] != "default":
+        torch._C._accelerator_setAllocatorSettings(case.set["allocator_conf"])
+    if case.set["attention"] == "sdpa-flash":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def measure(case, rank, rendezvous):
+    """Rows of a case's steps, or the lines of a record."""
+    torch.manual_seed(rank)
+    torch.cuda.set_device(rank)
+    torch.cuda.init()
+    start_allocator(case)
+    context = driver_used()
+    if case.gpus > 1:
+        torch.distributed.init_process_group("nccl", init_method="file://" + rendezvous, rank=rank,
+                                             world_size=case.gpus, device_id=torch.device("cuda", rank))
+    model, count = build(case)
+    local = [p.to_local() if case.sharded else p for p in model.parameters()]
+    common = {"params": count, "weights_bytes": sum(p.numel() * p.element_size() for p in local),
+              "context_bytes": context, "gpu": torch.cuda.get_device_name()}
+    del local
+    net = model
+    if case.strategy in ("ddp", "zero1"):
+        net = torch.nn.parallel.DistributedDataParallel(
+            model, device_ids=[rank], gradient_as_bucket_view=case.set["gradient_as_bucket_view"] == "yes")
+    optimizer = make_optimizer([p for p in net.parameters() if p.requires_grad], case)
+    ids = torch.randint(0, model.config.vocab_size, (case.batch, case.context), device="cuda")
+    loss = output = None
+    for step in range(1, STEPS + 1):
+        figures = Figures()
+        if case.record == step:
+            torch.cuda.memory._record_memory_history(max_entries=1000000, stacks="all")
+        failed = False
+        try:
+            figures.phase = "forward"
+            with torch.autocast("cuda", torch.bfloat16, enabled=case.fp32 and not case.sharded):
+                loss, output = forward(net, ids, case)
+            figures.end_phase("forward")
+            figures.phase = "backward"
+            loss.backward()
+            figures.end_phase("backward")
+            figures.phase = "optimizer"
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            figures.end_phase("optimizer")
+        except torch.OutOfMemoryError:
+            failed = True
+        if case.record == step:
+            yield record_lines(torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()])
+            return
+        if case.record:
+            continue
+        grads = "held" if step > 1 and optimizer is None else "none"
+        yield {**common, **figures.row(failed), "step": step, "grads": grads}
+        if failed:
+            return
+    if case.set["allocator_conf"] != "default" and not any(
+            segment.get("is_expandable") for segment in torch.cuda.memory_snapshot()):
+        raise RuntimeError("segments are not expandable")
+
+
+# ---- records ----
+
+
+def frame_name(frames):
+    """Of the innermost operation and the innermost line of model, optimizer or library code."""
+    operation, line = "", ""
+    for frame in frames:
+        file, function = frame["filename"], frame["name"]
+        if file.endswith(".py"):
+            if not line and re.search(r"transformers/|peft/|optim/|torch_peaks", file):
+                line = f"{os.path.basename(file)[:-3]}:{frame['line']}:{function}"
+            continue
+        found = re.search(r"autograd::generated::(\w+)::apply|at::_ops::(\w+)::", function) or re.search(
+            r"(AccumulateGrad|at::cuda::blas::\w+|getCUDABlasLtWorkspace|getCurrentCUDABlasHandle|run_cudnn\w*)",
+            function)
+        name = next((group for group in found.groups() if group), "") if found else ""
+        if name and name not in operation.split(" "):
+            operation += (" " if operation else "") + name
+    return " ".join(operation.split(" ")[:3] + operation.split(" ")[3:][-1:]) + (f" @ {line}" if line else "")
+
+
+def record_lines(trace):
+    lines = []
+    for event in trace:
+        if event["action"] == "alloc":
+            name = frame_name(event["frames"]) if event["size"] >= MIB else ""
+            lines.append(f"+{event['size']} {name}".rstrip())
+        elif event["action"] == "free_requested":
+            lines.append(f"-{event['size']}")
+    return lines
+
+
+def write_record(folder, case, lines):
+    said = {key: value for key, value in case.said.items() if key not in ("record", "num_hidden_layers")}
+    with open(os.path.join(folder, case.id + ".events"), "w") as file:
+        cut = f" num_hidden_layers={case.said['num_hidden_layers']}" if "num_hidden_layers" in case.said else ""
+        print(f"# model={case.model}{cut}", file=file)
+        print(f"# set context={case.context} batch={case.batch}",
+              *(f"{key}={value}" for key, value in said.items()), file=file)
+        print(f"# step={case.record}", file=file)
+        print(f"# the allocator's own record of that step; {versions()}, {datetime.date.today()}", file=file)
+        print("# + allocated, - freed: bytes as asked for; from 1 MiB on the operation and the line of code",
+              file=file)
+        print("\n".join(lines), file=file)
+
+
+# ---- rows ----
+
+
+def first_bucket(rows):
+    """When rank 0 lost DDP's bucket of the first step, which NCCL's process group held: before the second forward
+    or in its backward. That is a race; it shows in what the second forward left beside what the third did."""
+    if len(rows) < STEPS:
+        return "late"
+    more = rows[1]["note"]["forward_end"] - rows[2]["note"]["forward_end"]
+    return "late" if more > rows[0]["weights_bytes"] // 2 else "early"
+
+
+def note_of(case, ranks, at):
+    """KEY=VALUE pairs of a row, rank 1's figures among them."""
+    row = ranks[0][at]
+    note = {"grads": row["grads"], **row["note"]}
+    if case.gpus > 1 and len(ranks[1]) > at:
+        for name in ("peak_allocated", "peak_reserved", "driver_used"):
+            note["rank1_" + name] = ranks[1][at][name + "_bytes"]
+    if case.strategy in ("ddp", "zero1"):
+        note["gradient_as_bucket_view"] = case.set["gradient_as_bucket_view"]
+        note["first_bucket"] = first_bucket(ranks[0])
+        note["empty_cache"] = "no"
+    if case.sharded:
+        note["reshard_after_forward"] = case.set["reshard_after_forward"]
+        note["init_device"] = "meta"
+    elif case.fp32:
+        note["autocast"] = "bf16"
+    for key in ("use_cache", "lora", "lora_targets", "num_hidden_layers"):
+        if key in case.said:
+            note[key] = case.said[key].replace(",", " ")
+    if row["status"] == "oom":
+        note["figures"] = "until the failure"
+    return ";".join(f"{key}={value}" for key, value in note.items())
+
+
+def rows_of(case, ranks):
+    for at, row in enumerate(ranks[0]):
+        if row["step"] == 2 and row["status"] == "ok" and case.strategy in ("single", "fsdp2"):
+            continue
+        cells = {**case.set, **row, "id": case.id, "gpus": case.gpus, "strategy": case.strategy,
+                 "model": case.model, "context": case.context, "batch": case.batch,
+                 "torch": torch.__version__, "phase_note": note_of(case, ranks, at)}
+        yield ",".join(str(cells[column]) for column in COLUMNS)
+
+
+def versions():
+    try:
+        driver = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                                capture_output=True, text=True).stdout.splitlines()[0]
+    except (OSError, IndexError):
+        driver = "driver unknown"
+    try:
+        library = ", peft " + importlib.import_module("peft").__version__
+    except ImportError:
+        library = ""
+    return (f"{driver}, CUDA {torch.version.cuda}, torch {torch.__version__}, "
+            f"transformers {transformers.__version__}{library}")
+
+
+def write_head(file):
+    print("# Peak GPU memory of real training steps, measured by bench/torch_peaks.py "
+          f"({datetime.date.today()}).\n# {versions()}.\n"
+          "# Columns, rows and notes are those of tests/data/measured_peaks.csv; num_hidden_layers in a note: the "
+          "model was cut to that.\n"
+          "# first_bucket: early where the bucket of DDP's first step was gone before the second forward (a race). "
+          "empty_cache=no: it was not called before the first step.", file=file)
+    print(",".join(COLUMNS), file=file, flush=True)
+
+
+# ---- processes ----
+
+
+def child(case, rank, rendezvous, sender):
+    results, error = [], ""
+    try:
+        for result in measure(case, rank, rendezvous):
+            results.append(result)
+    except Exception:
+        error = traceback.format_exc()
+    sender.send((results, error))
+    sender.close()
+    os._exit(0)  # without waiting for other ranks
+
+
+class Running:
+    """The processes of a case."""
+
+    def __init__(self, case, context):
+        self.case, self.end, self.ranks = case, time.monotonic() + CASE_SECONDS, []
+        self.folder = tempfile.TemporaryDirectory(prefix="torch_peaks.")
+        rendezvous = os.path.join(self.folder.name, "ranks")
+        for rank in range(case.gpus):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=child, args=(case, rank, rendezvous, sender))
+            process.start()
+            sender.close()
+            self.ranks.append((process, receiver))
+
+    def wait(self):
+        """[results of each rank] and what went wrong."""
+        results, errors = [], []
+        for process, receiver in self.ranks:
+            rank_results, error = [], "no answer in time\n"
+            try:
+                if receiver.poll(max(0, self.end - time.monotonic())):
+                    rank_results, error = receiver.recv()
+            except EOFError:
+                error = "the process died\n"
+            results.append(rank_results)
+            errors.append(error)
+        for process, _ in self.ranks:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.folder.cleanup()
+        return results, "".join(errors)
+
+
+def warm_up(cases):
+    """Imports what the cases need, so that forked processes have it; no GPU is touched."""
+    for case in cases:
+        kind = case.config().model_type
+        importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    for name in ("peft", "torch.distributed.fsdp", "torch.distributed.optim", "torch._dynamo"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            print(f"{name} is not there", flush=True)
+
+
+def run_cases(cases, context, deadline, done):
+    """One after the other; done(case, results) for each that has results."""
+    for case in cases:
+        if time.monotonic() > deadline:
+            print(f"{case.id}: no time left", flush=True)
+            continue
+        start = time.monotonic()
+        results, error = Running(case, context).wait()
+        if "CUDA" in error and ("forked" in error or "initialization error" in error):
+            print("processes cannot be forked here: started anew", flush=True)
+            context = multiprocessing.get_context("spawn")
+            results, error = Running(case, context).wait()
+        if results[0]:
+            done(case, results)
+        last = results[0][-1] if results[0] and not case.record else {}
+        print(f"{case.id}: {len(results[0])} results, {last.get('status', '')} "
+              f"{last.get('peak_allocated_bytes', 0) / MIB:.0f} MiB, {time.monotonic() - start:.1f} s", flush=True)
+        if error:
+            print("   ", "\n    ".join(error.strip().splitlines()[-4:]), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the cases")
+    parser.add_argument("--rows", choices=("1gpu", "2gpu", "records"), default="1gpu")
+    parser.add_argument("--output", help="a file for rows, a folder for records")
+    parser.add_argument("--only", help="ID,ID: those cases")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no case after that")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    cases = read_cases()
+    if options.list:
+        for case in cases:
+            print(case.kind, case.id, case.strategy, case.model, case.context, case.batch,
+                  *(f"{key}={value}" for key, value in case.said.items()))
+        return 0
+    cases = [case for case in cases if case.kind == options.rows
+             and (not options.only or case.id in options.only.split(","))]
+    if torch is None:
+        print(f"skipped: {absent}")
+        return 77
+    if torch.cuda.device_count() < max([case.gpus for case in cases], default=1):
+        print("skipped: too few GPUs")
+        return 77
+    if not options.output:
+        parser.error("--output is missing")
+    warm_up(cases)
+    context = multiprocessing.get_context("fork")
+    if options.rows == "records":
+        os.makedirs(options.output, exist_ok=True)
+        run_cases(cases, context, deadline,
+                  lambda case, results: write_record(options.output, case, results[0][0]))
+        return 0
+    with open(options.output, "w") as file:
+        write_head(file)
+        run_cases(cases, context, deadline,
+                  lambda case, results: print("\n".join(rows_of(case, results)), file=file, flush=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

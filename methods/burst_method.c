@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* BurstEngine's options, what it cannot do, and what it costs. */
+#include "methods/burst.h"
+
+#include "methods/context_cost.h"
+#include "methods/method.h"
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define MOST_RANKS 65536u
+
+/* Choices whose first value is what is said where an option of the program is given. */
+static const struct tdm_method_key burst_keys[] = {
+    {"use_checkpoint", "on|off", "on", "of blocks: every layer is run again for the backward",
+     tdm_key_read_switch, FIELD(burst.whole_layers)},
+    {"grad_ckpt", "none|seq-wise|full", "none",
+     "attention outputs that checkpointing keeps: none, those of the later half (burst_sl_ckpt), "
+     "all (burst_whole_ckpt)",
+     tdm_key_read_choice, FIELD(burst.checkpoint)},
+    {"optimize_bwd_comm", "off|on", "on",
+     "the backward sends row sums of dO * O in place of O; off: --ablation bwd_opt",
+     tdm_key_read_switch, FIELD(burst.optimized)},
+    {"double_ring", "on|off", "on", "rings inside nodes, and one of nodes; off: --ablation double",
+     tdm_key_read_switch, FIELD(burst.single_ring)},
+    {"sl_loss", "on|off", "on", "LM head and loss are fused; off: logits of all tokens",
+     tdm_key_read_switch, FIELD(burst.plain_loss)},
+    {"spzero", "on|off", "on", "ZeRO-3 over all ranks; off: weights are whole on every rank",
+     tdm_key_read_switch, FIELD(burst.replicated)},
+    {"offload", "off|on", "off", "AdamOffloadOptimizer: states in host memory", tdm_key_read_switch,
+     FIELD(burst.offload)},
+    {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
+     tdm_key_read_choice, FIELD(torch.optimizer)},
+    {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
+    {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
+     tdm_key_read_switch, FIELD(expandable_segments)},
+    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+     .read = tdm_key_read_step},
+    {.name = NULL},
+};
+
+const struct tdm_method_key *const tdm_burst_keys[] = {burst_keys, NULL};
+
+/* Communicators of all ranks, of ZeRO, of a node, between nodes, of the context. */
+#define COMMUNICATORS 5u
+
+void tdm_burst_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    settings->torch.context = (struct tdm_context){.kind = TDM_CONTEXT_RING};
+    settings->communicators = COMMUNICATORS;
+    settings->sends_to_peers = true;
+}
+
+enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                                struct tdm_error *err)
+{
+    const struct tdm_burst *burst = &settings->burst;
+    struct tdm_context *c = &settings->torch.context;
+    const struct tdm_layer_kind *first = &model->layer_kinds[0];
+    c->ranks = c->ring_degree = settings->torch.ranks;
+    c->ulysses_degree = 1;
+    settings->torch.checkpointing =
+        burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;
+    settings->torch.sharing = burst->replicated ? TDM_SHARING_NONE : TDM_SHARING_FSDP;
+    settings->torch.reshard = true;
+    if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");
+    if (model->tied || model->offset_norms || model->whole_qk_norm || first->experts ||
+        tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
+        tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "method burst: its model is Llama, with a head of its own; %s is not",
+                        model->name);
+    for (uint32_t i = 0; i < model->layers; i++)
+        if (model->layer_kinds[i].window > 0)
+            return tdm_fail(err, TDM_USAGE, "method burst: sliding windows of %s are not known",
+                            model->name);
+    if (!burst->single_ring && settings->torch.ranks > c->gpus_per_node &&
+        settings->torch.ranks % c->gpus_per_node != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "method burst: these GPUs are no whole nodes of gpus_per_node; "
+                        "double_ring=off takes any number");
+    return TDM_OK;
+}
+
+/* ---- cost ---- */
+
+/* Attention that is computed again, in forwards: pairs of a rank's first half are a quarter. */
+static double forwards_again(const struct tdm_burst *burst)
+{
+    if (burst->whole_layers || burst->checkpoint == TDM_BURST_ALL)
+        return 0;
+    return burst->checkpoint == TDM_BURST_LATTER_HALF ? 0.25 : 1;
+}
+
+void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    const struct tdm_burst *burst = &settings->burst;
+    double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
+    double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
+    double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
+    double ring = (double)s->ranks, again = forwards_again(burst),
+           shipped = again > 0 && again < 1 ? 0.5 : again;
+    tdm_context_share_cost(model, settings, cost);
+    if (!burst->whole_layers) /* one forward of its 4.5 comes again only where nothing is kept */
+        cost->attention_flops *= (3.5 + again) / 4.5;
+    /* K and V; in the backward Q, dO, dQ, log-sum-exps, and O or its row sums. */
+    cost->sent_bytes +=
+        model->layers * (ring - 1) *
+        (2 * block * (1 + shipped) + 3 * block + sums + (burst->optimized ? sums : block));
+    if (burst->offload)
+        cost->host_bytes +=
+            2 * 2 * (double)model->parameters / (burst->replicated ? 1 : (double)s->ranks);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Methods that divide a sequence, over Hugging Face's models: keys, what cannot be, and the model of a rank. */
+#include "base/size.h"
+#include "methods/method.h"
+
+#include <inttypes.h>
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define MOST_RANKS 65536u
+
+/* ---- keys ---- */
+
+#define BALANCE_MEANING "which tokens a rank has"
+#define SHARDING_KEY                                                                               \
+    {                                                                                              \
+        "sharding", "none|ddp|zero1|fsdp", "fsdp",                                                 \
+            "of weights, gradients and optimizer states, over all ranks; none: all on every rank", \
+            tdm_key_read_choice, FIELD(torch.sharing)                                              \
+    }
+#define GROUP_KEY                                                                       \
+    {                                                                                   \
+        "sequence_parallel_size", "N", NULL,                                            \
+            "GPUs that share a sequence, of which there are then several; unsaid: all", \
+            tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
+    }
+#define NODE_KEY                                                                    \
+    {                                                                               \
+        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
+            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
+    }
+
+#define ATTENTION_KEY                                                                       \
+    {                                                                                       \
+        "attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package", \
+            tdm_key_read_choice, FIELD(torch.attention)                                     \
+    }
+
+static const struct tdm_method_key ring_keys[] = {
+    {"balance", "zigzag|striped|contiguous", "zigzag",
+     BALANCE_MEANING ": zigzag_ring_flash_attn_func, stripe_flash_attn_func, ring_flash_attn_func",
+     tdm_key_read_choice, FIELD(torch.context.balance)},
+    GROUP_KEY,
+    SHARDING_KEY,
+    NODE_KEY,
+    ATTENTION_KEY,
+    {.name = NULL},
+};
+
+static const struct tdm_method_key double_ring_keys[] = {
+    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
+};
+
+static const struct tdm_method_key usp_keys[] = {
+    {"ulysses_degree", "N", NULL,
+     "ranks that change tokens for heads; unsaid: as many of a node as divide the KV heads",
+     tdm_key_read_count, FIELD(torch.context.ulysses_degree), 1, MOST_RANKS},
+    {"ring_degree", "N", NULL, "ranks of a ring; unsaid: the others", tdm_key_read_count,
+     FIELD(torch.context.ring_degree), 1, MOST_RANKS},
+    {"ring_impl_type", "zigzag|strip|basic", "zigzag", BALANCE_MEANING, tdm_key_read_choice,
+     FIELD(torch.context.balance)},
+    GROUP_KEY,
+    SHARDING_KEY,
+    NODE_KEY,
+    ATTENTION_KEY,
+    {.name = NULL},
+};
+
+const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, tdm_keys_ddp,
+                                                      tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
+                                                             tdm_keys_ddp, tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
+                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
+                                                     tdm_keys_torch, NULL};
+
+/* ---- presets ---- */
+
+static void preset(struct tdm_method_settings *settings, enum tdm_context_kind kind,
+                   uint32_t communicators)
+{
+    settings->torch.context = (struct tdm_context){.kind = kind};
+    settings->communicators = communicators;
+    settings->sends_to_peers = true;
+}
+
+void tdm_ring_preset(struct tdm_method_settings *settings)
+{
+    preset(settings, TDM_CONTEXT_RING, 1);
+}
+
+/* Groups inside and between nodes, for keys and for their gradients. */
+void tdm_double_ring_preset(struct tdm_method_settings *settings)
+{
+    preset(settings, TDM_CONTEXT_DOUBLE_RING, 5);
+}
+
+void tdm_ulysses_preset(struct tdm_method_settings *settings)
+{
+    preset(settings, TDM_CONTEXT_ULYSSES, 1);
+}
+
+void tdm_usp_preset(struct tdm_method_settings *settings)
+{
+    preset(settings, TDM_CONTEXT_USP, 3);
+}
+
+/* ---- checks ---- */
+
+/* The largest number of GPUs of a node that divides all ranks and all KV heads. */
+static uint64_t usual_ulysses_degree(const struct tdm_context *context,
+                                     const struct tdm_model *model, uint64_t ranks)
+{
+    uint64_t degree = context->gpus_per_node < ranks ? context->gpus_per_node : ranks;
+    while (ranks % degree != 0 || model->kv_heads % degree != 0)
+        degree--;
+    return degree;
+}
+
+static void settle_degrees(const struct tdm_model *model, struct tdm_torch_settings *torch)
+{
+    struct tdm_context *c = &torch->context;
+    if (c->ranks == 0)
+        c->ranks = torch->ranks;
+    switch (c->kind) {
+    case TDM_CONTEXT_NONE:
+        return;
+    case TDM_CONTEXT_RING:
+    case TDM_CONTEXT_DOUBLE_RING:
+        c->ring_degree = c->ranks;
+        c->ulysses_degree = 1;
+        return;
+    case TDM_CONTEXT_ULYSSES:
+        c->ring_degree = 1;
+        c->ulysses_degree = c->ranks;
+        return;
+    case TDM_CONTEXT_USP:
+        break;
+    }
+    if (c->ulysses_degree == 0)
+        c->ulysses_degree = c->ring_degree > 0 ? c->ranks / c->ring_degree
+                                               : usual_ulysses_degree(c, model, c->ranks);
+    if (c->ulysses_degree == 0)
+        c->ulysses_degree = 1;
+    if (c->ring_degree == 0)
+        c->ring_degree = c->ranks / c->ulysses_degree;
+}
+
+static enum tdm_status check_degrees(const struct tdm_model *model,
+                                     const struct tdm_method_settings *settings,
+                                     struct tdm_error *err)
+{
+    const struct tdm_context *c = &settings->torch.context;
+    const char *name = settings->method->name;
+    uint64_t ranks = c->ranks, u = c->ulysses_degree;
+    if (settings->torch.ranks % ranks != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: %" PRIu64 " GPUs are not several times "
+                        "sequence_parallel_size=%" PRIu64,
+                        name, settings->torch.ranks, ranks);
+    if (tdm_size_mul(c->ring_degree, u) != ranks)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: ulysses_degree %" PRIu64 " times ring_degree %" PRIu64
+                        " is not %" PRIu64 " GPUs",
+                        name, u, c->ring_degree, ranks);
+    if (model->query_heads % u != 0 || model->kv_heads % u != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: %" PRIu64 " ranks do not divide %" PRIu32
+                        " query heads and %" PRIu32 " KV heads",
+                        name, u, model->query_heads, model->kv_heads);
+    if (c->kind == TDM_CONTEXT_DOUBLE_RING && ranks > c->gpus_per_node &&
+        ranks % c->gpus_per_node != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "method %s: %" PRIu64 " GPUs are no whole nodes of gpus_per_node=%" PRIu64,
+                        name, ranks, c->gpus_per_node);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_context_check(const struct tdm_model *model,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_torch_settings *torch = &settings->torch;
+    const char *name = settings->method->name;
+    torch->attention = TDM_TORCH_SDPA_FLASH;
+    if (model->attention_softcap > 0)
+        return tdm_fail(err, TDM_USAGE, "method %s: capped scores of %s are not known", name,
+                        model->name);
+    for (uint32_t i = 0; i < model->layers; i++)
+        if (model->layer_kinds[i].window > 0)
+            return tdm_fail(err, TDM_USAGE, "method %s: sliding windows of %s are not known", name,
+                            model->name);
+    if (torch->sharing == TDM_SHARING_FSDP && torch->lora_rank > 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora_rank: method %s with LoRA and FSDP is not known", name);
+    settle_degrees(model, torch);
+    return check_degrees(model, settings, err);
+}
+
+/* ---- the model of a rank ---- */
+
+static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
+                              const struct tdm_method_settings *settings, void **state,
+                              struct tdm_error *err)
+{
+    struct tdm_method_settings rank = *settings;
+    rank.torch.tokens = tdm_context_local_tokens(&settings->torch.context, settings->torch.tokens);
+    return tdm_torch_system.create(m, config, &rank, state, err);
+}
+
+static void end(void *state)
+{
+    tdm_torch_system.free(state);
+}
+
+static void forward(void *state)
+{
+    tdm_torch_system.phases[TDM_PHASE_FORWARD](state);
+}
+
+static void backward(void *state)
+{
+    tdm_torch_system.phases[TDM_PHASE_BACKWARD](state);
+}
+
+static void step(void *state)
+{
+    tdm_torch_system.phases[TDM_PHASE_OPTIMIZER](state);
+}
+
+static void end_step(void *state)
+{
+    tdm_torch_system.end_step(state);
+}
+
+static uint64_t weight_bytes(const void *state)
+{
+    return tdm_torch_system.weight_bytes(state);
+}
+
+const struct tdm_torch_system tdm_context_system = {
+    .create = create,
+    .free = end,
+    .phases = {forward, backward, step},
+    .end_step = end_step,
+    .weight_bytes = weight_bytes,
+};

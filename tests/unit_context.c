@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted by hand, times of
+ * rings, what cannot be run, and BurstEngine's published peaks. */
+#include "methods/context_cost.h"
+#include "methods/prediction.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS 256u
+#define HEADS 2u
+#define HEAD_DIM 64u
+#define BLOCK (INT64_C(2) * TOKENS * HEADS * HEAD_DIM) /* bytes of a rank's Q, K or V */
+#define SUMS (INT64_C(4) * TOKENS * HEADS)             /* of a number a row in fp32 */
+#define MOST_EVENTS 64u
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+/* ---- tokens ---- */
+
+static void sequences_are_padded(void **state)
+{
+    struct tdm_context c = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 4, 4, 1, 8};
+    (void)state;
+    assert_int_equal(tdm_context_padded_tokens(&c, 8), 8);
+    assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices a rank */
+    assert_int_equal(tdm_context_local_tokens(&c, 9), 4);
+    c.balance = TDM_RING_STRIPED;
+    assert_int_equal(tdm_context_padded_tokens(&c, 9), 12);
+    c = (struct tdm_context){TDM_CONTEXT_USP, TDM_RING_ZIGZAG, 4, 2, 2, 8};
+    assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are cut again */
+    c = (struct tdm_context){TDM_CONTEXT_ULYSSES, TDM_RING_ZIGZAG, 3, 1, 3, 8};
+    assert_int_equal(tdm_context_padded_tokens(&c, 10), 12);
+}
+
+/* ---- attention ---- */
+
+struct machine {
+    struct tdm_eager eager;
+    struct tdm_torch_allocator *allocator;
+    struct tdm_value *inputs[3];
+    int64_t events[MOST_EVENTS];
+    size_t count;
+};
+
+static void note(void *context, const struct tdm_storage *storage, bool allocated, uint64_t bytes)
+{
+    (void)storage;
+    struct machine *machine = context;
+    assert_true(machine->count < MOST_EVENTS);
+    machine->events[machine->count++] = allocated ? (int64_t)bytes : -(int64_t)bytes;
+}
+
+static void start(struct machine *machine, bool gradients)
+{
+    static const struct tdm_gpu_facts gpu = {132, 2048, 1, 1};
+    memset(machine, 0, sizeof(*machine));
+    must(tdm_torch_allocator_create(UINT64_C(1) << 30, false, &machine->allocator, NULL), NULL);
+    tdm_eager_start(&machine->eager, machine->allocator, &gpu);
+    for (unsigned i = 0; i < 3; i++) {
+        machine->inputs[i] = tdm_value_new(&machine->eager, TOKENS * HEADS, HEAD_DIM, 2);
+        machine->inputs[i]->swapped = true;
+        if (gradients)
+            tdm_value_require_grad(&machine->eager, machine->inputs[i]);
+    }
+    machine->eager.observe = note;
+    machine->eager.observer = machine;
+}
+
+static struct tdm_value *attend(struct machine *machine, const struct tdm_context *context)
+{
+    const struct tdm_attention_shape shape = {
+        TDM_ATTENTION_FLASH, 1, HEADS, HEADS, TOKENS, HEAD_DIM};
+    return tdm_context_attention(&machine->eager, context, &shape, machine->inputs[0],
+                                 machine->inputs[1], machine->inputs[2]);
+}
+
+static void end(struct machine *machine)
+{
+    tdm_eager_end(&machine->eager);
+    tdm_torch_allocator_free(machine->allocator);
+}
+
+static void expect_events(const struct machine *machine, const int64_t *events, size_t count)
+{
+    assert_int_equal(machine->count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(machine->events[i], events[i]);
+}
+
+/* Two ranks: K and V come while the first block is computed; both outputs are joined in fp32. */
+static void ring_forward_by_hand(void **state)
+{
+    static const int64_t events[] = {BLOCK,      BLOCK,                 /* K, V that come */
+                                     BLOCK,      SUMS,       2 * BLOCK, /* a block, in fp32 */
+                                     BLOCK,      SUMS,       -BLOCK,    /* the next */
+                                     2 * BLOCK,  SUMS,                  /* both */
+                                     -2 * BLOCK, -SUMS,                 /* no longer */
+                                     BLOCK,      -2 * BLOCK, -BLOCK,    -SUMS,
+                                     -BLOCK,     -BLOCK,     -SUMS};
+    struct tdm_context context = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    struct machine machine;
+    (void)state;
+    start(&machine, false);
+    struct tdm_value *output = attend(&machine, &context);
+    expect_events(&machine, events, sizeof(events) / sizeof(events[0]));
+    tdm_drop(&machine.eager, output);
+    end(&machine);
+}
+
+static int64_t backward_peak(const struct tdm_context *context)
+{
+    struct machine machine;
+    start(&machine, true);
+    machine.eager.observe = NULL;
+    struct tdm_value *output = attend(&machine, context);
+    struct tdm_value *grad = tdm_value_like(&machine.eager, output);
+    tdm_eager_reset_peak(&machine.eager);
+    tdm_backward(&machine.eager, output, grad);
+    int64_t peak = (int64_t)tdm_torch_peak(machine.allocator).allocated;
+    end(&machine);
+    return peak;
+}
+
+/* Q, K, V, output, its gradient and sums; then the blocks' gradients, K and V that came, dQ and two pairs of dK, dV in
+ * fp32, and at last the results in bf16. */
+static void ring_backward_by_hand(void **state)
+{
+    struct tdm_context context = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    const int64_t held = 5 * BLOCK + SUMS;
+    const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
+    (void)state;
+    assert_int_equal(backward_peak(&context), held + SUMS / 2 + came + sums + 3 * BLOCK);
+    /* Contiguous has no second half; gradients that came are added to what is new, while both are there. */
+    context.balance = TDM_RING_CONTIGUOUS;
+    assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
+    context.balance = TDM_RING_STRIPED;
+    assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
+    /* More ranks: there are always K and V that come too, but no results yet. */
+    context = (struct tdm_context){TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 8, 8, 1, 8};
+    assert_int_equal(backward_peak(&context),
+                     held + SUMS / 2 + came + 2 * BLOCK + sums + 2 * BLOCK + SUMS);
+}
+
+/* Q, K and V change places, then the output, whose heads have to be ordered. */
+static void ulysses_by_hand(void **state)
+{
+    static const int64_t events[] = {BLOCK,  BLOCK,  -BLOCK, BLOCK, BLOCK, -BLOCK, BLOCK,
+                                     BLOCK,  -BLOCK, BLOCK,  SUMS,  16,    8,      -16,
+                                     -8,     -SUMS,  BLOCK,  BLOCK, BLOCK, -BLOCK, -BLOCK,
+                                     -BLOCK, -BLOCK, -BLOCK, -BLOCK};
+    struct tdm_context context = {TDM_CONTEXT_ULYSSES, TDM_RING_ZIGZAG, 2, 1, 2, 8};
+    struct machine machine;
+    (void)state;
+    start(&machine, false);
+    struct tdm_value *output = attend(&machine, &context);
+    expect_events(&machine, events, sizeof(events) / sizeof(events[0]));
+    tdm_drop(&machine.eager, output);
+    end(&machine);
+}
+
+/* What another stream uses counts no longer, but nobody gets it before that stream is done. */
+static void shared_blocks_wait(void **state)
+{
+    struct tdm_torch_allocator *allocator;
+    struct tdm_torch_block *first, *second;
+    const uint64_t bytes = UINT64_C(32) << 20;
+    (void)state;
+    must(tdm_torch_allocator_create(3 * bytes, false, &allocator, NULL), NULL);
+    assert_int_equal(tdm_torch_malloc(allocator, 0, bytes, &first), TDM_OK);
+    tdm_torch_free_later(allocator, first);
+    assert_int_equal(tdm_torch_current(allocator).allocated, 0);
+    assert_int_equal(tdm_torch_malloc(allocator, 0, bytes, &second), TDM_OK);
+    assert_int_equal(tdm_torch_current(allocator).reserved, 2 * bytes);
+    tdm_torch_settle(allocator);
+    assert_int_equal(tdm_torch_malloc(allocator, 0, bytes, &first), TDM_OK);
+    assert_int_equal(tdm_torch_current(allocator).reserved, 2 * bytes);
+    tdm_torch_free_later(allocator, first); /* where memory is short it waits for the stream */
+    assert_int_equal(tdm_torch_malloc(allocator, 0, 2 * bytes, &first), TDM_OK);
+    tdm_torch_allocator_free(allocator);
+}
+
+/* ---- times ---- */
+
+static void times_follow_the_equations(void **state)
+{
+    const struct tdm_links links = {0, 400e9, 0, 25e9};
+    struct tdm_ring_turn turn = {TDM_TURN_RING, 32, 4, 1e8, 1e8, 1e8, 0};
+    const double inside = 1e8 / 400e9, between = 1e8 / 25e9;
+    (void)state;
+    double all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
+    assert_true(fabs(all - 6 * 32 * between) < 1e-9);
+    turn.kind = TDM_TURN_DOUBLE_RING;
+    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
+    assert_true(fabs(all - (4 * 4 * between + 2 * (28 * inside + 4 * between))) < 1e-9);
+    turn.kind = TDM_TURN_BURST;
+    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
+    assert_true(fabs(all - 5 * 4 * between) < 1e-9);
+    turn.nodes = 1; /* all links are alike */
+    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
+    assert_true(fabs(all - 5 * 32 * inside) < 1e-9);
+}
+
+static enum tdm_status settle(const char *model_name, const char *name, uint64_t gpus,
+                              const char *const *pairs, struct tdm_method_settings *settings)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_model *model;
+    struct tdm_error err;
+    size_t count = 0;
+    while (pairs != NULL && pairs[count] != NULL)
+        count++;
+    memset(settings, 0, sizeof(*settings));
+    settings->torch.tokens = UINT64_C(1) << 20;
+    settings->torch.batch = 1;
+    settings->torch.ranks = gpus;
+    must(tdm_method_find(name, &method, &err), &err);
+    must(tdm_method_apply(method, pairs, count, settings, &choices, &err), &err);
+    must(tdm_model_load(model_name, &model, &err), &err);
+    enum tdm_status status = tdm_method_check(model, settings, &err);
+    tdm_model_free(model);
+    return status;
+}
+
+static struct tdm_method_cost cost_of(const char *name, const char *const *pairs)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_cost cost;
+    struct tdm_model *model;
+    struct tdm_error err;
+    assert_int_equal(settle("burst-7b", name, 8, pairs, &settings), TDM_OK);
+    must(tdm_model_load("burst-7b", &model, &err), &err);
+    settings.method->cost(model, &settings, &cost);
+    tdm_model_free(model);
+    return cost;
+}
+
+/* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less; attention that is kept is
+ * not computed again. */
+static void costs_are_ordered(void **state)
+{
+    static const char *const on[] = {"checkpointing=on-reentrant", NULL};
+    static const char *const sends_output[] = {"optimize_bwd_comm=off", NULL},
+                             *const half[] = {"grad_ckpt=seq-wise", NULL},
+                             *const all[] = {"grad_ckpt=full", NULL};
+    (void)state;
+    struct tdm_method_cost ring = cost_of("ring", on), burst = cost_of("burst", NULL);
+    assert_true(burst.sent_bytes < ring.sent_bytes);
+    assert_true(fabs(burst.attention_flops / ring.attention_flops - 1) < 1e-12);
+    assert_true(burst.sent_bytes < cost_of("burst", sends_output).sent_bytes);
+    double later = cost_of("burst", half).attention_flops,
+           kept = cost_of("burst", all).attention_flops;
+    assert_true(fabs(later / burst.attention_flops - 3.75 / 4.5) < 1e-12);
+    assert_true(fabs(kept / burst.attention_flops - 3.5 / 4.5) < 1e-12);
+    assert_true(cost_of("ulysses", NULL).exposed_bytes > 0);
+}
+
+/* ---- what cannot be ---- */
+
+static void divisions_are_checked(void **state)
+{
+    static const char *const uneven[] = {"ulysses_degree=3", "ring_degree=2", NULL},
+                             *const nodes[] = {"gpus_per_node=8", NULL},
+                             *const kept[] = {"use_checkpoint=off", "grad_ckpt=full", NULL},
+                             *const ring[] = {"ring_degree=4", NULL};
+    struct tdm_method_settings s;
+    (void)state;
+    assert_int_equal(settle("llama-3.1-8b", "ulysses", 16, NULL, &s), TDM_USAGE); /* 8 KV heads */
+    assert_int_equal(settle("llama-3.1-8b", "ulysses", 8, NULL, &s), TDM_OK);
+    assert_int_equal(settle("llama-3.1-8b", "usp", 8, uneven, &s), TDM_USAGE);
+    assert_int_equal(settle("llama-3.1-8b", "usp", 64, NULL, &s), TDM_OK);
+    assert_int_equal(s.torch.context.ulysses_degree, 8);
+    assert_int_equal(s.torch.context.ring_degree, 8);
+    assert_int_equal(settle("llama-3.1-8b", "usp", 16, ring, &s), TDM_OK);
+    assert_int_equal(s.torch.context.ulysses_degree, 4);
+    assert_int_equal(settle("llama-3.1-8b", "double-ring", 12, nodes, &s), TDM_USAGE);
+    assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);  /* windows */
+    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE); /* biases */
+    assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
+}
+
+/* ---- BurstEngine's rows ---- */
+
+#define MOST_PAIRS 4u
+
+/* Its program prints max_memory_reserved / 2^30. */
+static void burst_peaks_are_near(void **state)
+{
+    static const struct {
+        double published;
+        const char *pairs[MOST_PAIRS];
+    } rows[] = {{48.47, {"sl_loss=off", "double_ring=off", "optimize_bwd_comm=off", NULL}},
+                {41.45, {NULL}},
+                {53.91, {"grad_ckpt=full", NULL}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tdm_method_settings settings;
+        struct tdm_method_prediction prediction;
+        struct tdm_model *model;
+        struct tdm_machine *machine;
+        struct tdm_error err;
+        assert_int_equal(settle("burst-14b", "burst", 32, rows[i].pairs, &settings), TDM_OK);
+        must(tdm_model_load("burst-14b", &model, &err), &err);
+        must(tdm_machine_load("a100-80", &machine, &err), &err);
+        must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+        double gib = (double)prediction.steps[2].torch.peak.reserved / 1073741824.0;
+        if (fabs(gib / rows[i].published - 1) > 0.04)
+            fail_msg("row %zu: %.2f GiB for %.2f", i, gib, rows[i].published);
+        tdm_model_free(model);
+        tdm_machine_free(machine);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_are_padded),  cmocka_unit_test(ring_forward_by_hand),
+        cmocka_unit_test(ring_backward_by_hand), cmocka_unit_test(ulysses_by_hand),
+        cmocka_unit_test(shared_blocks_wait),    cmocka_unit_test(times_follow_the_equations),
+        cmocka_unit_test(costs_are_ordered),     cmocka_unit_test(divisions_are_checked),
+        cmocka_unit_test(burst_peaks_are_near),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
