@@ -13,13 +13,13 @@ static struct tdm_value *replace(struct tdm_eager *m, struct tdm_value *old,
     return value;
 }
 
-/* A script without gradients runs as two fused kernels, around the mean. */
+/* A script without gradients runs as two fused kernels, around the mean; what the first makes stays until the end. */
 static struct tdm_value *fused_norm(struct tdm_eager *m, const struct tdm_value *x)
 {
     struct tdm_value *square = tdm_value_new(m, x->rows, x->columns, FP32);
     struct tdm_value *variance = tdm_value_new(m, x->rows, 1, FP32);
-    tdm_drop(m, square);
     struct tdm_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
+    tdm_drop(m, square);
     tdm_drop(m, variance);
     return y;
 }

@@ -48,6 +48,7 @@ struct tdm_torch_allocator {
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
+    struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS];
@@ -323,7 +324,7 @@ static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool,
 static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    for (struct tdm_torch_block *block = a->range[pool]; block != NULL; block = block->after) {
+    for (struct tdm_torch_block *block = a->unmapped[pool]; block != NULL; block = block->after) {
         if (block->mapped)
             continue;
         struct tdm_torch_block *first = is_free(block->before) ? block->before : block;
@@ -348,6 +349,8 @@ static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch
     if (bytes < block->size && split(a, block, bytes) == NULL)
         return TDM_NO_MEMORY;
     block->mapped = true;
+    while (a->unmapped[block->pool] != NULL && a->unmapped[block->pool]->mapped)
+        a->unmapped[block->pool] = a->unmapped[block->pool]->after;
     *mapped = make_free(a, block);
     return TDM_OK;
 }
@@ -363,7 +366,7 @@ static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint
         range->address = RANGE * (pool + 1);
         range->size = RANGE;
         range->mapped = false;
-        a->range[pool] = range;
+        a->range[pool] = a->unmapped[pool] = range;
     }
     struct tdm_torch_block *block = find_room(a, pool, size);
     if (block == NULL)
@@ -413,6 +416,8 @@ static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *b
     }
     a->now.reserved -= block->size;
     block->mapped = false;
+    if (a->unmapped[block->pool] == NULL || block->address < a->unmapped[block->pool]->address)
+        a->unmapped[block->pool] = block;
     if (block->after != NULL && !block->after->mapped)
         swallow_next(a, block);
     if (block->before != NULL && !block->before->mapped)

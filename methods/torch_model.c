@@ -506,10 +506,13 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
                         const struct torch_layer *layer, struct tdm_value *x,
                         struct tdm_value *qkv[3])
 {
+    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
     struct tdm_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
     bool whole = t->config->whole_qk_norm;
     for (unsigned i = 0; i < 3; i++) {
         qkv[i] = project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (norms[i] != NULL)
+            tdm_label(m, names[i]);
         if (!whole)
             qkv[i] = by_heads(m, t, qkv[i], norms[i]);
         else if (norms[i] != NULL)

@@ -4,6 +4,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define QUIET_SECONDS 2.0    /* at the begin, and between lines that stay they are longer */
@@ -12,7 +14,9 @@
 
 void tdm_ticker_begin(struct tdm_ticker *ticker)
 {
-    *ticker = (struct tdm_ticker){.terminal = isatty(STDERR_FILENO) == 1};
+    const char *wanted = getenv("TIDEMARK_PROGRESS");
+    *ticker = (struct tdm_ticker){.terminal = isatty(STDERR_FILENO) == 1,
+                                  .silent = wanted != NULL && strcmp(wanted, "no") == 0};
     clock_gettime(CLOCK_MONOTONIC, &ticker->last);
 }
 
@@ -25,7 +29,7 @@ void tdm_ticker_say(struct tdm_ticker *ticker, const char *format, ...)
     double due = !ticker->terminal ? LINE_SECONDS
                  : ticker->shown   ? TERMINAL_SECONDS
                                    : QUIET_SECONDS;
-    if (passed < due)
+    if (ticker->silent || passed < due)
         return;
     va_list args;
     va_start(args, format);

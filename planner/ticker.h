@@ -7,10 +7,11 @@
 #include <time.h>
 
 struct tdm_ticker {
-    bool terminal, shown;
+    bool terminal, shown, silent;
     struct timespec last;
 };
 
+/* Silent if TIDEMARK_PROGRESS is no. */
 void tdm_ticker_begin(struct tdm_ticker *ticker);
 
 /* Says it, unless that comes too early: nothing is said of the first two seconds. */

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peaks of other people's runs, as published (tests/data/published_runs.csv), against predictions. A line of recipes
+ * (tests/data/published_runs_recipes.csv) says for each row how a method of ours expresses it, which of our figures
+ * the published one is, and what had to be assumed; or why no method does.
+ *
+ * What the sources leave unsaid cannot be predicted, so errors are stated, not bounded, but for rows whose settings
+ * are known in full (their recipe has a bound). What must hold for all: where the source ran out of memory, ours does.
+ */
+#include "bench/accuracy_runs.h"
+
+#include "bench/accuracy_table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_ROWS 1024u
+#define MOST_SOURCES 64u
+#define MOST_PAIRS 32u
+#define MOST_REASONS 16u
+#define NAME_BYTES 24u
+#define REASON_BYTES 160u
+#define PATH_BYTES 4096u
+#define GIB 1073741824.0
+#define BF16_BYTES 2u
+/* The next size that was tried after the largest that fits is not published; so much more was too much. */
+#define BEYOND 1.25
+
+enum outcome { COMPARED, REFUSED, FAILED };
+
+struct reason {
+    char text[REASON_BYTES];
+    size_t rows;
+};
+
+struct source {
+    char name[NAME_BYTES];
+    double errors[MOST_ROWS];
+    size_t rows, compared, refused, error_count, reason_count;
+    struct reason reasons[MOST_REASONS]; /* why rows are not covered */
+};
+
+struct runs {
+    const char *sources; /* where the tables are */
+    struct table recipe; /* and the file that it is read from */
+    FILE *recipes;
+    struct source *by_source;
+    size_t source_count, failures;
+};
+
+/* ---- lines of both tables ---- */
+
+/* What the recipe says, else what the row says. */
+static const char *either(const struct table *recipe, const struct table *row, const char *name,
+                          const char *row_name)
+{
+    const char *said = field(recipe, name);
+    return said[0] != '\0' ? said : field(row, row_name);
+}
+
+static double gpus_of(const struct table *recipe, const struct table *row)
+{
+    return strtod(either(recipe, row, "gpus", "n_gpus"), NULL);
+}
+
+/* ---- a prediction ---- */
+
+/* Of the tests' own files if they have it, else what is shipped. */
+static const char *name_or_path(const struct runs *runs, const char *folder, const char *name,
+                                char path[PATH_BYTES])
+{
+    snprintf(path, PATH_BYTES, "%s/tests/data/%s/%s.json", runs->sources, folder, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return name;
+    fclose(file);
+    return path;
+}
+
+static size_t split_pairs(const char *settings, char *text, size_t text_bytes, const char **pairs)
+{
+    size_t count = 0;
+    snprintf(text, text_bytes, "%s", settings);
+    for (char *word = strtok(text, " "); word != NULL && count < MOST_PAIRS;
+         word = strtok(NULL, " "))
+        pairs[count++] = word;
+    return count;
+}
+
+/* `longer`: times the tokens of the row. *output_bytes is what the model without its head returns. */
+static enum tdm_status predict(const struct runs *runs, const struct table *row, double longer,
+                               struct tdm_method_prediction *p, uint64_t *output_bytes,
+                               struct tdm_error *err)
+{
+    const struct table *recipe = &runs->recipe;
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.step = 0};
+    struct tdm_method_choices choices;
+    struct tdm_model *model = NULL;
+    struct tdm_machine *machine = NULL;
+    char text[LINE_BYTES], path[PATH_BYTES];
+    const char *pairs[MOST_PAIRS];
+    size_t count = split_pairs(field(recipe, "settings"), text, sizeof(text), pairs);
+    double tokens = strtod(either(recipe, row, "context", "context"), NULL);
+    settings.torch.tokens = (uint64_t)(tokens * longer);
+    settings.torch.batch = strtoull(either(recipe, row, "batch", "batch"), NULL, 10);
+    settings.torch.ranks = (uint64_t)gpus_of(recipe, row);
+    enum tdm_status status = tdm_method_find(field(recipe, "method"), &method, err);
+    if (status == TDM_OK)
+        status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
+    if (status == TDM_OK)
+        status = tdm_model_load(name_or_path(runs, "configs", field(recipe, "model"), path), &model,
+                                err);
+    if (status == TDM_OK)
+        status = tdm_machine_load(name_or_path(runs, "machines", field(recipe, "machine"), path),
+                                  &machine, err);
+    if (status == TDM_OK)
+        status = tdm_method_check(model, &settings, err);
+    if (status == TDM_OK)
+        status = tdm_method_predict(model, machine, &settings, 0, p, err);
+    if (status == TDM_OK)
+        *output_bytes = settings.torch.tokens * settings.torch.batch * model->hidden * BF16_BYTES;
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return status;
+}
+
+/* The figure that the source gives, of a step. */
+static uint64_t figure_of(const struct tdm_method_step *step, const char *figure)
+{
+    const struct tdm_torch_step *torch = &step->torch;
+    uint64_t all = 0, states = torch->categories[TDM_METHOD_WEIGHTS] +
+                               torch->categories[TDM_METHOD_GRADIENTS] +
+                               torch->categories[TDM_METHOD_OPTIMIZER];
+    for (unsigned i = 0; i < TDM_METHOD_CATEGORIES; i++)
+        all += torch->categories[i];
+    if (strcmp(figure, "reserved") == 0)
+        return torch->peak.reserved;
+    if (strcmp(figure, "used") == 0)
+        return step->used_bytes;
+    if (strcmp(figure, "kept") == 0) /* by the forward, for the backward */
+        return torch->end_bytes[TDM_PHASE_FORWARD] - torch->before_bytes;
+    if (strcmp(figure, "states") == 0)
+        return states;
+    if (strcmp(figure, "activations") == 0)
+        return all - states;
+    return torch->peak.allocated;
+}
+
+static uint64_t most_of(const struct tdm_method_prediction *p, const char *figure)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint64_t bytes = figure_of(&p->steps[i], figure);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* *bytes is 0 where it runs out of memory. */
+static enum tdm_status predict_bytes(const struct runs *runs, const struct table *row,
+                                     double longer, uint64_t *bytes, struct tdm_error *err)
+{
+    const struct table *recipe = &runs->recipe;
+    const char *figure = field(recipe, "figure");
+    struct tdm_method_prediction p;
+    uint64_t output_bytes = 0;
+    if (strcmp(field(recipe, "method"), "component") == 0) {
+        char text[LINE_BYTES];
+        const char *pairs[MOST_PAIRS];
+        size_t count = split_pairs(field(recipe, "settings"), text, sizeof(text), pairs);
+        return predict_component(field(recipe, "model"), pairs, count, bytes, err);
+    }
+    enum tdm_status status = predict(runs, row, longer, &p, &output_bytes, err);
+    if (status == TDM_OK)
+        *bytes =
+            p.runs ? most_of(&p, figure) + (strcmp(figure, "kept") == 0 ? output_bytes : 0) : 0;
+    return status;
+}
+
+/* ---- a row ---- */
+
+/* Bytes of the unit; 0 if there is no such. */
+static double unit_bytes(const char *unit)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"GiB", GIB}, {"GB", 1e9}, {"1000 MiB", 1000 * 1048576.0}};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(units[i].name, unit) == 0)
+            return units[i].bytes;
+    return 0;
+}
+
+static struct source *source_of(struct runs *runs, const struct table *row)
+{
+    char name[NAME_BYTES];
+    const char *full = field(row, "source");
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(full, " "), full);
+    size_t i = 0;
+    while (i < runs->source_count && strcmp(runs->by_source[i].name, name) != 0)
+        i++;
+    if (i == MOST_SOURCES)
+        return NULL;
+    if (i == runs->source_count) {
+        memcpy(runs->by_source[i].name, name, sizeof(name));
+        runs->source_count++;
+    }
+    return &runs->by_source[i];
+}
+
+/* Is what the source says of memory that ran out ours, too? A frontier is the longest that fits. */
+static bool refuses(const struct runs *runs, const struct table *row, const char *figure)
+{
+    struct tdm_error err;
+    uint64_t bytes = 0;
+    bool oom = strcmp(figure, "oom") == 0;
+    return predict_bytes(runs, row, oom ? 1 : BEYOND, &bytes, &err) == TDM_OK && bytes == 0;
+}
+
+static enum outcome compare_fit(const struct runs *runs, const struct table *row,
+                                const char *figure, uint64_t bytes)
+{
+    bool oom = strcmp(figure, "oom") == 0;
+    if (oom || !refuses(runs, row, figure)) {
+        printf(" %s: predicted to %s\n", oom ? "ran out of memory" : "more did not fit",
+               oom && bytes == 0 ? "run out of memory" : "fit");
+        return oom && bytes == 0 ? COMPARED : FAILED;
+    }
+    printf(" is the longest: predicted to %s, more to run out of memory\n",
+           bytes > 0 ? "fit" : "run out of memory");
+    return bytes > 0 ? COMPARED : REFUSED;
+}
+
+static enum outcome compare_bytes(const struct runs *runs, const struct table *row,
+                                  const char *figure, uint64_t bytes, struct source *source)
+{
+    const struct table *recipe = &runs->recipe;
+    double unit = unit_bytes(field(recipe, "unit")), bound = strtod(field(recipe, "bound"), NULL);
+    double measured = strtod(field(row, "measured_GB"), NULL);
+    double times = strcmp(field(recipe, "of_all"), "yes") == 0 ? gpus_of(recipe, row) : 1;
+    if (bytes == 0) {
+        printf(" %9.3f %s, predicted to run out of memory\n", measured, field(recipe, "unit"));
+        return REFUSED;
+    }
+    double predicted = (double)bytes / unit * times, error = predicted / measured - 1;
+    bool within = bound == 0 || fabs(error) <= bound;
+    printf(" %9.3f %9.3f %+7.2f%% %s %s%s\n", predicted, measured, 100 * error,
+           field(recipe, "unit"), figure, within ? "" : ": too much");
+    source->errors[source->error_count++] = fabs(error);
+    return within ? COMPARED : FAILED;
+}
+
+static enum outcome compare(const struct runs *runs, const struct table *row, struct source *source)
+{
+    const struct table *recipe = &runs->recipe;
+    struct tdm_error err = {.message = ""};
+    const char *figure = field(recipe, "figure");
+    uint64_t bytes = 0;
+    bool fit = strcmp(figure, "oom") == 0 || strcmp(figure, "frontier") == 0;
+    if (!fit && unit_bytes(field(recipe, "unit")) == 0)
+        tdm_fail(&err, TDM_INPUT, "unit \"%s\" is not known", field(recipe, "unit"));
+    else if (predict_bytes(runs, row, 1, &bytes, &err) == TDM_OK)
+        return fit ? compare_fit(runs, row, figure, bytes)
+                   : compare_bytes(runs, row, figure, bytes, source);
+    printf(" failed: %s\n", err.message);
+    return FAILED;
+}
+
+static void note_reason(struct source *source, const char *text)
+{
+    size_t i = 0;
+    while (i < source->reason_count && strcmp(source->reasons[i].text, text) != 0)
+        i++;
+    if (i == MOST_REASONS)
+        return;
+    if (i == source->reason_count) {
+        snprintf(source->reasons[i].text, REASON_BYTES, "%s", text);
+        source->reason_count++;
+    }
+    source->reasons[i].rows++;
+}
+
+static void run_row(struct runs *runs, const struct table *row)
+{
+    const struct table *recipe = &runs->recipe;
+    struct source *source = source_of(runs, row);
+    if (source == NULL || source->rows == MOST_ROWS) {
+        runs->failures++;
+        return;
+    }
+    source->rows++;
+    if (field(recipe, "method")[0] == '\0') {
+        note_reason(source, field(recipe, "unsaid"));
+        return;
+    }
+    printf("%3s %-21.21s %-15s %-21.21s %7s", field(recipe, "row"), source->name,
+           field(recipe, "method"), field(recipe, "model"),
+           either(recipe, row, "context", "context"));
+    enum outcome outcome = compare(runs, row, source);
+    source->compared += outcome == COMPARED;
+    source->refused += outcome == REFUSED;
+    runs->failures += outcome == FAILED;
+}
+
+/* Is the recipe the one of row `number`? */
+static bool belongs(const struct runs *runs, const struct table *row, size_t number)
+{
+    return strtoull(field(&runs->recipe, "row"), NULL, 10) == number &&
+           strcmp(field(&runs->recipe, "measured"), field(row, "measured_GB")) == 0;
+}
+
+static bool run_rows(struct runs *runs, FILE *file)
+{
+    struct table row = {.columns = 0};
+    bool broken = false;
+    for (size_t number = 1; next_row(file, &row, &broken); number++) {
+        if (!next_row(runs->recipes, &runs->recipe, &broken) || !belongs(runs, &row, number)) {
+            fprintf(stderr, "accuracy: published run %zu has no recipe of its own\n", number);
+            return false;
+        }
+        run_row(runs, &row);
+    }
+    return !broken;
+}
+
+/* ---- by source ---- */
+
+static int rising(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_source(struct source *source)
+{
+    size_t count = source->error_count;
+    printf("%-23s %4zu of %3zu", source->name, source->compared + source->refused, source->rows);
+    qsort(source->errors, count, sizeof(source->errors[0]), rising);
+    if (count > 0)
+        printf("  median %6.2f%%, worst %6.2f%%",
+               50 * (source->errors[count / 2] + source->errors[(count - 1) / 2]),
+               100 * source->errors[count - 1]);
+    if (source->refused > 0)
+        printf(", %zu wrongly refused", source->refused);
+    putchar('\n');
+    for (size_t i = 0; i < source->reason_count; i++)
+        printf("%26zu not: %s\n", source->reasons[i].rows, source->reasons[i].text);
+}
+
+static void print_sources(struct runs *runs)
+{
+    size_t rows = 0, covered = 0;
+    for (size_t i = 0; i < runs->source_count; i++) {
+        rows += runs->by_source[i].rows;
+        covered += runs->by_source[i].compared + runs->by_source[i].refused;
+    }
+    printf("\npublished runs: %zu of %zu rows covered\n", covered, rows);
+    for (size_t i = 0; i < runs->source_count; i++)
+        print_source(&runs->by_source[i]);
+    if (runs->failures > 0)
+        printf("%zu published runs failed\n", runs->failures);
+}
+
+static FILE *open_table(const char *sources, const char *name)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/tests/data/%s", sources, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        fprintf(stderr, "accuracy: %s cannot be read\n", path);
+    return file;
+}
+
+bool check_published_runs(const char *sources)
+{
+    static struct source by_source[MOST_SOURCES];
+    struct runs runs = {.sources = sources, .by_source = by_source};
+    FILE *file = open_table(sources, "published_runs.csv");
+    bool done = false;
+    runs.recipes = open_table(sources, "published_runs_recipes.csv");
+    if (file != NULL && runs.recipes != NULL) {
+        printf("%3s %-21s %-15s %-21s %7s %9s %9s %8s\n", "row", "source", "method", "model",
+               "context", "predicted", "measured", "error");
+        done = run_rows(&runs, file);
+        print_sources(&runs);
+    }
+    if (runs.recipes != NULL)
+        fclose(runs.recipes);
+    if (file != NULL)
+        fclose(file);
+    return done && runs.failures == 0;
+}
