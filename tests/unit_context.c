@@ -273,7 +273,9 @@ static void divisions_are_checked(void **state)
     static const char *const uneven[] = {"ulysses_degree=3", "ring_degree=2", NULL},
                              *const nodes[] = {"gpus_per_node=8", NULL},
                              *const kept[] = {"use_checkpoint=off", "grad_ckpt=full", NULL},
-                             *const ring[] = {"ring_degree=4", NULL};
+                             *const ring[] = {"ring_degree=4", NULL},
+                             *const adapters[] = {"lora_rank=8", "units=layers+ends", NULL},
+                             *const wide[] = {"lora_rank=8", "lora=peft", NULL};
     struct tdm_method_settings s;
     (void)state;
     assert_int_equal(settle("llama-3.1-8b", "ulysses", 16, NULL, &s), TDM_USAGE); /* 8 KV heads */
@@ -285,8 +287,10 @@ static void divisions_are_checked(void **state)
     assert_int_equal(settle("llama-3.1-8b", "usp", 16, ring, &s), TDM_OK);
     assert_int_equal(s.torch.context.ulysses_degree, 4);
     assert_int_equal(settle("llama-3.1-8b", "double-ring", 12, nodes, &s), TDM_USAGE);
-    assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);  /* windows */
-    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE); /* biases */
+    assert_int_equal(settle("llama-3.1-8b", "ring", 4, adapters, &s), TDM_OK);
+    assert_int_equal(settle("llama-3.1-8b", "ring", 4, wide, &s), TDM_USAGE); /* in fp32 */
+    assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);   /* windows */
+    assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE);  /* biases */
     assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
 }
 
