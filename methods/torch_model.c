@@ -233,11 +233,13 @@ static struct tdm_value *rms_norm(struct tdm_eager *m, const struct tdm_torch_mo
     return y;
 }
 
-/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back. */
+/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of the base's result
+ * (under autocast not the input's). */
 static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x, struct tdm_value *base)
 {
+    uint16_t base_bytes = base->element_bytes;
     struct tdm_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
     struct tdm_value *low = tdm_linear(m, input, layer->down[p], NULL, false);
     struct tdm_value *high = tdm_linear(m, low, layer->up[p], NULL, false);
@@ -247,7 +249,7 @@ static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_mod
     struct tdm_value *sum = tdm_add(m, base, scaled);
     tdm_drop(m, scaled);
     tdm_drop(m, base);
-    struct tdm_value *y = t->settings.peft ? tdm_cast(m, sum, x->element_bytes) : tdm_take(sum);
+    struct tdm_value *y = t->settings.peft ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
     tdm_drop(m, sum);
     tdm_drop(m, input);
     return y;
@@ -309,13 +311,11 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
 {
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
-    struct tdm_value *a = tdm_autocast(m, q), *b = tdm_autocast(m, keys);
-    if (t->settings.batch > 1 && a->swapped) { /* heads cannot be merged with the batch */
-        struct tdm_value *copy = tdm_contiguous(m, a);
-        tdm_drop(m, a);
-        a = copy;
-    }
-    struct tdm_value *product = tdm_bmm(m, a, b, a->rows, tokens);
+    struct tdm_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
+    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the product is done. */
+    struct tdm_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
+    struct tdm_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
+    tdm_drop(m, merged);
     tdm_drop(m, a);
     tdm_drop(m, b);
     struct tdm_value *scaled = tdm_mul_number(m, product);
@@ -330,7 +330,7 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     struct tdm_value *weights = tdm_cast(m, soft, q->element_bytes);
     tdm_drop(m, soft);
     tdm_drop(m, masked);
-    struct tdm_value *narrow = tdm_autocast(m, weights), *c = tdm_autocast(m, values);
+    struct tdm_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
     struct tdm_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
     tdm_drop(m, narrow);
     tdm_drop(m, c);
