@@ -12,6 +12,7 @@ libtidemark_a_SOURCES += \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
+	methods/torch_cache.c \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \

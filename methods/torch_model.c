@@ -149,6 +149,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
+    if (!tdm_torch_cache_create(t)) {
+        tdm_torch_model_free(t);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
+    }
     add_parameters(t);
     *model = t;
     return TDM_OK;
@@ -159,6 +163,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     if (t == NULL)
         return;
     tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
+    tdm_torch_cache_free(t);
     free(t->layers);
     free(t->parameters);
     free(t->states);
@@ -421,11 +426,7 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     struct tdm_value *turned_k = rotate(m, qkv[1], t->cosine, t->sine);
     tdm_drop(m, qkv[0]);
     tdm_drop(m, qkv[1]);
-    if (t->caches) { /* DynamicCache.update */
-        struct tdm_value *all_k = tdm_cat_alone(m, turned_k), *all_v = tdm_cat_alone(m, v);
-        turned_k = replace(m, turned_k, all_k);
-        v = replace(m, v, all_v);
-    }
+    tdm_torch_cache_update(t, number, &turned_k, &v);
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     struct tdm_value *heads = t->settings.attention == TDM_TORCH_EAGER
                                   ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
@@ -560,6 +561,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     if (t->config->logits_softcap > 0)
         logits = softcap(m, logits);
     if (last) {
+        tdm_torch_cache_drop(t); /* the output object goes, once its logits are taken */
         struct tdm_value *wide = tdm_cast(m, logits, FP32);
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
@@ -570,6 +572,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {
         tdm_drop(m, t->held_logits);
         t->held_logits = tdm_take(logits);
+        tdm_torch_cache_hold(t);
     }
     tdm_drop(m, logits);
     return loss;
@@ -582,10 +585,13 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     m->autocast = t->autocasts;
     tdm_fsdp_before_forward(t, t->config->layers);
     struct tdm_value *hidden = base_model(t), *loss;
-    if (t->settings.logits == TDM_LOGITS_BASE)
+    if (t->settings.logits == TDM_LOGITS_BASE) {
+        tdm_torch_cache_drop(t);
         loss = tdm_mean(m, hidden);
-    else
+    } else {
         loss = head_and_loss(t, hidden);
+    }
+    tdm_torch_cache_drop(t);
     tdm_drop(m, hidden);
     m->autocast = false;
     tdm_autocast_clear(m);
