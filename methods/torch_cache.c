@@ -39,10 +39,14 @@ void tdm_torch_cache_free(struct tdm_torch_model *t)
     }
 }
 
-/* The empty tensor and `old`, joined: the cache has it, and the caller. */
-static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *old, struct tdm_value **slot)
+/* An empty tensor, which has K's dtype for V too, and `old`, joined in the wider of both dtypes. The cache has the result,
+ * and the caller. */
+static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *old, uint16_t element_bytes,
+                              struct tdm_value **slot)
 {
-    *slot = tdm_cat_alone(m, old);
+    struct tdm_value *wide = tdm_cast(m, old, element_bytes);
+    *slot = tdm_cat_alone(m, wide);
+    tdm_drop(m, wide);
     return tdm_take(*slot);
 }
 
@@ -55,8 +59,9 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number, st
     struct tdm_value **slots = &t->cached[0][(size_t)number * SLOTS], *old_k = *k, *old_v = *v;
     if (t->config->layer_kinds[number].window > 0)
         slots[2] = tdm_value_new(m, 1, 1, INT64);
-    *k = join(m, old_k, &slots[0]); /* a window's cache is a view of the last: all of it stays */
-    *v = join(m, old_v, &slots[1]);
+    /* A window's cache is a view of the last tokens: all of the memory stays. */
+    *k = join(m, old_k, old_k->element_bytes, &slots[0]);
+    *v = join(m, old_v, old_k->element_bytes, &slots[1]);
     tdm_drop(m, old_k);
     tdm_drop(m, old_v);
 }
