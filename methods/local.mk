@@ -45,6 +45,7 @@ libtidemark_a_SOURCES += \
 	methods/remedy.c methods/remedy.h \
 	methods/timeline.c methods/timeline.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
+	methods/torch_cache.c \
 	methods/torch_ddp.c \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \

@@ -48,7 +48,7 @@ struct tdm_torch_allocator {
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
-    struct tdm_torch_block *unmapped[POOLS]; /* the first unmapped block of each */
+    struct tdm_torch_block *unmapped[POOLS];    /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS];

@@ -225,6 +225,10 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
+    if (!tdm_torch_cache_create(t)) {
+        tdm_torch_model_free(t);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
+    }
     add_parameters(t);
     *model = t;
     return TDM_OK;
@@ -237,6 +241,7 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
     tdm_drop(t->m, t->held_logits);
     tdm_drop(t->m, t->held_input);
+    tdm_torch_cache_free(t);
     tdm_deepspeed_free(t->deepspeed);
     free(t->layers);
     free(t->parameters);
@@ -332,11 +337,13 @@ static struct tdm_value *linear(struct tdm_eager *m, const struct tdm_torch_mode
     return tdm_module_leave(t, module, y);
 }
 
-/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back. */
+/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of the base's result
+ * (under autocast not the input's). */
 static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
                                  const struct torch_layer *layer, enum tdm_projection p,
                                  struct tdm_value *x, struct tdm_value *base)
 {
+    uint16_t base_bytes = base->element_bytes;
     tdm_label(m, "lora");
     struct tdm_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
     struct tdm_value *low = linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
@@ -347,7 +354,7 @@ static struct tdm_value *adapted(struct tdm_eager *m, const struct tdm_torch_mod
     struct tdm_value *sum = tdm_add(m, base, scaled);
     tdm_drop(m, scaled);
     tdm_drop(m, base);
-    struct tdm_value *y = t->settings.peft ? tdm_cast(m, sum, x->element_bytes) : tdm_take(sum);
+    struct tdm_value *y = t->settings.peft ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
     tdm_drop(m, sum);
     tdm_drop(m, input);
     return y;
@@ -417,13 +424,11 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
 {
     uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
     struct tdm_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
-    struct tdm_value *a = tdm_autocast(m, q), *b = tdm_autocast(m, keys);
-    if (t->settings.batch > 1 && a->swapped) { /* heads cannot be merged with the batch */
-        struct tdm_value *copy = tdm_contiguous(m, a);
-        tdm_drop(m, a);
-        a = copy;
-    }
-    struct tdm_value *product = tdm_bmm(m, a, b, a->rows, tokens);
+    struct tdm_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
+    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the product is done. */
+    struct tdm_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
+    struct tdm_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
+    tdm_drop(m, merged);
     tdm_drop(m, a);
     tdm_drop(m, b);
     struct tdm_value *scaled = tdm_mul_number(m, product);
@@ -438,7 +443,7 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     struct tdm_value *weights = tdm_cast(m, soft, q->element_bytes);
     tdm_drop(m, soft);
     tdm_drop(m, masked);
-    struct tdm_value *narrow = tdm_autocast(m, weights), *c = tdm_autocast(m, values);
+    struct tdm_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
     struct tdm_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
     tdm_drop(m, narrow);
     tdm_drop(m, c);
@@ -536,11 +541,7 @@ static struct tdm_value *attend(struct tdm_eager *m, const struct tdm_torch_mode
     tdm_drop(m, qkv[0]);
     tdm_drop(m, qkv[1]);
     tdm_label(m, "self_attn.cache");
-    if (t->caches) { /* DynamicCache.update */
-        struct tdm_value *all_k = tdm_cat_alone(m, turned_k), *all_v = tdm_cat_alone(m, v);
-        turned_k = replace(m, turned_k, all_k);
-        v = replace(m, v, all_v);
-    }
+    tdm_torch_cache_update(t, number, &turned_k, &v);
     struct tdm_value *mask = t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = t->settings.shifted
@@ -782,6 +783,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     if (t->config->logits_softcap > 0)
         logits = softcap(m, logits);
     if (last) {
+        tdm_torch_cache_drop(t); /* the output object goes, once its logits are taken */
         struct tdm_value *wide = tdm_cast(m, logits, FP32);
         loss = tdm_mean(m, wide);
         tdm_drop(m, wide);
@@ -792,6 +794,7 @@ static struct tdm_value *head_and_loss(struct tdm_torch_model *t, struct tdm_val
     if (t->settings.logits == TDM_LOGITS_HF_HELD) {
         tdm_drop(m, t->held_logits);
         t->held_logits = tdm_take(logits);
+        tdm_torch_cache_hold(t);
     }
     tdm_drop(m, logits);
     return loss;
@@ -807,10 +810,13 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
     struct tdm_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
-    if (t->settings.logits == TDM_LOGITS_BASE)
+    if (t->settings.logits == TDM_LOGITS_BASE) {
+        tdm_torch_cache_drop(t);
         loss = tdm_mean(m, hidden);
-    else
+    } else {
         loss = head_and_loss(t, hidden);
+    }
+    tdm_torch_cache_drop(t);
     tdm_drop(m, hidden);
     loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;

@@ -51,6 +51,7 @@ struct tdm_torch_model {
     /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
     struct tdm_value *positions, *cosine, *sine, *mask, *window_mask;
     struct tdm_value *held_logits; /* of the output object, until the next forward has another */
+    struct tdm_value **cached[2];  /* K and V of this forward; of the output object that is held */
     /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
     struct tdm_value *input, *held_input, *loss;
     struct torch_buckets buckets;
@@ -68,6 +69,15 @@ void tdm_torch_positions(struct tdm_torch_model *t);
 void tdm_torch_masks(struct tdm_torch_model *t);
 void tdm_torch_rotary(struct tdm_torch_model *t);
 void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* The cache of K and V, nothing without use_cache (torch_cache.c): false if memory ran out; a layer's update, after
+ * which K and V are those of the cache; the output object goes; it takes the place of the one that was held. */
+bool tdm_torch_cache_create(struct tdm_torch_model *t);
+void tdm_torch_cache_free(struct tdm_torch_model *t);
+void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number, struct tdm_value **k,
+                            struct tdm_value **v);
+void tdm_torch_cache_drop(struct tdm_torch_model *t);
+void tdm_torch_cache_hold(struct tdm_torch_model *t);
 
 /* fully_shard (torch_fsdp_units.c): of which unit a parameter is; hooks around the forward, the backward and the
  * modules of units, nothing without FSDP. An input or an output that goes in comes back as the same value, taken, with
