@@ -70,7 +70,7 @@ struct tdm_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *func
 {
     static const struct tdm_op op = {"TiledMLPBackward", false, tiled_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_value *made[TDM_MOST_TILES];
+    struct tdm_value *made[TDM_MOST_TILES] = {NULL};
     bool grad_enabled = m->grad_enabled;
     uint32_t count = 0;
     m->grad_enabled = false;

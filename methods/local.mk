@@ -50,7 +50,9 @@ libtidemark_a_SOURCES += \
 	methods/torch_experts.c \
 	methods/torch_fsdp.c \
 	methods/torch_fsdp_units.c \
+	methods/torch_forward.c \
 	methods/torch_inputs.c \
+	methods/torch_layer.c \
 	methods/torch_losses.c \
 	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
 	methods/torch_optimizer.c \

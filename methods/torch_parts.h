@@ -122,7 +122,12 @@ struct tdm_value *tdm_torch_divided_attention(struct tdm_eager *m, const struct 
 struct tdm_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                     const struct torch_layer *layer, struct tdm_value *x);
 
-/* Parts of a layer, for other systems that run these models (torch_model.c): x is borrowed. */
+/* A layer, checkpointed or not, and parts of it, for other systems too (torch_layer.c): x is borrowed. */
+struct tdm_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number, struct tdm_value *x);
+/* nn.Linear. */
+struct tdm_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                   struct tdm_value *x, struct tdm_value *weight,
+                                   struct tdm_value *bias, uint32_t module);
 struct tdm_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
                                  struct tdm_value *x, struct tdm_value *weight);
 struct tdm_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,

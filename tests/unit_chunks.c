@@ -28,7 +28,8 @@ static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const
     struct tdm_model *model = NULL;
     struct tdm_error err = {.message = ""};
     const char *all[8] = {"optimizer=none", "step=3"};
-    memcpy(all + 2, pairs, count * sizeof(*pairs));
+    for (size_t i = 0; i < count; i++)
+        all[2 + i] = pairs[i];
     if (tdm_method_find(name, &method, &err) != TDM_OK ||
         tdm_method_apply(method, all, count + 2, &settings, &choices, &err) != TDM_OK ||
         tdm_model_load("qwen2.5-7b", &model, &err) != TDM_OK ||

@@ -23,7 +23,7 @@
 static void must(enum tdm_status status, const struct tdm_error *err)
 {
     if (status != TDM_OK)
-        fail_msg("%s", err->message);
+        fail_msg("%s", err == NULL ? "no memory" : err->message);
 }
 
 /* ---- tokens ---- */
