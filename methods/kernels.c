@@ -106,6 +106,36 @@ uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shap
     return tdm_size_add(sums, large ? rows / 2 : rows / 8);
 }
 
+#define SPLIT_ROWS 64u
+#define MOST_SPLITS 128u
+
+/* native/transformers/cuda/flash_attn/flash_api.cpp, num_splits_heuristic and its caller: of the numbers of parts that
+ * fill nearly as many blocks of threads as the best one does, the smallest. */
+uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape)
+{
+    uint64_t columns = shape->head_dim <= 64 ? 256 : shape->head_dim <= 128 ? 128 : 64;
+    uint64_t key_blocks = tdm_size_ceil_div(shape->tokens, columns);
+    uint64_t tasks =
+        shape->batch * shape->query_heads * tdm_size_ceil_div(shape->tokens, SPLIT_ROWS);
+    uint64_t slots = 2 * (uint64_t)gpu->multiprocessors;
+    if (slots == 0 || 10 * tasks >= 8 * slots)
+        return 1;
+    uint64_t most = least(least(MOST_SPLITS, slots), key_blocks);
+    double filled[MOST_SPLITS + 1] = {0}, best = 0;
+    for (uint64_t n = 1; n <= most; n++) {
+        if (n > 1 && tdm_size_ceil_div(key_blocks, n) == tdm_size_ceil_div(key_blocks, n - 1))
+            continue; /* no fewer blocks for each */
+        double waves = (double)(tasks * n) / (double)slots;
+        filled[n] = waves / (double)tdm_size_ceil_div(tasks * n, slots);
+        if (filled[n] > best)
+            best = filled[n];
+    }
+    for (uint64_t n = 1; n <= most; n++)
+        if (filled[n] > 0 && filled[n] >= 0.85 * best)
+            return n;
+    return 1;
+}
+
 #define SMALL_LOOKUP 3072u /* up to here a kernel without sorting does */
 #define PART 10u           /* occurrences of a token that one thread block adds up */
 #define CUB_SCAN_BYTES 1279u

@@ -389,11 +389,11 @@ static void cat_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_
     }
 }
 
-struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x)
+struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x, uint16_t element_bytes)
 {
     static const struct tdm_op op = {"CatBackward0", false, cat_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, copy_plain(m, x, x->rows, x->columns));
+    return finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
 }
 
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
@@ -473,6 +473,7 @@ void tdm_cublas(struct tdm_eager *m)
 
 void tdm_cublaslt(struct tdm_eager *m)
 {
+    tdm_cublas(m); /* its handle is cuBLAS's */
     if (m->cublaslt[m->in_backward] == NULL && !m->stopped)
         m->cublaslt[m->in_backward] = kept_workspace(m, m->gpu.cublaslt_workspace_bytes);
 }
@@ -621,6 +622,7 @@ static struct tdm_attention_shape node_shape(const struct tdm_node *node)
 
 #define FLASH_ROWS 128u   /* FlashAttention-2 pads tokens to it in its scratch */
 #define FLASH_COLUMNS 32u /* and head dims to this */
+#define EFFICIENT_ALIGN 32u
 
 static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape,
                                   struct tdm_value *scratch[4])
@@ -664,6 +666,15 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
+/* Log-sum-exps: one for every query of every head, each head's aligned in the memory-efficient kernel. */
+static uint64_t sum_rows(const struct tdm_attention_shape *shape)
+{
+    uint64_t tokens = shape->kernel == TDM_ATTENTION_EFFICIENT
+                          ? tdm_size_align(shape->tokens, EFFICIENT_ALIGN)
+                          : shape->tokens;
+    return shape->batch * shape->query_heads * tokens;
+}
+
 /* Saved are q, k, v, the output, two states of the random numbers, log-sum-exps and the bias. */
 struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct tdm_value *k,
                                 struct tdm_value *v, struct tdm_value *bias,
@@ -686,14 +697,21 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
     y = tdm_value_like(m, q);
-    if (!cudnn || node != NULL)
-        made[2] = tdm_value_new(m, q->rows, 1, FP32); /* log-sum-exps */
+    if (flash || node != NULL)
+        made[2] = tdm_value_new(m, sum_rows(shape), 1, FP32); /* log-sum-exps */
     if (shape->kernel == TDM_ATTENTION_EFFICIENT && shape->head_dim > TDM_EFFICIENT_HEAD_DIM)
         sums = tdm_value_new(m, q->rows, q->columns, FP32);
     if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
+    uint64_t splits = flash ? tdm_flash_splits(&m->gpu, shape) : 1;
+    struct tdm_value *parts[2] = {0}; /* log-sum-exps and outputs of each split */
+    for (unsigned i = 0; i < 2 && splits > 1; i++)
+        parts[i] = tdm_value_new(m, splits * q->rows,
+                                 i == 0 ? 1 : tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
     for (unsigned i = 0; i < 2 && flash; i++)
         made[i] = tdm_value_new(m, 2 - i, 1, 8);
+    tdm_drop(m, parts[0]);
+    tdm_drop(m, parts[1]);
     tdm_drop(m, sums);
     made[3] = tdm_take(bias);
     tdm_node_save(m, node, y);

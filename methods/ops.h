@@ -42,8 +42,8 @@ struct tdm_value *tdm_reshape(struct tdm_eager *m, struct tdm_value *x, uint64_t
 struct tdm_value *tdm_transpose(struct tdm_eager *m, struct tdm_value *x);
 /* x.contiguous(). */
 struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x);
-/* torch.cat of an empty tensor and x. */
-struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x);
+/* torch.cat of an empty tensor, which may be of a wider dtype, and x. */
+struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x, uint16_t element_bytes);
 /* rotate_half: the halves of the columns change places, one of them negated. */
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x);
 /* chunk(2): both halves of the columns, as views. */
@@ -99,6 +99,9 @@ uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape);
 /* Of the memory-efficient one; with larger heads than this it adds up outputs, dK and dV in fp32 too. */
 #define TDM_EFFICIENT_HEAD_DIM 128u
 uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape);
+
+/* In how many parts FlashAttention-2's forward cuts the keys, so that short sequences fill the GPU. */
+uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape);
 
 /* The backward of an embedding's look-up with a gradient of the weight's size, which is returned. */
 struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,

@@ -39,14 +39,11 @@ void tdm_torch_cache_free(struct tdm_torch_model *t)
     }
 }
 
-/* An empty tensor, which has K's dtype for V too, and `old`, joined in the wider of both dtypes. The cache has the result,
- * and the caller. */
+/* An empty tensor, which has K's dtype for V too, and `old`, joined: the cache has the result, and the caller. */
 static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *old, uint16_t element_bytes,
                               struct tdm_value **slot)
 {
-    struct tdm_value *wide = tdm_cast(m, old, element_bytes);
-    *slot = tdm_cat_alone(m, wide);
-    tdm_drop(m, wide);
+    *slot = tdm_cat_alone(m, old, element_bytes);
     return tdm_take(*slot);
 }
 

@@ -208,6 +208,8 @@ static struct tdm_value *eager_attention(struct tdm_eager *m, const struct tdm_t
     return y;
 }
 
+#define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
+
 /* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask becomes a bias. */
 static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                         struct tdm_value *q, struct tdm_value *k,
@@ -240,6 +242,10 @@ static struct tdm_value *sdpa_attention(struct tdm_eager *m, const struct tdm_to
         bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
         tdm_drop(m, zero);
         tdm_drop(m, least);
+        if (shape.kernel == TDM_ATTENTION_EFFICIENT && mask->columns % BIAS_ALIGN != 0)
+            bias = replace(m, bias,
+                           tdm_value_new(m, shape.batch * mask->rows,
+                                         tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
     }
     struct tdm_value *output = tdm_attention(m, a, b, c, bias, &shape);
     tdm_drop(m, a);
