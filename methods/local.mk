@@ -42,7 +42,8 @@ libtidemark_a_SOURCES += \
 	methods/method.c methods/method.h methods/methods.c \
 	methods/ops.c methods/ops.h \
 	methods/prediction.c methods/prediction.h \
-	methods/remedy.c methods/remedy.h \
+	methods/remedy.c methods/remedy.h methods/remedy_parts.h \
+	methods/remedy_changes.c \
 	methods/timeline.c methods/timeline.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_cache.c \
@@ -62,4 +63,5 @@ libtidemark_a_SOURCES += \
 cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
 	tests/unit_fsdp \
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
+	tests/unit_remedies \
 	tests/unit_torch_allocator

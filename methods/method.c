@@ -92,15 +92,12 @@ static enum tdm_status note_said(const struct tdm_method *method, const char *pa
     return TDM_OK;
 }
 
-enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
-                                 size_t count, struct tdm_method_settings *settings,
-                                 struct tdm_method_choices *choices, struct tdm_error *err)
+enum tdm_status tdm_method_settle(const struct tdm_method *method,
+                                  const struct tdm_method_choices *choices,
+                                  struct tdm_method_settings *settings, struct tdm_error *err)
 {
     const struct tdm_method_key *key;
     enum tdm_status status = TDM_OK;
-    memset(choices, 0, sizeof(*choices));
-    for (size_t i = 0; i < count && status == TDM_OK; i++)
-        status = note_said(method, pairs[i], choices, err);
     settings->method = method;
     settings->torch.grads = TDM_GRADS_UNSAID;
     settings->communicators = method->most_gpus > 1;
@@ -112,6 +109,17 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
             status = key->read(key, value, settings, err);
     }
     return status;
+}
+
+enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
+                                 size_t count, struct tdm_method_settings *settings,
+                                 struct tdm_method_choices *choices, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    memset(choices, 0, sizeof(*choices));
+    for (size_t i = 0; i < count && status == TDM_OK; i++)
+        status = note_said(method, pairs[i], choices, err);
+    return status == TDM_OK ? tdm_method_settle(method, choices, settings, err) : status;
 }
 
 enum tdm_status tdm_method_check(const struct tdm_model *model,

@@ -77,6 +77,11 @@ enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *co
                                  size_t count, struct tdm_method_settings *settings,
                                  struct tdm_method_choices *choices, struct tdm_error *err);
 
+/* The same for choices that were read before, or changed since. */
+enum tdm_status tdm_method_settle(const struct tdm_method *method,
+                                  const struct tdm_method_choices *choices,
+                                  struct tdm_method_settings *settings, struct tdm_error *err);
+
 /* Can so many GPUs run it, with these settings and this model? TDM_USAGE says why not. */
 enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err);

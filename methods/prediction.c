@@ -89,6 +89,17 @@ static bool failed(const struct tdm_torch_run *out)
     return out->steps > 0 && out->step[out->steps - 1].failed;
 }
 
+/* Of the steps that count. */
+static uint64_t highest_bytes(const struct tdm_torch_run *out, uint32_t only,
+                              const struct tdm_torch_runtime *runtime)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < out->steps; i++)
+        if ((only == 0 || only == i + 1) && out->step[i].peak.reserved > most)
+            most = out->step[i].peak.reserved;
+    return most + tdm_torch_runtime_bytes(runtime);
+}
+
 static void note_steps(const struct tdm_torch_run *out, uint32_t only,
                        struct tdm_method_prediction *p)
 {
@@ -126,13 +137,18 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     prediction->parameters_bytes = out.weight_bytes;
     prediction->runs = prediction->fits = !failed(&out);
     note_steps(&out, settings->step, prediction);
+    if (!prediction->runs)
+        return TDM_OK;
     uint64_t less = (uint64_t)((double)device_bytes * (1 - margin));
-    if (!prediction->runs || prediction->steps[prediction->highest].used_bytes <= less)
+    prediction->kept_bytes = prediction->steps[prediction->highest].used_bytes;
+    if (prediction->kept_bytes <= less)
         return TDM_OK;
     /* It may still get through there, if the allocator gives cached segments back in time. */
     status = run(model, &on_card, card, less, &prediction->runtime, &out, err);
     if (status == TDM_OK)
-        prediction->fits = !failed(&out);
+        prediction->fits = prediction->gives_back = !failed(&out);
+    prediction->kept_bytes =
+        prediction->fits ? highest_bytes(&out, settings->step, &prediction->runtime) : 0;
     return status;
 }
 

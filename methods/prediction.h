@@ -28,9 +28,11 @@ struct tdm_method_prediction {
     struct tdm_torch_runtime runtime;
     uint32_t count;
     struct tdm_method_step steps[TDM_TORCH_STEPS];
-    uint32_t highest; /* the step that needs most (used), or that failed */
-    bool runs;        /* it gets through on the whole device */
-    bool fits;        /* and on one that has the margin less */
+    uint32_t highest;    /* the step that needs most (used), or that failed */
+    bool runs;           /* it gets through on the whole device */
+    bool fits;           /* and on one that has the margin less */
+    bool gives_back;     /* it fits there because cached memory goes back to the driver in time */
+    uint64_t kept_bytes; /* used at the peak where the margin is kept; 0: it does not fit */
 };
 
 /* `margin`: 0.03 leaves 3% of the device's memory. *prediction is set also where nothing fits. */

@@ -6,14 +6,42 @@
 #include "methods/prediction.h"
 
 #define TDM_REMEDY_TEXT 1024u
+#define TDM_REMEDY_CHANGES 24u
+#define TDM_REMEDY_MOST 8u
 
-/* Writes to `out` which single changes of a setting make it fit, the cheapest first, at most three; if none
- * does, how many of them together do; and the longest context that fits as it is. "" if nothing helps.
- * `choices`: what the user said of the method's keys. */
+/* A setting and what it becomes: a key of the method, or "batch", "gpus", "method". */
+struct tdm_remedy_change {
+    const char *key;
+    char value[32];
+    char words[128]; /* as the system's users write it; "" if it goes with the change before it */
+};
+
+/* Changes that make it fit together, none of which can be left out. */
+struct tdm_remedy {
+    struct tdm_remedy_change changes[TDM_REMEDY_CHANGES];
+    size_t count;
+    uint64_t peak_bytes; /* used, of a GPU, on the whole device */
+    bool gives_back;     /* as in the prediction */
+    bool elsewhere;      /* on more GPUs, or by another method */
+};
+
+struct tdm_remedies {
+    struct tdm_remedy list[TDM_REMEDY_MOST];
+    size_t count;
+    uint64_t gpus;           /* that were asked for */
+    uint64_t longest_tokens; /* that fit as it is, in steps of 1K; 0: not even 1K */
+};
+
+/* What makes it fit: single changes of a setting, the cheapest first, at most three; a smaller batch; if none does,
+ * the fewest of them together; more GPUs; and if nothing does, another method. `settings`: tokens, batch and
+ * GPUs; `choices`: what the user said of the method's keys. */
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_method_choices *choices, double margin,
-                                    char out[TDM_REMEDY_TEXT], struct tdm_error *err);
+                                    struct tdm_remedies *out, struct tdm_error *err);
+
+/* One line that says it. Returns `out`. */
+const char *tdm_remedies_text(const struct tdm_remedies *remedies, char out[TDM_REMEDY_TEXT]);
 
 #endif

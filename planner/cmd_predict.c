@@ -37,6 +37,7 @@ struct answer {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
+    struct tdm_remedies remedies;         /* none where it fits */
     struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };
 
@@ -229,7 +230,20 @@ static void print_largest(const struct tdm_torch_step *step)
         putchar('\n');
 }
 
-static void print_answer(const struct answer *a)
+static void print_fits(const struct request *r, const struct answer *a)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE];
+    if (!p->fits)
+        return;
+    tdm_format_bytes(p->kept_bytes, used);
+    tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
+    printf("%s%s of %s used, %g%% margin kept\n",
+           p->gives_back ? "fits, with cached memory given back: " : "fits       ", used, device,
+           100 * r->margin);
+}
+
+static void print_answer(const struct request *r, const struct answer *a)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char head[32];
@@ -252,6 +266,7 @@ static void print_answer(const struct answer *a)
         printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
     printf("\n\n");
     print_largest(&p->steps[p->highest].torch);
+    print_fits(r, a);
 }
 
 /* ---- as JSON ---- */
@@ -352,7 +367,39 @@ static json_t *answer_json(const struct request *r, const struct answer *a, json
     return root;
 }
 
-static json_t *prediction_json(const struct answer *a)
+static json_t *remedies_json(const struct tdm_remedies *remedies)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < remedies->count; i++) {
+        const struct tdm_remedy *remedy = &remedies->list[i];
+        json_t *changes = json_array();
+        for (size_t c = 0; c < remedy->count; c++)
+            json_array_append_new(
+                changes, json_pack("{s:s, s:s, s:s}", "key", remedy->changes[c].key, "value",
+                                   remedy->changes[c].value, "words", remedy->changes[c].words));
+        json_array_append_new(list, json_pack("{s:o, s:I, s:b}", "changes", changes, "peak_bytes",
+                                              (json_int_t)remedy->peak_bytes,
+                                              "cached_memory_given_back", (int)remedy->gives_back));
+    }
+    return list;
+}
+
+/* `err`: why it does not fit. */
+static void add_verdict(json_t *root, const struct answer *a, const struct tdm_error *err)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    if (p->fits) {
+        json_object_set_new(root, "cached_memory_given_back", json_boolean(p->gives_back));
+        json_object_set_new(root, "margin_kept_bytes", json_integer((json_int_t)p->kept_bytes));
+        return;
+    }
+    json_object_set_new(root, "message", json_string(err->message));
+    json_object_set_new(root, "remedies", remedies_json(&a->remedies));
+    json_object_set_new(root, "longest_context_tokens",
+                        json_integer((json_int_t)a->remedies.longest_tokens));
+}
+
+static json_t *prediction_json(const struct answer *a, const struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     const struct tdm_method_step *highest = &p->steps[p->highest];
@@ -365,21 +412,23 @@ static json_t *prediction_json(const struct answer *a)
         "peak_reserved_bytes", (json_int_t)highest->torch.peak.reserved, "peak_allocated_bytes",
         (json_int_t)highest->torch.peak.allocated, "runs", (int)p->runs, "fits", (int)p->fits,
         "categories", categories_json(a, highest), "steps", steps);
+    if (root != NULL)
+        add_verdict(root, a, err);
     if (root != NULL && a->timeline != NULL)
         json_object_set_new(root, "timeline", timeline_json(a->timeline));
     return root;
 }
 
-static enum tdm_status verdict(const struct request *r, const struct answer *a,
-                               struct tdm_error *err)
+/* TDM_INFEASIBLE, with what would make it fit, if it does not. */
+static enum tdm_status judge(const struct request *r, struct answer *a, struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     const struct tdm_method_step *step = &p->steps[p->highest];
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], remedies[TDM_REMEDY_TEXT];
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], hint[TDM_REMEDY_TEXT];
     if (p->fits)
         return TDM_OK;
     enum tdm_status status = tdm_method_remedies(a->method, a->model, a->machine, &a->settings,
-                                                 &a->choices, r->margin, remedies, err);
+                                                 &a->choices, r->margin, &a->remedies, err);
     if (status != TDM_OK)
         return status;
     tdm_format_bytes(step->used_bytes, used);
@@ -393,7 +442,7 @@ static enum tdm_status verdict(const struct request *r, const struct answer *a,
         tdm_fail(err, TDM_INFEASIBLE,
                  "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
                  step->number, used, device, 100 * r->margin);
-    return remedies[0] == '\0' ? TDM_INFEASIBLE : tdm_hint(err, "%s", remedies);
+    return tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
 }
 
 static enum tdm_status load(const struct request *r, struct answer *a, struct tdm_error *err)
@@ -429,9 +478,10 @@ static enum tdm_status answer_own(const struct request *r, struct answer *a, str
     if (status == TDM_INFEASIBLE) {
         status = tdm_own_fail(own, err);
         if (status == TDM_INFEASIBLE && r->as_json)
-            tdm_print_json(
-                answer_json(r, a, json_pack("{s:b, s:s}", "fits", 0, "message", err->message)),
-                NULL);
+            tdm_print_json(answer_json(r, a,
+                                       json_pack("{s:b, s:s, s:[]}", "fits", 0, "message",
+                                                 err->message, "remedies")),
+                           NULL);
     } else if (status == TDM_OK && r->as_json) {
         status = tdm_print_json(answer_json(r, a, tdm_own_json(own)), err);
     } else if (status == TDM_OK) {
@@ -467,16 +517,19 @@ static enum tdm_status answer_other(const struct request *r, struct answer *a,
     if (status == TDM_OK && r->timeline.path != NULL)
         status = tdm_method_timeline(a->model, a->machine, &a->settings,
                                      p->steps[p->highest].number, &a->timeline, err);
+    const enum tdm_status judged = status == TDM_OK ? judge(r, a, err) : status;
+    if (status == TDM_OK && judged != TDM_INFEASIBLE)
+        status = judged;
     if (status == TDM_OK && r->as_json) {
-        status = tdm_print_json(answer_json(r, a, prediction_json(a)), err);
+        status = tdm_print_json(answer_json(r, a, prediction_json(a, err)), err);
     } else if (status == TDM_OK) {
         print_head(r, a);
-        print_answer(a);
+        print_answer(r, a);
     }
     if (status == TDM_OK && draws(r) && a->timeline->count > 0) /* else no step began */
         status = draw_timeline(r, a, err);
     free(a->timeline);
-    return status == TDM_OK ? verdict(r, a, err) : status;
+    return status == TDM_OK ? judged : status;
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changes that take memory off a GPU, as a table, and sets of them. */
+#include "methods/remedy_parts.h"
+
+#include "base/units.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LARGER "larger" /* only from a larger number */
+
+/* From those that cost least time or change least of what is learnt to those that cost more. */
+static const struct row {
+    const char *key, *value;
+    const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
+    const char
+        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it */
+} rows[] = {
+    {"attention", "sdpa", "eager|materialized", "attn_implementation: sdpa"},
+    {"optimizer", "adamw-fused", "adamw-foreach", "optim: adamw_torch_fused"},
+    {"logits", "hf", "hf-held", "drop the model's output before the backward"},
+    {"logits", "fused", "hf|hf-held", "use_liger_kernel: true"},
+    {"allocator_conf", "expandable_segments:True", NULL,
+     "PYTORCH_ALLOC_CONF=expandable_segments:True"},
+    {"gradient_as_bucket_view", "yes", NULL, "gradient_as_bucket_view=True"},
+    {"reduce_bucket_size", "5e7", LARGER, "\"reduce_bucket_size\": 5e7"},
+    {"sub_group_size", "1e8", LARGER, "\"sub_group_size\": 1e8"},
+    {"stage3_max_live_parameters", "1e8", LARGER, "\"stage3_max_live_parameters\": 1e8"},
+    {"stage3_max_reuse_distance", "1e8", LARGER, "\"stage3_max_reuse_distance\": 1e8"},
+    {"overlap_comm", "false", NULL, "\"overlap_comm\": false"},
+    {"use_distributed_optimizer", "yes", NULL, "--use-distributed-optimizer"},
+    {"sequence_parallel", "yes", NULL, "--sequence-parallel"},
+    {"sl_loss", "on", NULL, "--sp burst_sl_loss"},
+    {"sharding", "fsdp", NULL, "fully_shard over all ranks"},
+    {"reshard_after_forward", "yes", NULL, "reshard_after_forward=True"},
+    {"units", "layers+ends", NULL, "fully_shard(embed_tokens), fully_shard([norm, lm_head])"},
+    {"spzero", "on", NULL, "--spzero"},
+    {"grad_ckpt", "seq-wise", "full", "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
+    {"grad_ckpt", "none", NULL, "--sp burst, which keeps no attention output"},
+    {"batch", "1", NULL, ""}, /* its words depend on how small it becomes */
+    {"recompute_granularity", "selective", "none", "--recompute-granularity selective"},
+    {"recompute_granularity", "full", NULL,
+     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+    {"use_checkpoint", "on", NULL, "use_checkpoint=True"},
+    {"offload", "on", NULL, "--offload"},
+    {"checkpointing", "on", "off", "gradient_checkpointing: true"},
+    {"offload_optimizer", "cpu", NULL, "\"offload_optimizer\": {\"device\": \"cpu\"}"},
+    {"offload_param", "cpu", NULL, "\"offload_param\": {\"device\": \"cpu\"}"},
+    {"layer_checkpoint", "yes", NULL, "grad_ckpt: true"},
+    {"kv_offload", "yes", NULL, "cpu_offload: 2"},
+    {"chunk", "1K", LARGER, "chunks of 1,024 tokens"},
+    {"budget", "8K", "dense", "page_budget: 64"},
+    {"weights_dtype", "bf16", NULL, "weights in bf16"},
+    {"lora_rank", "16", "0", "LoRA of rank 16"},
+};
+
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+_Static_assert(ROWS <= 64, "a set of rows is 64 bits");
+
+size_t tdm_change_rows(void)
+{
+    return ROWS;
+}
+
+bool tdm_change_is_batch(size_t row)
+{
+    return strcmp(rows[row].key, "batch") == 0;
+}
+
+size_t tdm_change_key(const struct tdm_method *method, const char *name)
+{
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++)
+        if (strcmp(key->name, name) == 0)
+            return k;
+    return TDM_METHOD_MOST_KEYS;
+}
+
+/* Of "1e8", "1K" or "1024"; anything else is as small as can be. */
+static double number(const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (*end == 'K' || *end == 'M')
+        value *= *end == 'K' ? 1024 : 1024 * 1024;
+    else if (*end != '\0')
+        value = 0;
+    return value;
+}
+
+static bool is_among(const char *values, const char *value)
+{
+    size_t length = strlen(value);
+    for (; values != NULL; values = strchr(values, '|') ? strchr(values, '|') + 1 : NULL)
+        if (strcspn(values, "|") == length && memcmp(values, value, length) == 0)
+            return true;
+    return false;
+}
+
+bool tdm_change_applies(const struct tdm_variant *v, size_t row)
+{
+    const struct row *r = &rows[row];
+    if (tdm_change_is_batch(row))
+        return v->batch > 1;
+    const char *now = tdm_method_value(v->method, &v->choices, r->key);
+    if (now == NULL || strcmp(now, r->value) == 0)
+        return false;
+    if (r->from != NULL && strcmp(r->from, LARGER) == 0)
+        return number(now) > number(r->value);
+    return r->from == NULL || is_among(r->from, now);
+}
+
+void tdm_change_add(struct tdm_change_set *set, size_t row)
+{
+    for (size_t r = 0; r < ROWS; r++)
+        if (strcmp(rows[r].key, rows[row].key) == 0)
+            set->rows &= ~(UINT64_C(1) << r);
+    set->rows |= UINT64_C(1) << row;
+}
+
+size_t tdm_change_lesser(const struct tdm_variant *v, size_t row)
+{
+    for (size_t r = row; r-- > 0;)
+        if (strcmp(rows[r].key, rows[row].key) == 0 && tdm_change_applies(v, r))
+            return r;
+    return row;
+}
+
+/* Of a smaller batch: gradients stay from one of its parts to the next. */
+static bool holds_gradients(const struct tdm_variant *v)
+{
+    size_t k = tdm_change_key(v->method, "grads");
+    return k < TDM_METHOD_MOST_KEYS && v->choices.said[k] == NULL;
+}
+
+void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_set *set,
+                      struct tdm_variant *changed)
+{
+    *changed = *base;
+    changed->gpus = set->gpus;
+    for (size_t r = 0; r < ROWS; r++) {
+        if ((set->rows >> r & 1) == 0)
+            continue;
+        if (!tdm_change_is_batch(r)) {
+            changed->choices.said[tdm_change_key(base->method, rows[r].key)] = rows[r].value;
+            continue;
+        }
+        changed->batch = set->batch;
+        if (holds_gradients(base))
+            changed->choices.said[tdm_change_key(base->method, "grads")] = "held";
+    }
+    if (set->pipeline > 0) {
+        snprintf(changed->pipeline, sizeof(changed->pipeline), "%" PRIu64, set->pipeline);
+        changed->choices.said[tdm_change_key(base->method, "pipeline_model_parallel_size")] =
+            changed->pipeline;
+    }
+}
+
+static struct tdm_remedy_change *append(struct tdm_remedy *remedy, const char *key,
+                                        const char *value)
+{
+    static struct tdm_remedy_change beyond;
+    struct tdm_remedy_change *change =
+        remedy->count < TDM_REMEDY_CHANGES ? &remedy->changes[remedy->count++] : &beyond;
+    change->key = key;
+    change->words[0] = '\0';
+    snprintf(change->value, sizeof(change->value), "%s", value);
+    return change;
+}
+
+static void list_number(struct tdm_remedy *remedy, const char *key, uint64_t value,
+                        const char *format)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    struct tdm_remedy_change *change = append(remedy, key, text);
+    snprintf(change->words, sizeof(change->words), "%s %s", format, text);
+}
+
+static void list_batch(const struct tdm_variant *base, uint64_t batch, struct tdm_remedy *remedy)
+{
+    list_number(remedy, "batch", batch, "--batch");
+    char *words = remedy->changes[remedy->count - 1].words;
+    size_t used = strlen(words);
+    snprintf(words + used, sizeof(remedy->changes[0].words) - used,
+             " (per_device_train_batch_size %" PRIu64 " with gradient_accumulation_steps)", batch);
+    if (holds_gradients(base))
+        append(remedy, "grads", "held");
+}
+
+void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *base,
+                     const struct tdm_change_set *set, struct tdm_remedy *remedy)
+{
+    remedy->count = 0;
+    remedy->elsewhere = asked->method != base->method || set->gpus != asked->gpus;
+    if (asked->method != base->method) {
+        struct tdm_remedy_change *change = append(remedy, "method", base->method->name);
+        snprintf(change->words, sizeof(change->words), "--method %s", base->method->name);
+    }
+    if (set->gpus != asked->gpus)
+        list_number(remedy, "gpus", set->gpus, "--gpus");
+    if (set->pipeline > 0)
+        list_number(remedy, "pipeline_model_parallel_size", set->pipeline,
+                    "--pipeline-model-parallel-size");
+    for (size_t r = 0; r < ROWS; r++) {
+        if ((set->rows >> r & 1) == 0)
+            continue;
+        if (tdm_change_is_batch(r)) {
+            list_batch(base, set->batch, remedy);
+            continue;
+        }
+        struct tdm_remedy_change *change = append(remedy, rows[r].key, rows[r].value);
+        snprintf(change->words, sizeof(change->words), "%s", rows[r].words);
+    }
+}
+
+/* ---- as text ---- */
+
+__attribute__((format(printf, 2, 3))) static void put(char out[TDM_REMEDY_TEXT], const char *format,
+                                                      ...)
+{
+    size_t used = strlen(out);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(out + used, TDM_REMEDY_TEXT - used, format, arguments);
+    va_end(arguments);
+}
+
+const char *tdm_remedies_text(const struct tdm_remedies *remedies, char out[TDM_REMEDY_TEXT])
+{
+    char text[TDM_FORMAT_SIZE];
+    out[0] = '\0';
+    if (remedies->count == 0 || remedies->list[0].elsewhere)
+        put(out, "nothing that this method has makes it fit on %" PRIu64 " GPU%s", remedies->gpus,
+            remedies->gpus == 1 ? "" : "s");
+    for (size_t i = 0; i < remedies->count; i++) {
+        const struct tdm_remedy *remedy = &remedies->list[i];
+        put(out, "%s", i > 0 ? ", with " : remedy->elsewhere ? "; it fits with " : "it fits with ");
+        for (size_t c = 0; c < remedy->count; c++)
+            if (remedy->changes[c].words[0] != '\0')
+                put(out, "%s%s", c > 0 ? " and " : "", remedy->changes[c].words);
+        put(out, " (%s%s)", tdm_format_bytes(remedy->peak_bytes, text),
+            remedy->gives_back ? ", cached memory given back" : "");
+    }
+    if (remedies->longest_tokens > 0)
+        put(out, "; as it is, %s tokens fit", tdm_format_tokens(remedies->longest_tokens, text));
+    else if (remedies->count == 0)
+        put(out, ", not with any batch or context, and no more GPUs or other method found does");
+    return out;
+}
