@@ -111,14 +111,15 @@ static enum tdm_status try_singles(struct search *s, struct tdm_error *err)
 
 /* ---- changes together ---- */
 
-/* All changes that can be made together. */
+/* All changes that can be made together. Who takes more GPUs or another method need not learn something else. */
 static struct tdm_change_set all_changes(const struct search *s, struct tdm_change_set set)
 {
     struct tdm_method_settings settings;
+    bool elsewhere = s->base.method != s->asked.method || set.gpus != s->asked.gpus;
     for (size_t r = 0; r < tdm_change_rows(); r++) {
         struct tdm_change_set more = set;
         struct tdm_variant changed;
-        if (!tdm_change_applies(&s->base, r))
+        if (!tdm_change_applies(&s->base, r) || (elsewhere && tdm_change_is_of_result(r)))
             continue;
         tdm_change_add(&more, r);
         tdm_change_apply(&s->base, &more, &changed);

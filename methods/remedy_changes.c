@@ -18,43 +18,48 @@ static const struct row {
     const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
     const char
         *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it */
+    const char *also, *also_value; /* a key that goes with it, which the user has not said */
 } rows[] = {
-    {"attention", "sdpa", "eager|materialized", "attn_implementation: sdpa"},
-    {"optimizer", "adamw-fused", "adamw-foreach", "optim: adamw_torch_fused"},
-    {"logits", "hf", "hf-held", "drop the model's output before the backward"},
-    {"logits", "fused", "hf|hf-held", "use_liger_kernel: true"},
+    {"attention", "sdpa", "eager|materialized", .words = "attn_implementation: sdpa"},
+    {"optimizer", "adamw-fused", "adamw-foreach", .words = "optim: adamw_torch_fused"},
+    {"logits", "hf", "hf-held", .words = "drop the model's output before the backward"},
+    {"logits", "fused", "hf|hf-held", .words = "use_liger_kernel: true"},
     {"allocator_conf", "expandable_segments:True", NULL,
-     "PYTORCH_ALLOC_CONF=expandable_segments:True"},
-    {"gradient_as_bucket_view", "yes", NULL, "gradient_as_bucket_view=True"},
-    {"reduce_bucket_size", "5e7", LARGER, "\"reduce_bucket_size\": 5e7"},
-    {"sub_group_size", "1e8", LARGER, "\"sub_group_size\": 1e8"},
-    {"stage3_max_live_parameters", "1e8", LARGER, "\"stage3_max_live_parameters\": 1e8"},
-    {"stage3_max_reuse_distance", "1e8", LARGER, "\"stage3_max_reuse_distance\": 1e8"},
-    {"overlap_comm", "false", NULL, "\"overlap_comm\": false"},
-    {"use_distributed_optimizer", "yes", NULL, "--use-distributed-optimizer"},
-    {"sequence_parallel", "yes", NULL, "--sequence-parallel"},
-    {"sl_loss", "on", NULL, "--sp burst_sl_loss"},
-    {"sharding", "fsdp", NULL, "fully_shard over all ranks"},
-    {"reshard_after_forward", "yes", NULL, "reshard_after_forward=True"},
-    {"units", "layers+ends", NULL, "fully_shard(embed_tokens), fully_shard([norm, lm_head])"},
-    {"spzero", "on", NULL, "--spzero"},
-    {"grad_ckpt", "seq-wise", "full", "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
-    {"grad_ckpt", "none", NULL, "--sp burst, which keeps no attention output"},
-    {"batch", "1", NULL, ""}, /* its words depend on how small it becomes */
-    {"recompute_granularity", "selective", "none", "--recompute-granularity selective"},
+     .words = "PYTORCH_ALLOC_CONF=expandable_segments:True"},
+    {"gradient_as_bucket_view", "yes", NULL, .words = "gradient_as_bucket_view=True"},
+    {"reduce_bucket_size", "5e7", LARGER, .words = "\"reduce_bucket_size\": 5e7"},
+    {"sub_group_size", "1e8", LARGER, .words = "\"sub_group_size\": 1e8"},
+    {"stage3_max_live_parameters", "1e8", LARGER, .words = "\"stage3_max_live_parameters\": 1e8"},
+    {"stage3_max_reuse_distance", "1e8", LARGER, .words = "\"stage3_max_reuse_distance\": 1e8"},
+    {"overlap_comm", "false", NULL, .words = "\"overlap_comm\": false"},
+    {"use_distributed_optimizer", "yes", NULL, .words = "--use-distributed-optimizer"},
+    {"sequence_parallel", "yes", NULL, .words = "--sequence-parallel"},
+    {"sl_loss", "on", NULL, .words = "--sp burst_sl_loss"},
+    {"sharding", "fsdp", NULL, .words = "fully_shard over all ranks"},
+    {"reshard_after_forward", "yes", NULL, .words = "reshard_after_forward=True"},
+    {"units", "layers+ends", NULL,
+     .words = "fully_shard(embed_tokens), fully_shard([norm, lm_head])"},
+    {"spzero", "on", NULL, .words = "--spzero"},
+    {"grad_ckpt", "seq-wise", "full", .words = "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
+    {"grad_ckpt", "none", NULL, .words = "--sp burst, which keeps no attention output"},
+    {"batch", "1", NULL, .words = ""}, /* its words depend on how small it becomes */
+    {"recompute_granularity", "selective", "none", .words = "--recompute-granularity selective"},
+    {"recompute_granularity", "selective", "none",
+     .words = "--recompute-granularity selective --recompute-modules mlp",
+     .also = "recompute_modules", .also_value = "mlp"},
     {"recompute_granularity", "full", NULL,
-     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
-    {"use_checkpoint", "on", NULL, "use_checkpoint=True"},
-    {"offload", "on", NULL, "--offload"},
-    {"checkpointing", "on", "off", "gradient_checkpointing: true"},
-    {"offload_optimizer", "cpu", NULL, "\"offload_optimizer\": {\"device\": \"cpu\"}"},
-    {"offload_param", "cpu", NULL, "\"offload_param\": {\"device\": \"cpu\"}"},
-    {"layer_checkpoint", "yes", NULL, "grad_ckpt: true"},
-    {"kv_offload", "yes", NULL, "cpu_offload: 2"},
-    {"chunk", "1K", LARGER, "chunks of 1,024 tokens"},
-    {"budget", "8K", "dense", "page_budget: 64"},
-    {"weights_dtype", "bf16", NULL, "weights in bf16"},
-    {"lora_rank", "16", "0", "LoRA of rank 16"},
+     .words = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+    {"use_checkpoint", "on", NULL, .words = "use_checkpoint=True"},
+    {"offload", "on", NULL, .words = "--offload"},
+    {"checkpointing", "on", "off", .words = "gradient_checkpointing: true"},
+    {"offload_optimizer", "cpu", NULL, .words = "\"offload_optimizer\": {\"device\": \"cpu\"}"},
+    {"offload_param", "cpu", NULL, .words = "\"offload_param\": {\"device\": \"cpu\"}"},
+    {"layer_checkpoint", "yes", NULL, .words = "grad_ckpt: true"},
+    {"kv_offload", "yes", NULL, .words = "cpu_offload: 2"},
+    {"chunk", "1K", LARGER, .words = "chunks of 1,024 tokens"},
+    {"budget", "8K", "dense", .words = "page_budget: 64"},
+    {"weights_dtype", "bf16", NULL, .words = "weights in bf16"},
+    {"lora_rank", "16", "0", .words = "LoRA of rank 16"},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -63,6 +68,11 @@ _Static_assert(ROWS <= 64, "a set of rows is 64 bits");
 size_t tdm_change_rows(void)
 {
     return ROWS;
+}
+
+bool tdm_change_is_of_result(size_t row)
+{
+    return strcmp(rows[row].key, "lora_rank") == 0 || strcmp(rows[row].key, "budget") == 0;
 }
 
 bool tdm_change_is_batch(size_t row)
@@ -100,12 +110,21 @@ static bool is_among(const char *values, const char *value)
     return false;
 }
 
+/* The method has the key, and the user said nothing of it. */
+static bool is_unsaid(const struct tdm_variant *v, const char *name)
+{
+    size_t k = tdm_change_key(v->method, name);
+    return k < TDM_METHOD_MOST_KEYS && v->choices.said[k] == NULL;
+}
+
 bool tdm_change_applies(const struct tdm_variant *v, size_t row)
 {
     const struct row *r = &rows[row];
     if (tdm_change_is_batch(row))
         return v->batch > 1;
     const char *now = tdm_method_value(v->method, &v->choices, r->key);
+    if (r->also != NULL && !is_unsaid(v, r->also))
+        return false;
     if (now == NULL || strcmp(now, r->value) == 0)
         return false;
     if (r->from != NULL && strcmp(r->from, LARGER) == 0)
@@ -132,8 +151,7 @@ size_t tdm_change_lesser(const struct tdm_variant *v, size_t row)
 /* Of a smaller batch: gradients stay from one of its parts to the next. */
 static bool holds_gradients(const struct tdm_variant *v)
 {
-    size_t k = tdm_change_key(v->method, "grads");
-    return k < TDM_METHOD_MOST_KEYS && v->choices.said[k] == NULL;
+    return is_unsaid(v, "grads");
 }
 
 void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_set *set,
@@ -146,6 +164,9 @@ void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_se
             continue;
         if (!tdm_change_is_batch(r)) {
             changed->choices.said[tdm_change_key(base->method, rows[r].key)] = rows[r].value;
+            if (rows[r].also != NULL)
+                changed->choices.said[tdm_change_key(base->method, rows[r].also)] =
+                    rows[r].also_value;
             continue;
         }
         changed->batch = set->batch;
@@ -214,6 +235,8 @@ void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *
         }
         struct tdm_remedy_change *change = append(remedy, rows[r].key, rows[r].value);
         snprintf(change->words, sizeof(change->words), "%s", rows[r].words);
+        if (rows[r].also != NULL)
+            append(remedy, rows[r].also, rows[r].also_value);
     }
 }
 

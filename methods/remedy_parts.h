@@ -25,6 +25,8 @@ size_t tdm_change_rows(void);
 /* Does the method have the key, and is it now what the row can change? */
 bool tdm_change_applies(const struct tdm_variant *v, size_t row);
 bool tdm_change_is_batch(size_t row);
+/* Is something else learnt: LoRA, sparse attention? */
+bool tdm_change_is_of_result(size_t row);
 /* Adds a row, in place of another of its key. */
 void tdm_change_add(struct tdm_change_set *set, size_t row);
 /* The row before it that changes the same key less and applies; `row` if there is none. */
