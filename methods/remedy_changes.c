@@ -206,8 +206,10 @@ static void list_batch(const struct tdm_variant *base, uint64_t batch, struct td
     list_number(remedy, "batch", batch, "--batch");
     char *words = remedy->changes[remedy->count - 1].words;
     size_t used = strlen(words);
-    snprintf(words + used, sizeof(remedy->changes[0].words) - used,
-             " (per_device_train_batch_size %" PRIu64 " with gradient_accumulation_steps)", batch);
+    bool by_microbatches = tdm_change_key(base->method, "num_microbatches") < TDM_METHOD_MOST_KEYS;
+    snprintf(words + used, sizeof(remedy->changes[0].words) - used, " (%s %" PRIu64 " with %s)",
+             by_microbatches ? "--micro-batch-size" : "per_device_train_batch_size", batch,
+             by_microbatches ? "more micro-batches" : "gradient_accumulation_steps");
     if (holds_gradients(base))
         append(remedy, "grads", "held");
 }

@@ -230,17 +230,14 @@ static void print_largest(const struct tdm_torch_step *step)
         putchar('\n');
 }
 
-static void print_fits(const struct request *r, const struct answer *a)
+static void print_fits(const struct request *r, const struct answer *a, uint64_t used_bytes)
 {
-    const struct tdm_method_prediction *p = &a->prediction;
     char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE];
-    if (!p->fits)
-        return;
-    tdm_format_bytes(p->kept_bytes, used);
+    tdm_format_bytes(used_bytes, used);
     tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
     printf("%s%s of %s used, %g%% margin kept\n",
-           p->gives_back ? "fits, with cached memory given back: " : "fits       ", used, device,
-           100 * r->margin);
+           a->prediction.gives_back ? "fits, with cached memory given back: " : "fits       ", used,
+           device, 100 * r->margin);
 }
 
 static void print_answer(const struct request *r, const struct answer *a)
@@ -266,7 +263,8 @@ static void print_answer(const struct request *r, const struct answer *a)
         printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
     printf("\n\n");
     print_largest(&p->steps[p->highest].torch);
-    print_fits(r, a);
+    if (p->fits)
+        print_fits(r, a, p->kept_bytes);
 }
 
 /* ---- as JSON ---- */
@@ -486,7 +484,10 @@ static enum tdm_status answer_own(const struct request *r, struct answer *a, str
         status = tdm_print_json(answer_json(r, a, tdm_own_json(own)), err);
     } else if (status == TDM_OK) {
         print_head(r, a);
+        struct tdm_own_step step;
         tdm_own_table(stdout, own);
+        tdm_own_step(own, &step);
+        print_fits(r, a, step.used_bytes);
     }
     tdm_own_free(own);
     return status;
