@@ -103,7 +103,7 @@ double tdm_machine_peer_rate(const struct tdm_machine *machine)
     return machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_H2D];
 }
 
-/* Attention's forward is two parts of it, its backward five, and with checkpointing the forward comes twice. */
+/* Between two parts of seven, which attention's forward is of forward and backward, and four of nine, with checkpoints. */
 #define FORWARD_SHARE 0.4
 
 double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,

@@ -45,7 +45,7 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
      FIELD(torch.checkpointing), .compared = "on"},
-    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized", "sdpa",
+    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
     {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",

@@ -20,6 +20,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EAGER,
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* eager by another name */
+    TDM_TORCH_FLASH,        /* sdpa-flash by another name */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
