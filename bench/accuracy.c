@@ -72,6 +72,14 @@ static bool is_published(FILE *file)
     return published;
 }
 
+static bool has_rows(FILE *file)
+{
+    struct table table = {.columns = 0};
+    bool broken = false, has = next_row(file, &table, &broken) || broken;
+    rewind(file);
+    return has;
+}
+
 static bool check_file(const char *path, const struct tdm_machine *machine)
 {
     FILE *file = fopen(path, "r");
@@ -79,8 +87,11 @@ static bool check_file(const char *path, const struct tdm_machine *machine)
         fprintf(stderr, "accuracy: %s cannot be read\n", path);
         return false;
     }
-    bool holds =
-        is_published(file) ? check_published(file, machine) : check_measured(file, machine);
+    bool holds = has_rows(file);
+    if (!holds)
+        fprintf(stderr, "accuracy: %s has no row\n", path);
+    else
+        holds = is_published(file) ? check_published(file, machine) : check_measured(file, machine);
     fclose(file);
     putchar('\n');
     return holds;

@@ -124,10 +124,7 @@ static enum tdm_status predict(const struct table *table, const struct tdm_machi
     settings.torch.tokens = strtoull(field(table, "context"), NULL, 10);
     settings.torch.batch = strtoull(field(table, "batch"), NULL, 10);
     settings.torch.ranks = strtoull(field(table, "gpus"), NULL, 10);
-    enum tdm_status status = tdm_method_find(strcmp(strategy, "single") == 0  ? "parallel"
-                                             : strcmp(strategy, "fsdp2") == 0 ? "fsdp"
-                                                                              : strategy,
-                                             &method, err);
+    enum tdm_status status = tdm_method_find(strategy, &method, err);
     if (status == TDM_OK)
         status = tdm_method_apply(method, pairs, count, &settings, &choices, err);
     if (status == TDM_OK)

@@ -29,10 +29,12 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
             4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
     if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
         forward -= head;
-    bool again = s->checkpointing != TDM_CHECKPOINTING_OFF;
+    double again = s->checkpointing == TDM_CHECKPOINTING_OFF ? 0
+                   : s->checkpoint_every > 1                 ? 1 / (double)s->checkpoint_every
+                                                             : 1;
     /* The backward of a product is two of its size, of attention five for two; frozen weights have no gradient. */
-    cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + (again ? forward - head : 0);
-    cost->attention_flops = attention * (again ? 4.5 : 3.5);
+    cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
+    cost->attention_flops = attention * (3.5 + again);
 }
 
 double tdm_torch_trained_parameters(const struct tdm_model *model,
@@ -103,7 +105,7 @@ double tdm_machine_peer_rate(const struct tdm_machine *machine)
     return machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_H2D];
 }
 
-/* Attention's forward is two parts of it, its backward five, and with checkpointing the forward comes twice. */
+/* Between two parts of seven, which attention's forward is of forward and backward, and four of nine, with checkpoints. */
 #define FORWARD_SHARE 0.4
 
 double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,

@@ -305,10 +305,8 @@ void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node)
     node->saved_count = 0;
 }
 
-static void drop_node(struct tdm_eager *m, struct tdm_node *node)
+static void empty_node(struct tdm_eager *m, struct tdm_node *node)
 {
-    if (--node->references > 0)
-        return;
     tdm_node_release_saved(m, node);
     for (uint32_t i = 0; i < node->inputs; i++)
         if (node->edges[i].node != NULL)
@@ -318,6 +316,23 @@ static void drop_node(struct tdm_eager *m, struct tdm_node *node)
     if (node->function != NULL)
         tdm_frame_drop(m, node->function);
     give_item(&m->spare_nodes, node);
+}
+
+/* A graph may be a chain of a million nodes: they wait in a list for the call that began. */
+static void drop_node(struct tdm_eager *m, struct tdm_node *node)
+{
+    if (--node->references > 0)
+        return;
+    node->next_heap = m->dropped;
+    m->dropped = node;
+    if (m->dropping)
+        return;
+    m->dropping = true;
+    while ((node = m->dropped) != NULL) {
+        m->dropped = node->next_heap;
+        empty_node(m, node);
+    }
+    m->dropping = false;
 }
 
 struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_op *op,

@@ -138,10 +138,10 @@ struct tdm_node {
     struct tdm_value *grads[TDM_MOST_OUTPUTS];
     struct tdm_value *leaf; /* whose gradient it accumulates; not a reference */
     struct tdm_label label;
-    uint64_t facts[6]; /* what the op's backward needs to know beside its values */
-    void *context;     /* of those who made it */
-    void *function;    /* of a reentrant checkpoint */
-    struct tdm_node *next_heap;
+    uint64_t facts[6];          /* what the op's backward needs to know beside its values */
+    void *context;              /* of those who made it */
+    void *function;             /* of a reentrant checkpoint */
+    struct tdm_node *next_heap; /* of nodes that wait to go */
 };
 
 #define TDM_MOST_HELD 5u
@@ -213,7 +213,9 @@ struct tdm_eager {
     /* Called when a leaf has its gradient, or NULL. */
     void (*gradient_ready)(void *context, struct tdm_value *leaf);
     void *gradient_context;
-    struct tdm_pool *pools; /* where values, storages and nodes come from */
+    struct tdm_pool *pools;   /* where values, storages and nodes come from */
+    struct tdm_node *dropped; /* nodes that wait to go */
+    bool dropping;
     void *spare_values, *spare_storages, *spare_nodes;
     union {
         struct tdm_value value;

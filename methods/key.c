@@ -42,6 +42,9 @@ enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
     int number = choice(key->values, value);
+    if (number < 0 && strcmp(key->values, "no|yes") == 0) /* or as Python and JSON say it */
+        number = choice("False|True", value) >= 0 ? choice("False|True", value)
+                                                  : choice("false|true", value);
     if (number < 0)
         return tdm_key_bad_value(key, value, err);
     *(bool *)(void *)((char *)settings + key->field) = number == 1;

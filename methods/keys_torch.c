@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define LAYER_MOST 4096u
 #define RANK_MOST 65536u
 
 /* Names with commas or spaces between them, or all. */
@@ -45,7 +46,10 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
      FIELD(torch.checkpointing), .compared = "on"},
-    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized", "sdpa",
+    {"checkpoint_every", "N", "1",
+     "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
+     FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST},
+    {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
     {"optimizer", "none|adamw-fused|adamw-foreach|sgd|sgd-momentum", "adamw-foreach",

@@ -6,10 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* As tables of measured peaks call them. */
+static const struct {
+    const char *name, *method;
+} aliases[] = {{"single", "parallel"}, {"fsdp2", "fsdp"}};
+
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err)
 {
     char list[512] = "";
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
+        if (strcmp(name, aliases[i].name) == 0)
+            name = aliases[i].method;
     for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++) {
         size_t used = strlen(list);
         if (strcmp(m->name, name) == 0) {

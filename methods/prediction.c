@@ -103,7 +103,7 @@ static uint64_t highest_bytes(const struct tdm_torch_run *out, uint32_t only,
 static void note_steps(const struct tdm_torch_run *out, uint32_t only,
                        struct tdm_method_prediction *p)
 {
-    uint64_t taken = tdm_torch_runtime_bytes(&p->runtime), most = 0;
+    uint64_t taken = tdm_torch_runtime_bytes(&p->runtime);
     for (uint32_t i = 0; i < out->steps; i++) {
         bool last = i + 1 == out->steps;
         if (only != 0 && only != i + 1 && !(last && out->step[i].failed))
@@ -113,10 +113,11 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
         step->torch = out->step[i];
         step->used_bytes = out->step[i].peak.reserved + taken;
         step->end_used_bytes = out->step[i].end_reserved_bytes + taken;
-        if (step->used_bytes > most || step->torch.failed) {
-            most = step->used_bytes;
+        const struct tdm_method_step *most = &p->steps[p->highest];
+        if (step->torch.failed || step->used_bytes > most->used_bytes ||
+            (step->used_bytes == most->used_bytes &&
+             step->torch.peak.allocated > most->torch.peak.allocated))
             p->highest = p->count;
-        }
         p->count++;
     }
 }

@@ -405,6 +405,8 @@ struct tdm_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number, st
         .model = t,
         .layer = number,
         .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
+    if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
+        return run_layer(t->m, t, number, x);
     switch (t->settings.checkpointing) {
     case TDM_CHECKPOINTING_ON:
         if (t->settings.offload_checkpoints)

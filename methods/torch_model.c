@@ -212,6 +212,8 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
         t->settings.peft = false;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
+    if (settings->attention == TDM_TORCH_FLASH)
+        t->settings.attention = TDM_TORCH_SDPA_FLASH;
     t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;

@@ -20,6 +20,7 @@ enum tdm_torch_attention {
     TDM_TORCH_EAGER,
     TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
     TDM_TORCH_MATERIALIZED, /* eager by another name */
+    TDM_TORCH_FLASH,        /* sdpa-flash by another name */
 };
 enum tdm_torch_optimizer {
     TDM_TORCH_NO_OPTIMIZER,
@@ -78,6 +79,7 @@ const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
 struct tdm_torch_settings {
     uint64_t tokens, batch;
     enum tdm_checkpointing checkpointing;
+    uint64_t checkpoint_every; /* layers: of so many the last is checkpointed; 0: as 1 */
     enum tdm_torch_attention attention;
     enum tdm_torch_optimizer optimizer;
     enum tdm_torch_logits logits;

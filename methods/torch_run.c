@@ -100,8 +100,9 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         }
         if (run->steps == 0 && r.eager.status == TDM_INFEASIBLE) {
             run->steps = 1; /* the model itself does not fit */
-            run->step[0].failed = true;
+            run->step[0].failed = run->step[0].unmade = true;
             run->step[0].peak = tdm_torch_peak(allocator);
+            memcpy(run->step[0].categories, r.eager.at_peak, sizeof(run->step[0].categories));
         }
         if (r.eager.status == TDM_NO_MEMORY)
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");

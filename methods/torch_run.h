@@ -35,6 +35,7 @@ struct tdm_torch_step {
     struct tdm_tensor_group largest[TDM_TORCH_LARGEST]; /* at the peak of what is allocated */
     uint32_t largest_count;
     enum tdm_torch_phase peak_phase;
+    bool unmade; /* before it: the model itself has no room */
     bool failed; /* the device has too little, in failed_phase: peaks are those until then */
     enum tdm_torch_phase failed_phase;
     uint64_t retries;

@@ -13,6 +13,7 @@
 enum windows {
     WINDOWS_NONE,
     WINDOWS_ALL,  /* all, if sliding_window is not null; or as layer_types says */
+    WINDOWS_SAID, /* the same, but none where there is no such field */
     WINDOWS_LATE, /* from max_window_layers on, if use_sliding_window; or as layer_types says */
     WINDOWS_EVEN, /* layers 0, 2, 4 ...; or as layer_types says */
 };
@@ -38,7 +39,7 @@ static const struct architecture architectures[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, false, false, WINDOWS_NONE, FAMILY_LLAMA},
     {"MinistralForCausalLM", "ministral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
     {"MistralForCausalLM", "mistral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_LLAMA},
-    {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_ALL, FAMILY_MIXTRAL},
+    {"MixtralForCausalLM", "mixtral", 131072, 0, false, false, WINDOWS_SAID, FAMILY_MIXTRAL},
     {"OlmoeForCausalLM", "olmoe", 4096, 0, false, true, WINDOWS_NONE, FAMILY_OLMOE},
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, WINDOWS_LATE, FAMILY_LLAMA},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, WINDOWS_LATE, FAMILY_LLAMA},
@@ -184,7 +185,9 @@ static void read_heads(struct tdm_json_reader *reader, const struct architecture
 /* Tokens that a layer with a window sees; 0: no layer has one. */
 static uint64_t read_window(struct tdm_json_reader *reader, enum windows windows)
 {
-    bool asked = windows == WINDOWS_ALL || windows == WINDOWS_EVEN ||
+    bool said = json_object_get(reader->object, "sliding_window") != NULL;
+    bool asked = windows == WINDOWS_ALL || (windows == WINDOWS_SAID && said) ||
+                 windows == WINDOWS_EVEN ||
                  (windows == WINDOWS_LATE && tdm_json_bool_or(reader, "use_sliding_window", false));
     if (!asked || json_is_null(json_object_get(reader->object, "sliding_window")))
         return 0;

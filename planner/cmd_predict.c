@@ -207,7 +207,7 @@ static void print_head(const struct request *r, const struct answer *a)
            : r->gpus > 1               ? " a GPU"
                                        : "",
            tdm_format_tokens(r->context, text), tdm_format_digits(r->context, digits));
-    if (a->method->divides_sequence)
+    if (a->settings.torch.context.ranks > 0)
         print_division(r, a);
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
     print_settings(a);

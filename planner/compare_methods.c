@@ -99,44 +99,43 @@ static uint64_t find_grain(const struct comparing *c, const struct tdm_compared 
     return 0;
 }
 
-/* From the points: *fits in units of the grain, *fails, 0: not known. */
-static void bracket(const struct tdm_compared *row, size_t count, uint64_t grain, uint64_t *fits,
-                    uint64_t *fails)
-{
-    *fits = *fails = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct tdm_compared_point *point = &row->points[i];
-        if (point->fits)
-            *fits = point->context / grain;
-        else if (*fails == 0)
-            *fails = (point->context + grain - 1) / grain;
-    }
-    if (*fails != 0 && *fits >= *fails)
-        *fails = 0;
-}
+#define MORE_TRIES \
+    6u /* beyond what fails, as segments that are given back in time may let more fit */
 
+/* By doubling and halving, then step by step as long as something fits: alike for all requested contexts. */
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {
-    uint64_t fits, fails, most = LONGEST / grain;
+    uint64_t fits = 0, fails = 0, most = LONGEST / grain, tries = MORE_TRIES;
     enum tdm_status status = TDM_OK;
     say(c, row, 0);
-    bracket(row, c->request->context_count, grain, &fits, &fails);
     for (size_t i = 0; i < c->request->context_count; i++)
         if (row->points[i].fits)
             row->longest = row->points[i];
-    while (status == TDM_OK && fits < most && (fails == 0 || fails - fits > 1 + fits / CLOSE)) {
-        uint64_t middle = fails != 0 ? fits + (fails - fits) / 2 : fits == 0 ? 1 : 2 * fits;
+    while (status == TDM_OK && fits < most && tries > 0) {
         struct tdm_compared_point point;
-        status = predict(c, row, (middle < most ? middle : most) * grain, &point, err);
+        uint64_t step = 1 + fits / CLOSE, next;
+        bool halving = fails == 0 || fails - fits > step;
+        if (fails == 0)
+            next = fits == 0 ? 1 : 2 * fits;
+        else if (halving && tries == MORE_TRIES)
+            next = fits + (fails - fits) / 2;
+        else
+            next = fits + step * (MORE_TRIES - --tries + 1);
+        status = predict(c, row, (next < most ? next : most) * grain, &point, err);
         if (status != TDM_OK)
             break;
-        if (point.fits) {
-            row->longest = point;
-            fits = point.context / grain;
-        } else {
-            fails = point.context / grain;
+        if (!point.fits) {
+            fails = tries == MORE_TRIES ? point.context / grain : fails;
+            continue;
         }
+        fits = point.context / grain;
+        if (tries < MORE_TRIES) {
+            tries = MORE_TRIES;
+            fails = fits + 1 + fits / CLOSE;
+        }
+        if (point.context > row->longest.context)
+            row->longest = point;
     }
     return status;
 }
@@ -206,11 +205,16 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
         if (r->contexts[i] <= LONGEST)
             status = find_own(&words, false, &row->points[i], err);
     }
-    if (status != TDM_OK)
-        return status;
-    say(c, row, 0);
-    words.context = r->contexts[0];
-    return find_own(&words, true, &row->longest, err);
+    if (status == TDM_OK) {
+        say(c, row, 0);
+        words.context = r->contexts[0];
+        status = find_own(&words, true, &row->longest, err);
+    }
+    if (status == TDM_INPUT || status == TDM_USAGE) { /* no schedule of such a model */
+        memcpy(row->refused, err->message, sizeof(row->refused));
+        return TDM_OK;
+    }
+    return status;
 }
 
 /* ---- settings ---- */
