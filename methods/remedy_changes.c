@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LARGER "larger" /* only from a larger number */
+#define ACCUMULATION "gradient_accumulation_steps" /* where it is a key */
+#define LARGER "larger"                            /* only from a larger number */
 
 /* From those that cost least time or change least of what is learnt to those that cost more. */
 static const struct row {
@@ -170,6 +171,12 @@ void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_se
             continue;
         }
         changed->batch = set->batch;
+        if (is_unsaid(base, ACCUMULATION)) {
+            snprintf(changed->accumulation, sizeof(changed->accumulation), "%" PRIu64,
+                     base->batch / set->batch);
+            changed->choices.said[tdm_change_key(base->method, ACCUMULATION)] =
+                changed->accumulation;
+        }
         if (holds_gradients(base))
             changed->choices.said[tdm_change_key(base->method, "grads")] = "held";
     }
@@ -210,6 +217,11 @@ static void list_batch(const struct tdm_variant *base, uint64_t batch, struct td
     snprintf(words + used, sizeof(remedy->changes[0].words) - used, " (%s %" PRIu64 " with %s)",
              by_microbatches ? "--micro-batch-size" : "per_device_train_batch_size", batch,
              by_microbatches ? "more micro-batches" : "gradient_accumulation_steps");
+    if (is_unsaid(base, ACCUMULATION)) {
+        char steps[24];
+        snprintf(steps, sizeof(steps), "%" PRIu64, base->batch / batch);
+        append(remedy, ACCUMULATION, steps);
+    }
     if (holds_gradients(base))
         append(remedy, "grads", "held");
 }

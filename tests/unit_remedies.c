@@ -135,6 +135,10 @@ static void smaller_batch_is_found(void **state)
     ask_and_check(&q, &remedies);
     assert_string_equal(value_of(&remedies.list[0], "batch"), "4");
     assert_string_equal(value_of(&remedies.list[0], "grads"), "held");
+    static const struct question zero2 = {"llama-3.1-8b", "zero2", 2048, 64, 8};
+    ask_and_check(&zero2, &remedies);
+    assert_string_equal(value_of(&remedies.list[0], "batch"), "4");
+    assert_string_equal(value_of(&remedies.list[0], "gradient_accumulation_steps"), "16");
 }
 
 static void selective_recompute_is_before_full(void **state)
