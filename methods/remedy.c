@@ -196,7 +196,7 @@ static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *
     for (uint64_t times = 2;
          status == TDM_OK && s->base.gpus * times <= MOST_GPUS && s->base.method->most_gpus > 1;
          times *= 2)
-        for (int stages = 0; stages <= has_pipeline(s); stages++) {
+        for (int stages = 0; stages <= (has_pipeline(s) ? 1 : 0); stages++) {
             struct tdm_change_set set = unchanged(s);
             set.gpus = s->base.gpus * times;
             set.pipeline = stages ? times : 0;

@@ -431,7 +431,11 @@ static enum tdm_status judge(const struct request *r, struct answer *a, struct t
         return status;
     tdm_format_bytes(step->used_bytes, used);
     tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
-    if (!p->runs)
+    if (step->torch.unmade)
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "does not fit: there is no room for the model itself, with %s of %s in use", used,
+                 device);
+    else if (!p->runs)
         tdm_fail(err, TDM_INFEASIBLE,
                  "does not fit: step %" PRIu32
                  " runs out of memory in the %s, with %s of %s in use",
