@@ -23,7 +23,8 @@
 static void add(struct tdm_megatron *t, struct megatron_chunk *chunk, struct tdm_value **place,
                 uint64_t rows, uint64_t columns)
 {
-    *place = tdm_value_leaf(t->m, rows, columns, BF16, chunk->first_trained == 0);
+    *place =
+        tdm_value_leaf(t->m, rows, columns, BF16, chunk->parameter_count >= chunk->first_trained);
     chunk->parameters[chunk->parameter_count++] =
         (struct megatron_parameter){.place = place, .rows = rows, .columns = columns};
 }
