@@ -42,7 +42,7 @@ static const struct tdm_method_key burst_keys[] = {
      FIELD(burst.offload)},
     {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
      tdm_key_read_choice, FIELD(torch.optimizer)},
-    {"lora_rank", "0", "0", "BurstEngine has no adapters", .read = read_no_lora},
+    {"lora_rank", "0", NULL, "BurstEngine has no adapters", .read = read_no_lora},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
      FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
