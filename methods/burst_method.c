@@ -5,8 +5,21 @@
 #include "methods/context_cost.h"
 #include "methods/method.h"
 
+#include <string.h>
+
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define MOST_RANKS 65536u
+
+static enum tdm_status read_no_lora(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    (void)key;
+    (void)settings;
+    if (strcmp(value, "0") == 0)
+        return TDM_OK;
+    return tdm_fail(err, TDM_USAGE,
+                    "--set lora_rank: BurstEngine has no LoRA; ring and usp take it");
+}
 
 /* Choices whose first value is what is said where an option of the program is given. */
 static const struct tdm_method_key burst_keys[] = {
@@ -29,6 +42,7 @@ static const struct tdm_method_key burst_keys[] = {
      FIELD(burst.offload)},
     {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
      tdm_key_read_choice, FIELD(torch.optimizer)},
+    {"lora_rank", "0", NULL, "BurstEngine has no adapters", .read = read_no_lora},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
      FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",

@@ -44,6 +44,38 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
     return TDM_OK;
 }
 
+/* Modules of Megatron's layers, as bits of the projections that they join. */
+static enum tdm_status read_targets(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    static const struct {
+        const char *name;
+        uint32_t projections;
+    } modules[] = {
+        {"linear_qkv", 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_K | 1u << TDM_PROJECTION_V},
+        {"linear_proj", 1u << TDM_PROJECTION_O},
+        {"linear_fc1", 1u << TDM_PROJECTION_GATE | 1u << TDM_PROJECTION_UP},
+        {"linear_fc2", 1u << TDM_PROJECTION_DOWN},
+        {"all", (1u << TDM_PROJECTIONS) - 1},
+    };
+    const size_t count = sizeof(modules) / sizeof(modules[0]);
+    uint32_t targets = 0;
+    for (const char *name = value; *name != '\0';) {
+        size_t span = strcspn(name, ", "), i = 0;
+        while (i < count &&
+               (strlen(modules[i].name) != span || memcmp(name, modules[i].name, span) != 0))
+            i++;
+        if (i == count)
+            return tdm_key_bad_value(key, value, err);
+        targets |= modules[i].projections;
+        name += span + strspn(name + span, ", ");
+    }
+    if (targets == 0)
+        return tdm_key_bad_value(key, value, err);
+    settings->torch.lora_targets = targets;
+    return TDM_OK;
+}
+
 /* "A,B": A ranks exchange heads, B such groups are a ring. */
 static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const char *value,
                                       struct tdm_method_settings *settings, struct tdm_error *err)
@@ -121,6 +153,14 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
+    {"lora_rank", "N", "0", "adapters of that rank, as Megatron-Bridge's; all else is frozen",
+     tdm_key_read_count, .field = offsetof(struct tdm_method_settings, torch.lora_rank),
+     .most = MOST_RANKS},
+    {"lora_targets", "all|linear_qkv,linear_proj,linear_fc1,linear_fc2", "all",
+     "modules with adapters", .read = read_targets},
+    {"sequence_parallel_input_regather", "no|yes", "no",
+     "of LoRA: adapters keep their part of an input and gather it again in the backward",
+     tdm_key_read_switch, FIELD(regather)},
     {"cross_entropy_loss_fusion", "no|yes", "no", "by a compiled kernel", tdm_key_read_switch,
      FIELD(fused_loss)},
     {"cross_entropy_fusion_impl", "native|te", "native", "whose kernel", tdm_key_read_choice,

@@ -37,7 +37,8 @@ libtidemark_a_SOURCES += \
 	methods/longlora.c \
 	methods/megatron.h methods/megatron_parts.h \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
-	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_loss.c \
+	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_lora.c \
+	methods/megatron_loss.c \
 	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
 	methods/method.c methods/method.h methods/methods.c \
 	methods/ops.c methods/ops.h \

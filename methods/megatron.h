@@ -59,6 +59,7 @@ struct tdm_megatron_settings {
     bool sequence_parallel, distribute_saved, distributed_optimizer, fused_gradients, fused_loss;
     bool overlap_reduce, last_rank, gelu_mlp, layer_norm, linear_bias, learned_positions, dropout;
     bool mask_in_loader;
+    bool regather; /* inputs of adapters are gathered again for the backward */
 };
 
 /* How the GPUs are divided, with what was left open settled. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of them and of their
+ * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of those that are
+ * trained (with LoRA: adapters, which are made after all that is frozen) and of their
  * fp32 gradients, and the optimizer: fp32 main parameters and two moments, of everything or of this rank's share.
  * Sources: megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
  * optimizer/{distrib_optimizer,optimizer}.py.
@@ -16,13 +17,14 @@
 #define BUCKET_LEAST 40000000u /* elements, where gradients are reduced while the backward runs */
 #define BUCKET_PER_RANK 1000000u
 
-#define LAYER_PARAMETERS 14u
+#define LAYER_PARAMETERS (14u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
 
 static void add(struct tdm_megatron *t, struct megatron_chunk *chunk, struct tdm_value **place,
                 uint64_t rows, uint64_t columns)
 {
-    *place = tdm_value_leaf(t->m, rows, columns, BF16, true);
+    *place =
+        tdm_value_leaf(t->m, rows, columns, BF16, chunk->parameter_count >= chunk->first_trained);
     chunk->parameters[chunk->parameter_count++] =
         (struct megatron_parameter){.place = place, .rows = rows, .columns = columns};
 }
@@ -62,6 +64,34 @@ static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
         add(t, chunk, &layer->fc2_bias, 1, hidden);
 }
 
+/* What is run again anyway is not gathered again beside that. */
+static bool may_regather(const struct tdm_megatron *t, enum megatron_target target)
+{
+    bool mlp_again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
+                     (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
+    return t->set.regather && t->sequence_parallel && t->set.recompute != TDM_RECOMPUTE_FULL &&
+           !(mlp_again && target == ADAPTED_FC1);
+}
+
+/* A of a module whose outputs are divided is divided by its rows, else by its columns; B by its rows. */
+static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                         struct megatron_layer *layer)
+{
+    const struct tdm_value *weights[ADAPTED_MODULES] = {layer->projection, layer->qkv, layer->fc1,
+                                                        layer->fc2};
+    uint64_t part = t->lora_rank / t->layout.tensor;
+    for (unsigned i = 0; i < ADAPTED_MODULES; i++) {
+        bool row = i == ADAPTED_PROJECTION || i == ADAPTED_FC2;
+        struct megatron_adapter *adapter = &layer->adapters[i];
+        if ((t->lora_targets >> i & 1) == 0)
+            continue;
+        add(t, chunk, &adapter->in, row ? t->lora_rank : part, weights[i]->columns);
+        add(t, chunk, &adapter->out, row ? weights[i]->rows / t->layout.tensor : weights[i]->rows,
+            t->lora_rank);
+        adapter->regathers = !row && may_regather(t, i);
+    }
+}
+
 enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, struct tdm_error *err)
 {
     struct megatron_chunk *chunk = &t->chunks[number];
@@ -71,6 +101,7 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
         calloc(layers * LAYER_PARAMETERS + OTHER_PARAMETERS, sizeof(*chunk->parameters));
     if (chunk->layers == NULL || chunk->parameters == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
+    chunk->first_trained = t->lora_rank > 0 ? UINT32_MAX : 0;
     t->m->category = TDM_METHOD_WEIGHTS;
     t->m->label = (struct tdm_label){.name = "parameters", .layer = TDM_NO_LAYER};
     if (chunk->first)
@@ -88,6 +119,12 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
         struct tdm_value **place = chunk->parameters[i].place;
         chunk->parameters[i].shared =
             t->tied && (place == &chunk->embedding || place == &chunk->head);
+    }
+    if (t->lora_rank > 0) {
+        chunk->first_trained = chunk->parameter_count;
+        tdm_label(t->m, "adapters");
+        for (uint64_t i = 0; i < layers; i++)
+            add_adapters(t, chunk, &chunk->layers[i]);
     }
     t->m->category = TDM_METHOD_WORKSPACE;
     return TDM_OK;
@@ -119,19 +156,19 @@ static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk
     }
 }
 
-/* Lays the parameters out from the last to the first, in buckets; elements of all with what pads them. */
+/* Lays the trained parameters out from the last to the first, in buckets; elements of all with what pads them. */
 static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, uint64_t *starts)
 {
     bool divided = t->set.distributed_optimizer;
     uint64_t ranks = t->layout.data * t->layout.context, at = 0, begin = 0, limit = UINT64_MAX;
-    uint32_t from = 0;
+    uint32_t from = 0, count = chunk->parameter_count - chunk->first_trained;
     if (t->set.overlap_reduce) {
         limit = BUCKET_PER_RANK * ranks;
         limit = limit > BUCKET_LEAST ? limit : BUCKET_LEAST;
     }
-    for (uint32_t i = 0; i < chunk->parameter_count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         const struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
-        bool last = i + 1 == chunk->parameter_count;
+        bool last = i + 1 == count;
         at = divided ? tdm_size_align(at, PARAMETER_ALIGN) : at;
         starts[i] = at;
         at += p->rows * p->columns;
@@ -165,7 +202,8 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
     m->category = TDM_METHOD_GRADIENTS;
     chunk->gradients = tdm_value_new(m, elements, 1, FP32);
     m->category = TDM_METHOD_WORKSPACE;
-    for (uint32_t i = chunk->parameter_count; i-- > 0 && chunk->weights != NULL;) {
+    for (uint32_t i = chunk->parameter_count;
+         i-- > chunk->first_trained && chunk->weights != NULL;) {
         struct megatron_parameter *p = &chunk->parameters[i];
         struct tdm_value *view = tdm_value_view(m, chunk->weights);
         view->rows = p->rows;
@@ -182,7 +220,7 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
     struct tdm_eager *m = t->m;
     m->category = TDM_METHOD_OPTIMIZER;
     m->label = (struct tdm_label){.name = "main_param", .layer = TDM_NO_LAYER};
-    for (uint32_t i = 0; i < chunk->parameter_count; i++) {
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++) {
         struct megatron_parameter *p = &chunk->parameters[i];
         if (!t->set.distributed_optimizer)
             p->own = p->rows * p->columns;

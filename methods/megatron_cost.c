@@ -31,9 +31,9 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
     struct tdm_method_settings plain = {.torch = settings->torch};
     double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
     plain.torch.sharing = TDM_SHARING_NONE;
-    tdm_torch_cost(model, &plain,
-                   cost); /* forward and backward: 3 of the products, 3.5 of attention */
-    forward = cost->product_flops / 3;
+    /* Forward and backward: 3 of the products (frozen ones 2), 3.5 of attention. */
+    tdm_torch_cost(model, &plain, cost);
+    forward = cost->product_flops / (settings->torch.lora_rank > 0 ? 2 : 3);
     if (s->recompute == TDM_RECOMPUTE_FULL)
         extra = s->method == TDM_RECOMPUTE_BLOCK
                     ? (double)(s->recompute_layers * l->chunks * l->pipeline) / model->layers
@@ -76,12 +76,15 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     if (l.exchange_heads > 1)
         cost->exposed_bytes += layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1);
     cost->exposed_bytes += layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1);
-    if (l.sequence_parallel) /* the input of a product again, for its weight's gradient */
+    if (l.sequence_parallel &&
+        (settings->torch.lora_rank == 0 ||
+         s->regather)) /* the input of a product again, for its weight's gradient */
         cost->sent_bytes += layers * 2 * share(l.tensor) * hidden;
     if (l.pipeline > 1)
         cost->exposed_bytes += 2 * (double)(l.microbatches * l.chunks) * hidden /
                                (l.sequence_parallel ? (double)l.tensor : 1);
-    double parameters = (double)model->parameters / (double)(l.tensor * l.pipeline);
+    double parameters =
+        tdm_torch_trained_parameters(model, &settings->torch) / (double)(l.tensor * l.pipeline);
     double reduced = share(l.data * l.context) * parameters;
     double *gradients = s->overlap_reduce ? &cost->sent_bytes : &cost->exposed_bytes;
     *gradients += reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2);

@@ -10,12 +10,12 @@ static struct tdm_value *mlp(struct tdm_megatron *t, const struct megatron_layer
     struct tdm_eager *m = t->m;
     tdm_label(m, "mlp.linear_fc1");
     /* The activation adds the bias of fc1; without one it is in no kernel. */
-    struct tdm_value *wide =
-        megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL);
+    struct tdm_value *wide = megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias,
+                                                  layer->fc1, NULL, &layer->adapters[ADAPTED_FC1]);
     tdm_label(m, "mlp.activation");
     struct tdm_value *active = megatron_activation(t, wide, layer->fc1_bias);
     tdm_label(m, "mlp.linear_fc2");
-    struct tdm_value *y = megatron_row_linear(t, active, layer->fc2);
+    struct tdm_value *y = megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);
     tdm_drop(m, wide);
     tdm_drop(m, active);
     return y;
@@ -30,13 +30,15 @@ static struct tdm_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint3
     struct tdm_label label = m->label;
     m->label.layer = chunk * (uint32_t)t->layout.chunk_layers + number; /* of this stage */
     tdm_label(m, "self_attention.linear_qkv");
-    struct tdm_value *mixed = megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias,
-                                                   layer->qkv, layer->qkv_bias);
+    struct tdm_value *mixed =
+        megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
+                             layer->qkv_bias, &layer->adapters[ADAPTED_QKV]);
     megatron_keep(m, &kept, mixed);
     tdm_label(m, "self_attention.core_attention");
     struct tdm_value *heads = megatron_attention(t, layer, mixed, &kept);
     tdm_label(m, "self_attention.linear_proj");
-    struct tdm_value *attended = megatron_row_linear(t, heads, layer->projection);
+    struct tdm_value *attended =
+        megatron_row_linear(t, heads, layer->projection, &layer->adapters[ADAPTED_PROJECTION]);
     tdm_drop(m, heads);
     megatron_drop_all(m, &kept);
     tdm_label(m, "bias_dropout_add");

@@ -16,8 +16,7 @@ static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
     return value;
 }
 
-/* The buffer into which hidden states are gathered, made once. */
-static void gather(struct tdm_megatron *t)
+void megatron_gather(struct tdm_megatron *t)
 {
     if (!t->sequence_parallel || t->gather_buffer != NULL)
         return;
@@ -34,7 +33,7 @@ static void head_backward(struct tdm_eager *m, struct tdm_node *node,
     struct tdm_megatron *t = node->context;
     struct tdm_value *x = tdm_node_saved(m, node, 0);
     (void)grads;
-    gather(t);
+    megatron_gather(t);
     struct tdm_value *gradient = tdm_value_new(m, t->rows, x->columns, BF16);
     tdm_cublas(m);
     results[HIDDEN] = t->sequence_parallel ? tdm_value_like(m, x) : tdm_take(gradient);
@@ -54,11 +53,13 @@ static struct tdm_value *head(struct tdm_megatron *t, struct tdm_value *x, struc
     static const struct tdm_op op = {"LinearWithGradAccumulationAndAsyncCommunicationBackward",
                                      false, head_backward};
     struct tdm_eager *m = t->m;
+    if (t->lora_rank > 0)
+        return megatron_frozen_head(t, x);
     bool wanted = !t->set.fused_gradients || t->tied_here;
     struct tdm_value *inputs[] = {x, wanted ? weight : NULL};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     tdm_node_save(m, node, x);
-    gather(t);
+    megatron_gather(t);
     m->category = TDM_METHOD_LOGITS;
     struct tdm_value *logits = tdm_value_new(m, t->rows, t->vocabulary, BF16);
     m->category = TDM_METHOD_WORKSPACE;

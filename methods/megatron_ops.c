@@ -45,7 +45,7 @@ static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
 }
 
 /* Made by the first product, one for all. */
-static void product(struct tdm_megatron *t)
+void megatron_product(struct tdm_megatron *t)
 {
     enum tdm_method_category before = t->m->category;
     if (t->workspace != NULL)
@@ -70,9 +70,8 @@ struct tdm_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, uint64_t
     return dummy;
 }
 
-/* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every multiprocessor. */
-static struct tdm_value *norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
-                                        const struct tdm_value *x, struct tdm_value **results)
+struct tdm_value *megatron_norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
+                                          const struct tdm_value *x, struct tdm_value **results)
 {
     struct tdm_eager *m = t->m;
     struct tdm_value *dx = tdm_value_like(m, x);
@@ -103,10 +102,10 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
         results[WEIGHT] = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
     if (tdm_node_needs(node, BIAS))
         results[BIAS] = tdm_value_new(m, 1, node->facts[0], BF16);
-    product(t);
+    megatron_product(t);
     tdm_value_vacate(m, saved[SAVED_NORMED]);
     tdm_drop(m, whole);
-    results[X] = norm_gradients(t, node, x, results);
+    results[X] = megatron_norm_gradients(t, node, x, results);
     if (t->set.fused_gradients)
         megatron_dummy(t, node->facts[0], node->facts[1]);
     tdm_drop(m, gradient);
@@ -117,8 +116,11 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
 
 struct tdm_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_value *x,
                                        struct tdm_value *norm, struct tdm_value *norm_bias,
-                                       struct tdm_value *weight, struct tdm_value *bias)
+                                       struct tdm_value *weight, struct tdm_value *bias,
+                                       const struct megatron_adapter *adapter)
 {
+    if (t->lora_rank > 0)
+        return megatron_frozen_norm_linear(t, x, norm, norm_bias, weight, bias, adapter);
     static const struct tdm_op op = {"_LayerNormLinearBackward", false, norm_linear_backward};
     struct tdm_eager *m = t->m;
     struct tdm_value *inputs[] = {x, norm, norm_bias, t->set.fused_gradients ? NULL : weight, bias};
@@ -130,7 +132,7 @@ struct tdm_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_value 
     if (t->sequence_parallel)
         whole = tdm_value_new(m, rows, x->columns, BF16);
     struct tdm_value *y = tdm_value_new(m, rows, weight->rows, BF16);
-    product(t);
+    megatron_product(t);
     tdm_drop(m, whole);
     if (node != NULL) {
         node->facts[0] = weight->rows;
@@ -155,7 +157,7 @@ static void row_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     if (t->sequence_parallel)
         whole = tdm_value_new(m, x->rows, grads[0]->columns, BF16);
     results[0] = tdm_value_like(m, x);
-    product(t);
+    megatron_product(t);
     if (tdm_node_needs(node, 1))
         results[1] = tdm_value_new(m, node->facts[0], node->facts[1], BF16);
     tdm_drop(m, whole);
@@ -165,8 +167,11 @@ static void row_linear_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 struct tdm_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_value *x,
-                                      struct tdm_value *weight)
+                                      struct tdm_value *weight,
+                                      const struct megatron_adapter *adapter)
 {
+    if (t->lora_rank > 0)
+        return megatron_frozen_row_linear(t, x, weight, adapter);
     static const struct tdm_op op = {"_LinearBackward", false, row_linear_backward};
     struct tdm_eager *m = t->m;
     struct tdm_value *inputs[] = {x, t->set.fused_gradients ? NULL : weight};
@@ -176,7 +181,7 @@ struct tdm_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_value *
         node->facts[1] = weight->columns;
     }
     struct tdm_value *y = tdm_value_new(m, x->rows, weight->rows, BF16);
-    product(t);
+    megatron_product(t);
     if (t->sequence_parallel) {
         struct tdm_value *part = tdm_value_new(m, t->part_rows, weight->rows, BF16);
         tdm_drop(m, y);
@@ -193,7 +198,7 @@ static void norm_backward(struct tdm_eager *m, struct tdm_node *node,
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++)
         saved[i] = tdm_node_saved(m, node, i);
-    results[X] = norm_gradients(node->context, node, saved[0], results);
+    results[X] = megatron_norm_gradients(node->context, node, saved[0], results);
     for (uint32_t i = 0; i < 3; i++)
         tdm_drop(m, saved[i]);
 }

@@ -12,10 +12,19 @@
 #define INT64 8u
 #define BOOL 1u
 
+/* LoRA's: A and B; NULL: none. */
+struct megatron_adapter {
+    struct tdm_value *in, *out;
+    bool regathers; /* its part of the input is gathered again in the backward */
+};
+
+enum megatron_target { ADAPTED_PROJECTION, ADAPTED_QKV, ADAPTED_FC1, ADAPTED_FC2, ADAPTED_MODULES };
+
 struct megatron_layer {
     struct tdm_value *qkv_norm, *qkv_norm_bias, *qkv, *qkv_bias;
     struct tdm_value *q_norm, *k_norm, *projection, *projection_bias;
     struct tdm_value *mlp_norm, *mlp_norm_bias, *fc1, *fc1_bias, *fc2, *fc2_bias;
+    struct megatron_adapter adapters[ADAPTED_MODULES];
 };
 
 struct megatron_parameter {
@@ -32,11 +41,11 @@ struct megatron_chunk {
     bool first, last; /* it has the embedding; the head and the loss */
     struct megatron_layer *layers;
     struct tdm_value *embedding, *positions, *final_norm, *final_norm_bias, *head;
-    struct megatron_parameter *parameters; /* in the order of modules */
-    uint32_t parameter_count;
-    struct tdm_value *weights, *gradients; /* contiguous buffers; weights: or NULL */
-    struct tdm_value **inputs, **outputs;  /* of micro-batches that await their backward */
-    struct tdm_value *held;                /* the last input it was given, with its gradient */
+    struct megatron_parameter *parameters;   /* in the order of modules */
+    uint32_t parameter_count, first_trained; /* those before it are frozen */
+    struct tdm_value *weights, *gradients;   /* contiguous buffers; weights: or NULL */
+    struct tdm_value **inputs, **outputs;    /* of micro-batches that await their backward */
+    struct tdm_value *held;                  /* the last input it was given, with its gradient */
 };
 
 struct megatron_action {
@@ -58,6 +67,8 @@ struct tdm_megatron {
      * heads, width of the MLP, rows of the embedding. */
     uint64_t rows, part_rows, heads, groups, width, vocabulary;
     uint64_t context_rank, data_rank;
+    uint64_t lora_rank; /* 0: all is trained */
+    uint32_t lora_targets;
     bool sequence_parallel, tied, tied_here; /* in this stage */
     struct megatron_chunk *chunks;
     struct megatron_action *actions;
@@ -89,9 +100,11 @@ void megatron_drop_all(struct tdm_eager *m, struct megatron_kept *kept);
 
 struct tdm_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_value *x,
                                        struct tdm_value *norm, struct tdm_value *norm_bias,
-                                       struct tdm_value *weight, struct tdm_value *bias);
+                                       struct tdm_value *weight, struct tdm_value *bias,
+                                       const struct megatron_adapter *adapter);
 struct tdm_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_value *x,
-                                      struct tdm_value *weight);
+                                      struct tdm_value *weight,
+                                      const struct megatron_adapter *adapter);
 struct tdm_value *megatron_norm(struct tdm_megatron *t, struct tdm_value *x, struct tdm_value *norm,
                                 struct tdm_value *norm_bias);
 /* SwiGLU of both halves, or GELU with the bias of the product before; one kernel. */
@@ -107,6 +120,23 @@ struct tdm_value *megatron_scatter(struct tdm_megatron *t, struct tdm_value *x);
 struct tdm_value *megatron_copy(struct tdm_megatron *t, struct tdm_value *x);
 /* The stand-in for the gradient of a weight. */
 struct tdm_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, uint64_t columns);
+
+/* The workspace of products, made by the first. */
+void megatron_product(struct tdm_megatron *t);
+/* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every multiprocessor. */
+struct tdm_value *megatron_norm_gradients(struct tdm_megatron *t, const struct tdm_node *node,
+                                          const struct tdm_value *x, struct tdm_value **results);
+
+/* ---- the same with frozen weights, and an adapter or none (megatron_lora.c) ---- */
+
+struct tdm_value *megatron_frozen_norm_linear(struct tdm_megatron *t, struct tdm_value *x,
+                                              struct tdm_value *norm, struct tdm_value *norm_bias,
+                                              struct tdm_value *weight, struct tdm_value *bias,
+                                              const struct megatron_adapter *adapter);
+struct tdm_value *megatron_frozen_row_linear(struct tdm_megatron *t, struct tdm_value *x,
+                                             struct tdm_value *weight,
+                                             const struct megatron_adapter *adapter);
+struct tdm_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_value *x);
 
 /* ---- attention (megatron_attention.c, megatron_context.c) ---- */
 
@@ -128,6 +158,8 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
 
 /* ---- head and loss (megatron_loss.c) ---- */
 
+/* The buffer into which rows of tensor-parallel ranks are gathered, made once. */
+void megatron_gather(struct tdm_megatron *t);
 struct tdm_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chunk *chunk,
                                      struct tdm_value *hidden);
 

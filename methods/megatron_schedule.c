@@ -163,6 +163,13 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
     chunk->held = tdm_take(input);
     take_batch(t);
     x = chunk->first ? embed(t, chunk) : tdm_take(input);
+    if (t->lora_rank > 0 && t->set.recompute == TDM_RECOMPUTE_FULL && !x->requires_grad) {
+        /* Without it no backward of a checkpoint would run; it outlives the graph as an input does. */
+        input = tdm_value_view(m, x);
+        tdm_value_require_grad(m, input);
+        tdm_drop(m, x);
+        x = tdm_take(input);
+    }
     make_angles(t);
     x = megatron_run_chunk(t, action->chunk, x);
     if (chunk->last) {

@@ -133,6 +133,22 @@ static enum tdm_status check_recompute(const struct tdm_megatron_settings *s,
     return TDM_OK;
 }
 
+static enum tdm_status check_lora(const struct tdm_model *model,
+                                  const struct tdm_method_settings *settings,
+                                  const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    uint64_t rank = settings->torch.lora_rank;
+    if (rank == 0 && settings->megatron.regather)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set sequence_parallel_input_regather: only with lora_rank");
+    if (rank % l->tensor != 0 || (rank > 0 && model->hidden % l->tensor != 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora_rank: %" PRIu64 " tensor-parallel ranks do not divide rank "
+                        "%" PRIu64 " and the hidden size of %" PRIu32,
+                        l->tensor, rank, model->hidden);
+    return TDM_OK;
+}
+
 static enum tdm_status check_model(const struct tdm_model *model, struct tdm_error *err)
 {
     if (model->experts.count > 0)
@@ -159,6 +175,8 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
     if (status == TDM_OK)
         status = check_recompute(&settings->megatron, &l, err);
     if (status == TDM_OK)
+        status = check_lora(model, settings, &l, err);
+    if (status == TDM_OK)
         *layout = l;
     return status;
 }
@@ -182,6 +200,17 @@ static const uint64_t cublas_bytes[] = {[TDM_CUBLAS_4096_8] = 4096 * 8 * 1024,
                                         [TDM_CUBLAS_4096_2] = 4096 * 2 * 1024 + 16 * 8 * 1024,
                                         [TDM_CUBLAS_16_8] = 16 * 8 * 1024};
 
+/* Bits of enum megatron_target, from those of projections: one of a joint product stands for all of it. */
+static uint32_t adapted_modules(uint32_t projections)
+{
+    static const unsigned first[ADAPTED_MODULES] = {TDM_PROJECTION_O, TDM_PROJECTION_Q,
+                                                    TDM_PROJECTION_GATE, TDM_PROJECTION_DOWN};
+    uint32_t modules = 0;
+    for (unsigned i = 0; i < ADAPTED_MODULES; i++)
+        modules |= (projections >> first[i] & 1) << i;
+    return modules;
+}
+
 static void settle(struct tdm_megatron *t, const struct tdm_method_settings *settings)
 {
     const struct tdm_megatron_layout *l = &t->layout;
@@ -200,6 +229,8 @@ static void settle(struct tdm_megatron *t, const struct tdm_method_settings *set
     t->old_card = settings->torch.attention != TDM_TORCH_SDPA;
     t->flash = t->set.attention == TDM_BACKEND_FLASH ||
                (t->set.attention == TDM_BACKEND_AUTO && t->old_card);
+    t->lora_rank = settings->torch.lora_rank;
+    t->lora_targets = adapted_modules(settings->torch.lora_targets);
     t->tied = config->tied;
     t->tied_here = config->tied && l->pipeline == 1;
     t->context_rank = t->set.last_rank ? l->context - 1 : 0;
