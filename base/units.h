@@ -18,6 +18,8 @@
 enum tdm_status tdm_parse_bytes(const char *text, const char *what, uint64_t *bytes,
                                 struct tdm_error *err);
 
+#define TDM_LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
+
 /* Reads "4096", "256K", "1M" into a count of tokens (at least 1). Same errors. */
 enum tdm_status tdm_parse_tokens(const char *text, const char *what, uint64_t *tokens,
                                  struct tdm_error *err);

@@ -74,6 +74,9 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
         switch (option) {
         case 'c':
             status = tdm_parse_tokens(optarg, "--context", &r->context, err);
+            if (status == TDM_OK && r->context > TDM_LONGEST_CONTEXT)
+                status =
+                    tdm_fail(err, TDM_USAGE, "--context: \"%s\" is more than 256M tokens", optarg);
             break;
         case 'm':
             r->method = optarg;

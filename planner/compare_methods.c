@@ -2,6 +2,7 @@
 /* Every method at every context, and the longest context of each. */
 #include "planner/compare_methods.h"
 
+#include "base/units.h"
 #include "methods/prediction.h"
 
 #include <inttypes.h>
@@ -10,8 +11,7 @@
 #include <string.h>
 
 #define GRAIN UINT64_C(1024)
-#define LONGEST (UINT64_C(1) << 28) /* 256M tokens, as plan has it */
-#define CLOSE 512u                  /* the longest context is right to one part in so many */
+#define CLOSE 512u /* the longest context is right to one part in so many */
 
 struct comparing {
     const struct tdm_compare_request *request;
@@ -106,7 +106,7 @@ static uint64_t find_grain(const struct comparing *c, const struct tdm_compared 
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {
-    uint64_t fits = 0, fails = 0, most = LONGEST / grain, tries = MORE_TRIES;
+    uint64_t fits = 0, fails = 0, most = TDM_LONGEST_CONTEXT / grain, tries = MORE_TRIES;
     enum tdm_status status = TDM_OK;
     say(c, row, 0);
     for (size_t i = 0; i < c->request->context_count; i++)
@@ -202,7 +202,7 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
     for (size_t i = 0; i < r->context_count && status == TDM_OK; i++) {
         row->points[i].context = words.context = r->contexts[i];
         say(c, row, r->contexts[i]);
-        if (r->contexts[i] <= LONGEST)
+        if (r->contexts[i] <= TDM_LONGEST_CONTEXT)
             status = find_own(&words, false, &row->points[i], err);
     }
     if (status == TDM_OK) {

@@ -3,10 +3,10 @@
 #ifndef TDM_PLANNER_REQUEST_H
 #define TDM_PLANNER_REQUEST_H
 
+#include "base/units.h"
 #include "planner/candidates.h"
 #include "planner/presets.h"
 
-#define TDM_LONGEST_CONTEXT (UINT64_C(1) << 28) /* 256M tokens; beyond, FLOPs leave 64 bits */
 #define TDM_MOST_SEQUENCES 4096u
 #define TDM_MOST_HOST_BYTES (UINT64_C(1) << 60)
 #define TDM_MOST_PAIRS 64u
