@@ -80,14 +80,19 @@ static enum tdm_status read_targets(const struct tdm_method_key *key, const char
 static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const char *value,
                                       struct tdm_method_settings *settings, struct tdm_error *err)
 {
+    const char *name = "--set hierarchical_context_parallel_sizes";
     char first[32];
     size_t span = strcspn(value, ", ");
-    if (span >= sizeof(first) || value[span] == '\0')
+    const char *second = value + span + strspn(value + span, ", ");
+    if (span >= sizeof(first) || *second == '\0')
         return tdm_key_bad_value(key, value, err);
     memcpy(first, value, span);
     first[span] = '\0';
-    return tdm_parse_count(first, "--set hierarchical_context_parallel_sizes", 1, MOST_RANKS,
-                           &settings->megatron.exchange_heads, err);
+    enum tdm_status status =
+        tdm_parse_count(first, name, 1, MOST_RANKS, &settings->megatron.exchange_heads, err);
+    return status == TDM_OK ? tdm_parse_count(second, name, 1, MOST_RANKS,
+                                              &settings->megatron.exchange_ring, err)
+                            : status;
 }
 
 static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,

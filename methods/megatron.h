@@ -47,8 +47,8 @@ struct tdm_megatron_settings {
     uint64_t virtual_layers; /* num_layers_per_virtual_pipeline_stage; 0: one chunk a stage */
     uint64_t microbatches;   /* 0: as many as fill the pipeline */
     uint64_t recompute_layers, vocabulary_multiple;
-    uint64_t
-        exchange_heads; /* of a2a+p2p: ranks that exchange heads, the rest are a ring; 0: half */
+    uint64_t exchange_heads, exchange_ring; /* of a2a+p2p: ranks that exchange heads, and of a
+                                               ring; 0: half exchange heads */
     enum tdm_megatron_recompute recompute;
     enum tdm_megatron_method method;
     enum tdm_megatron_exchange exchange;

@@ -93,6 +93,12 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
                         " does not divide %" PRIu64 " ranks",
                         l->exchange_heads, l->context);
     l->exchange_ring = l->context / l->exchange_heads;
+    if (s->exchange == TDM_CP_A2A_P2P && s->exchange_heads > 0 &&
+        s->exchange_ring != l->exchange_ring)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set hierarchical_context_parallel_sizes: %" PRIu64 " times %" PRIu64
+                        " is not the %" PRIu64 " ranks of context parallelism",
+                        s->exchange_heads, s->exchange_ring, l->context);
     if (model->kv_heads / l->tensor % l->exchange_heads != 0 ||
         model->query_heads / l->tensor % l->exchange_heads != 0)
         return tdm_fail(err, TDM_USAGE,

@@ -77,7 +77,8 @@ struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_v
     chunk = chunk == 0 ? STANDARD_CHUNK : chunk;
     struct tdm_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
     struct tdm_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
-    for (uint64_t start = 0; start < rows && m->status == TDM_OK; start += chunk) {
+    uint64_t start = 0;
+    do { /* where memory has run out before, the first one still gives a loss to go back from */
         const struct tdm_function function = {.run = chunk_of_loss, .model = t};
         uint64_t now = rows - start < chunk ? rows - start : chunk;
         struct tdm_value *part = tdm_rows(m, packed, now);
@@ -87,7 +88,8 @@ struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_v
         tdm_drop(m, own);
         tdm_drop(m, loss);
         loss = sum;
-    }
+        start += chunk;
+    } while (start < rows && m->status == TDM_OK);
     tdm_drop(m, packed);
     tdm_drop(m, order);
     return loss;

@@ -353,6 +353,50 @@ static void keys_are_checked(void **state)
     assert_int_equal(settings.step, 2);
 }
 
+/* Memory runs out at some moment of the step, under each choice of each key: that is said, no more. */
+static void runs_out_of_memory(const struct tdm_method *method, const struct tdm_model *model,
+                               const struct tdm_machine *machine, const char *const *pairs,
+                               size_t count, uint64_t tokens)
+{
+    struct tdm_method_settings settings = {
+        .torch = {.tokens = tokens, .batch = 2, .ranks = method->least_gpus > 1 ? 4 : 1}};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction prediction;
+    struct tdm_error err;
+    if (tdm_method_apply(method, pairs, count, &settings, &choices, &err) != TDM_OK ||
+        tdm_method_check(model, &settings, &err) != TDM_OK)
+        return; /* not with this model, or not alone */
+    must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+    assert_true(prediction.runs || prediction.steps[prediction.highest].torch.failed);
+}
+
+static void memory_runs_out_anywhere(void **state)
+{
+    static const uint64_t tokens[] = {512, 4096, 16384, 65536};
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    const struct tdm_method_key *key;
+    (void)state;
+    must(tdm_model_load("qwen2.5-1.5b", &model, &err), &err);
+    must(tdm_machine_load("rtx-4090", &machine, &err), &err);
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++)
+        for (size_t t = 0; t < sizeof(tokens) / sizeof(tokens[0]) && method->system != NULL; t++) {
+            for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
+                char values[256], pair[320];
+                const char *const pairs[] = {pair, "gradient_accumulation_steps=2"};
+                snprintf(values, sizeof(values), "%s", key->values);
+                for (char *rest = values, *value; (value = strsep(&rest, "|")) != NULL;) {
+                    snprintf(pair, sizeof(pair), "%s=%s", key->name, value);
+                    runs_out_of_memory(method, model, machine, pairs, 1, tokens[t]);
+                    runs_out_of_memory(method, model, machine, pairs, 2, tokens[t]);
+                }
+            }
+        }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,6 +405,7 @@ int main(void)
         cmocka_unit_test(orders_hold),
         cmocka_unit_test(margin_refuses),
         cmocka_unit_test(keys_are_checked),
+        cmocka_unit_test(memory_runs_out_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
