@@ -57,6 +57,13 @@ void tdm_burst_preset(struct tdm_method_settings *settings)
     settings->sends_to_peers = true;
 }
 
+static enum tdm_status refuse_model(const struct tdm_model *model, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "method burst: its model is Llama, with a head of its own; %s is not",
+             model->name);
+    return tdm_hint(err, "ring and usp take other models");
+}
+
 enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -75,13 +82,9 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     if (model->tied || model->offset_norms || model->whole_qk_norm || first->experts ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
-        return tdm_fail(err, TDM_USAGE,
-                        "method burst: its model is Llama, with a head of its own; %s is not",
-                        model->name);
-    for (uint32_t i = 0; i < model->layers; i++)
-        if (model->layer_kinds[i].window > 0)
-            return tdm_fail(err, TDM_USAGE, "method burst: sliding windows of %s are not known",
-                            model->name);
+        return refuse_model(model, err);
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return tdm_context_refuse_window(model, settings, err);
     if (!burst->single_ring && settings->torch.ranks > c->gpus_per_node &&
         settings->torch.ranks % c->gpus_per_node != 0)
         return tdm_fail(err, TDM_USAGE,
