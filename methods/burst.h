@@ -39,6 +39,8 @@ extern const struct tdm_method_key *const tdm_burst_keys[];
 void tdm_burst_preset(struct tdm_method_settings *settings);
 enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
+const char *tdm_burst_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings);
 void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer of BurstEngine's Llama.
- * Sources: cpm/layers/{blocks,attention,feedforward,layernorm,position_embedding}.py, bmtrain/nn/linear.py. */
+ * Sources: cpm/layers/{blocks,attention,feedforward,layernorm,position_embedding}.py, bmtrain/nn/linear.py (OpLinear).
+ * That an adapter of the gate or of the other half is added to its half of their joint product is assumed. */
 #include "methods/burst_parts.h"
 #include "methods/ops.h"
 
@@ -79,10 +80,35 @@ static struct tdm_value *repeat(struct tdm_eager *m, struct tdm_value *x, uint64
     return y;
 }
 
-static struct tdm_value *project(struct burst_model *b, struct tdm_value *weight,
+/* base + scale * B(A(x)), as peft's modules around a projection compute it; `base` is taken. */
+static struct tdm_value *adapt(struct tdm_eager *m, const struct burst_block *block, unsigned w,
+                               struct tdm_value *x, struct tdm_value *base)
+{
+    const char *name = m->label.name;
+    if (block->down[w] == NULL)
+        return base;
+    tdm_label(m, "lora");
+    struct tdm_value *y = tdm_linear(m, x, block->down[w], NULL, false);
+    y = replace(m, y, tdm_linear(m, y, block->up[w], NULL, false));
+    y = replace(m, y, tdm_mul_number(m, y));
+    struct tdm_value *sum = tdm_add(m, base, y);
+    tdm_drop(m, y);
+    tdm_drop(m, base);
+    tdm_label(m, name);
+    return sum;
+}
+
+static struct tdm_value *project(struct burst_model *b, uint32_t layer, unsigned w,
                                  struct tdm_value *x)
 {
-    struct tdm_value *flat = tdm_linear(b->m, x, weight, NULL, false);
+    const struct burst_block *block = &b->blocks[layer];
+    return adapt(b->m, block, w, x, tdm_linear(b->m, x, block->weights[w], NULL, false));
+}
+
+static struct tdm_value *project_heads(struct burst_model *b, uint32_t layer, unsigned w,
+                                       struct tdm_value *x)
+{
+    struct tdm_value *flat = project(b, layer, w, x);
     uint64_t head_dim = b->config->head_dim;
     struct tdm_value *heads =
         tdm_reshape(b->m, flat, flat->rows * (flat->columns / head_dim), head_dim);
@@ -93,11 +119,11 @@ static struct tdm_value *project(struct burst_model *b, struct tdm_value *weight
 static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct tdm_value *x)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *const *weights = b->blocks[layer].weights;
     uint64_t groups = b->config->query_heads / b->config->kv_heads;
     tdm_label(m, "self_attn.qkv");
-    struct tdm_value *q = project(b, weights[BURST_Q], x), *k = project(b, weights[BURST_K], x),
-                     *v = project(b, weights[BURST_V], x);
+    struct tdm_value *q = project_heads(b, layer, BURST_Q, x),
+                     *k = project_heads(b, layer, BURST_K, x),
+                     *v = project_heads(b, layer, BURST_V, x);
     struct tdm_value *turned_q = rotate(b, q), *turned_k = rotate(b, k);
     q = replace(m, q, turned_q);
     k = replace(m, k, turned_k);
@@ -105,10 +131,11 @@ static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct td
     v = replace(m, v, repeat(m, v, groups));
     tdm_label(m, "self_attn.attention");
     struct tdm_value *heads = burst_attention(b, layer, q, k, v);
-    struct tdm_value *merged = tdm_reshape(m, heads, x->rows, weights[BURST_O]->columns);
+    struct tdm_value *merged =
+        tdm_reshape(m, heads, x->rows, b->blocks[layer].weights[BURST_O]->columns);
     tdm_drop(m, heads);
     tdm_label(m, "self_attn.o_proj");
-    struct tdm_value *y = tdm_linear(m, merged, weights[BURST_O], NULL, false);
+    struct tdm_value *y = project(b, layer, BURST_O, merged);
     tdm_drop(m, merged);
     tdm_drop(m, q);
     tdm_drop(m, k);
@@ -140,12 +167,15 @@ static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *gate, struc
 static struct tdm_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_value *x)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *const *weights = b->blocks[layer].weights;
+    const struct burst_block *block = &b->blocks[layer];
     tdm_label(m, "mlp.gate_up");
-    struct tdm_value *weight = join(m, weights[BURST_GATE], weights[BURST_UP]), *gate, *up;
+    struct tdm_value *weight = join(m, block->weights[BURST_GATE], block->weights[BURST_UP]);
+    struct tdm_value *gate, *up;
     struct tdm_value *both = tdm_linear(m, x, weight, NULL, false);
     tdm_drop(m, weight);
     tdm_halves(m, both, &gate, &up);
+    gate = adapt(m, block, BURST_GATE, x, gate);
+    up = adapt(m, block, BURST_UP, x, up);
     tdm_label(m, "mlp.act_fn");
     struct tdm_value *active = b->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     struct tdm_value *product = tdm_mul(m, active, up);
@@ -154,7 +184,7 @@ static struct tdm_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_v
     tdm_drop(m, up);
     tdm_drop(m, both);
     tdm_label(m, "mlp.down_proj");
-    struct tdm_value *y = tdm_linear(m, product, weights[BURST_DOWN], NULL, false);
+    struct tdm_value *y = project(b, layer, BURST_DOWN, product);
     tdm_drop(m, product);
     return y;
 }

@@ -78,16 +78,18 @@ struct tdm_value *burst_plain_loss(struct burst_model *b, struct tdm_value *hidd
 static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
                            struct tdm_value *const *grads, struct tdm_value **results)
 {
-    struct tdm_value *saved[4], *locks[2];
+    struct tdm_value *saved[4], *locks[2] = {NULL};
     (void)grads;
     for (uint32_t i = 0; i < 4; i++)
         saved[i] = tdm_node_saved(m, node, i);
     struct tdm_value *order = tdm_value_new(m, saved[1]->rows, 1, INT32);
+    for (uint32_t i = 0; i < 2; i++) /* a frozen head has none */
+        if (tdm_node_needs(node, i))
+            results[i] = tdm_value_like(m, saved[i]);
     for (uint32_t i = 0; i < 2; i++)
-        results[i] = tdm_value_like(m, saved[i]);
-    for (uint32_t i = 0; i < 2; i++)
-        locks[i] = tdm_value_new(m, saved[i]->rows / LOCK_ROWS + 1,
-                                 saved[i]->columns / LOCK_COLUMNS + 1, INT32);
+        if (tdm_node_needs(node, i))
+            locks[i] = tdm_value_new(m, saved[i]->rows / LOCK_ROWS + 1,
+                                     saved[i]->columns / LOCK_COLUMNS + 1, INT32);
     tdm_drop(m, locks[0]);
     tdm_drop(m, locks[1]);
     tdm_drop(m, order);

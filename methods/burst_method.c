@@ -5,21 +5,9 @@
 #include "methods/context_cost.h"
 #include "methods/method.h"
 
-#include <string.h>
-
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define MOST_RANKS 65536u
-
-static enum tdm_status read_no_lora(const struct tdm_method_key *key, const char *value,
-                                    struct tdm_method_settings *settings, struct tdm_error *err)
-{
-    (void)key;
-    (void)settings;
-    if (strcmp(value, "0") == 0)
-        return TDM_OK;
-    return tdm_fail(err, TDM_USAGE,
-                    "--set lora_rank: BurstEngine has no LoRA; ring and usp take it");
-}
+#define RANK_MOST 65536u
 
 /* Choices whose first value is what is said where an option of the program is given. */
 static const struct tdm_method_key burst_keys[] = {
@@ -42,7 +30,11 @@ static const struct tdm_method_key burst_keys[] = {
      FIELD(burst.offload)},
     {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
      tdm_key_read_choice, FIELD(torch.optimizer)},
-    {"lora_rank", "0", NULL, "BurstEngine has no adapters", .read = read_no_lora},
+    {"lora_rank", "N", "0",
+     "adapters of that rank, all else is frozen; BurstEngine has none: as peft's",
+     tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
+    {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
+     "projections with adapters", .read = tdm_key_read_targets},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
      FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
@@ -65,6 +57,13 @@ void tdm_burst_preset(struct tdm_method_settings *settings)
     settings->sends_to_peers = true;
 }
 
+static enum tdm_status refuse_model(const struct tdm_model *model, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "method burst: its model is Llama, with a head of its own; %s is not",
+             model->name);
+    return tdm_hint(err, "ring and usp take other models");
+}
+
 enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err)
 {
@@ -83,19 +82,24 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     if (model->tied || model->offset_norms || model->whole_qk_norm || first->experts ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
         tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
-        return tdm_fail(err, TDM_USAGE,
-                        "method burst: its model is Llama, with a head of its own; %s is not",
-                        model->name);
-    for (uint32_t i = 0; i < model->layers; i++)
-        if (model->layer_kinds[i].window > 0)
-            return tdm_fail(err, TDM_USAGE, "method burst: sliding windows of %s are not known",
-                            model->name);
+        return refuse_model(model, err);
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return tdm_context_refuse_window(model, settings, err);
     if (!burst->single_ring && settings->torch.ranks > c->gpus_per_node &&
         settings->torch.ranks % c->gpus_per_node != 0)
         return tdm_fail(err, TDM_USAGE,
                         "method burst: these GPUs are no whole nodes of gpus_per_node; "
                         "double_ring=off takes any number");
     return TDM_OK;
+}
+
+const char *tdm_burst_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings)
+{
+    (void)model;
+    if (settings->torch.lora_rank == 0)
+        return NULL;
+    return "LoRA as peft would add it, in bf16; BurstEngine's sources have none";
 }
 
 /* ---- cost ---- */
@@ -126,6 +130,6 @@ void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_setti
         model->layers * (ring - 1) *
         (2 * block * (1 + shipped) + 3 * block + sums + (burst->optimized ? sums : block));
     if (burst->offload)
-        cost->host_bytes +=
-            2 * 2 * (double)model->parameters / (burst->replicated ? 1 : (double)s->ranks);
+        cost->host_bytes += 2 * 2 * tdm_torch_trained_parameters(model, s) /
+                            (burst->replicated ? 1 : (double)s->ranks);
 }

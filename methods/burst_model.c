@@ -19,12 +19,18 @@ static uint64_t matrix(const struct burst_model *b)
 static void make_parameters(struct burst_model *b)
 {
     struct tdm_eager *m = b->m;
+    bool trained = b->lora_rank == 0;
+    m->linear_function = true; /* OpLinear */
     m->category = TDM_METHOD_WEIGHTS;
     for (uint32_t i = 0; i < b->config->layers; i++)
         burst_make_block(b, i);
-    b->final_norm = burst_shard(b, b->config->hidden);
-    b->embedding = burst_shard(b, matrix(b));
-    b->head = burst_shard(b, matrix(b));
+    b->final_norm = burst_shard(b, b->config->hidden, trained);
+    b->embedding = burst_shard(b, matrix(b), trained);
+    b->head = burst_shard(b, matrix(b), trained);
+    if (!trained) {
+        b->placeholder = tdm_value_leaf(m, 1, 1, FP32, true);
+        tdm_value_vacate(m, b->placeholder);
+    }
     m->category = TDM_METHOD_WORKSPACE;
     if (!b->settings.plain_loss) {
         b->whole_head = burst_gather(b, b->head, b->config->vocabulary, b->config->hidden);
@@ -42,6 +48,7 @@ static void release(void *state)
     if (b == NULL)
         return;
     tdm_drop(b->m, b->loss);
+    tdm_drop(b->m, b->first_input);
     free(b->blocks);
     free(b->states);
     free(b);
@@ -70,6 +77,8 @@ static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *confi
     b->ranks = torch->ranks;
     b->shards = settings->burst.replicated ? 1 : torch->ranks;
     b->gpus_per_node = torch->context.gpus_per_node;
+    b->lora_rank = torch->lora_rank;
+    b->lora_targets = torch->lora_targets;
     b->steps = torch->optimizer != TDM_TORCH_NO_OPTIMIZER;
     make_parameters(b);
     *state = b;
@@ -104,13 +113,15 @@ static void make_rotary(struct burst_model *b)
 static struct tdm_value *call_layer(struct burst_model *b, uint32_t layer, struct tdm_value *x)
 {
     const struct tdm_function function = {.run = burst_layer, .model = b, .layer = layer};
+    if (!x->requires_grad) /* BMTrain checkpoints it whatever use_checkpoint says */
+        return burst_first_layer(b, x);
     burst_enter(b, layer, false);
     struct tdm_value *input = burst_mark(b, layer, x, false);
     struct tdm_value *made = b->settings.whole_layers
                                  ? burst_layer(b->m, b, layer, input)
                                  : tdm_checkpoint_reentrant(b->m, &function, input);
     tdm_drop(b->m, input);
-    burst_exit(b, layer, false);
+    burst_exit(b, layer);
     struct tdm_value *output = burst_mark(b, layer, made, true);
     tdm_drop(b->m, made);
     return output;
@@ -141,6 +152,8 @@ static struct tdm_value *encode(struct burst_model *b)
 static void forward(void *state)
 {
     struct burst_model *b = state;
+    struct tdm_value *input_before = b->first_input;
+    b->first_input = NULL;
     tdm_torch_empty_cache(b->m->allocator);
     struct tdm_value *hidden = encode(b);
     tdm_label(b->m, "loss");
@@ -148,6 +161,7 @@ static void forward(void *state)
         b->settings.plain_loss ? burst_plain_loss(b, hidden) : burst_fused_loss(b, hidden);
     tdm_drop(b->m, hidden);
     tdm_drop(b->m, b->loss);
+    tdm_drop(b->m, input_before);
     b->loss = loss;
 }
 
@@ -159,29 +173,36 @@ static void backward(void *state)
 
 /* ---- the optimizer ---- */
 
-static struct tdm_value *part(const struct burst_model *b, uint32_t i)
+/* Parts that are trained: one of every layer, and where there are no adapters last norm, embedding and head. */
+static uint32_t trained_parts(const struct burst_model *b)
+{
+    return b->config->layers + (b->lora_rank > 0 ? 0 : 3);
+}
+
+static const struct tdm_value *trained_part(const struct burst_model *b, uint32_t i)
 {
     const uint32_t layers = b->config->layers;
     if (i < layers)
-        return b->blocks[i].shard;
+        return b->blocks[i].storages[b->lora_rank > 0 ? BURST_ADAPTERS : BURST_BASE].shard;
     return i == layers ? b->final_norm : i == layers + 1 ? b->embedding : b->head;
 }
 
-/* Norms of gradients are taken in fp32, one by one; states are made in the first step. */
+/* Norms of gradients are taken in fp32, one by one; states are made in the first step. Of frozen weights it would take
+ * those of zeros: that the optimizer is given only what is trained is assumed. */
 static void step(void *state)
 {
     struct burst_model *b = state;
     struct tdm_eager *m = b->m;
-    uint32_t parts = b->config->layers + 3;
+    uint32_t parts = trained_parts(b);
     if (!b->steps)
         return;
     for (uint32_t i = 0; i < parts; i++)
-        tdm_drop(m, tdm_value_new(m, 1, part(b, i)->columns, FP32));
+        tdm_drop(m, tdm_value_new(m, 1, trained_part(b, i)->columns, FP32));
     m->category = TDM_METHOD_OPTIMIZER;
     m->label = (struct tdm_label){.name = "masters and moments", .layer = TDM_NO_LAYER};
     for (uint32_t i = 0; i < parts; i++) {
         struct burst_state *s = &b->states[i];
-        uint64_t elements = part(b, i)->columns;
+        uint64_t elements = trained_part(b, i)->columns;
         if (s->first != NULL || s->on_host || m->status != TDM_OK)
             continue;
         s->on_host = b->settings.offload;
@@ -205,10 +226,12 @@ static void end_step(void *state)
 static uint64_t weight_bytes(const void *state)
 {
     const struct burst_model *b = state;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < b->config->layers + 3; i++)
-        bytes += part(b, i)->columns * BF16;
-    return bytes;
+    uint64_t elements = b->final_norm->columns + b->embedding->columns + b->head->columns;
+    for (uint32_t i = 0; i < b->config->layers; i++)
+        for (unsigned s = 0; s < BURST_STORAGES; s++)
+            if (b->blocks[i].storages[s].shard != NULL)
+                elements += b->blocks[i].storages[s].shard->columns;
+    return elements * BF16;
 }
 
 const struct tdm_torch_system tdm_burst_system = {

@@ -62,6 +62,14 @@ void tdm_usp_preset(struct tdm_method_settings *settings);
 enum tdm_status tdm_context_check(const struct tdm_model *model,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
 
+const char *tdm_context_assumption(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings);
+
+/* Refuses, for a method whose ring passes blocks of keys, a window that hides some of the tokens. */
+enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
+                                          const struct tdm_method_settings *settings,
+                                          struct tdm_error *err);
+
 /* ---- costs (context_cost.c) ---- */
 
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,

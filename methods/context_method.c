@@ -176,26 +176,61 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
     return TDM_OK;
 }
 
+enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
+                                          const struct tdm_method_settings *settings,
+                                          struct tdm_error *err)
+{
+    uint64_t window = tdm_model_shortest_window(model, settings->torch.tokens);
+    if (window == 0)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "method %s: \"sliding_window\" of %s is %" PRIu64
+             " tokens, and kernels of a ring see one block of keys at a time",
+             settings->method->name, model->name, window);
+    return tdm_hint(err,
+                    "ulysses, and megatron-cp with cp_comm_type=a2a or all_gather, take "
+                    "windows; up to %" PRIu64 " tokens it makes no difference",
+                    window);
+}
+
+/* Kernels that a ring calls get no window of the whole sequence; a cap of the scores only yunchang's. */
+static enum tdm_status check_scores(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    struct tdm_error *err)
+{
+    const struct tdm_context *c = &settings->torch.context;
+    if (c->ring_degree == 1)
+        return TDM_OK;
+    if (model->attention_softcap > 0 && c->kind != TDM_CONTEXT_USP) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: its kernels take no \"attn_logit_softcapping\", which %s has",
+                 settings->method->name, model->name);
+        return tdm_hint(err, "ulysses takes it, and usp up to the length of a window");
+    }
+    return tdm_context_refuse_window(model, settings, err);
+}
+
 enum tdm_status tdm_context_check(const struct tdm_model *model,
                                   struct tdm_method_settings *settings, struct tdm_error *err)
 {
     struct tdm_torch_settings *torch = &settings->torch;
-    const char *name = settings->method->name;
     torch->attention = TDM_TORCH_SDPA_FLASH;
-    if (model->attention_softcap > 0)
-        return tdm_fail(err, TDM_USAGE, "method %s: capped scores of %s are not known", name,
-                        model->name);
-    for (uint32_t i = 0; i < model->layers; i++)
-        if (model->layer_kinds[i].window > 0)
-            return tdm_fail(err, TDM_USAGE, "method %s: sliding windows of %s are not known", name,
-                            model->name);
     if (torch->sharing == TDM_SHARING_FSDP) {
         enum tdm_status status = tdm_fsdp_check(model, settings, err);
         if (status != TDM_OK)
             return status;
     }
     settle_degrees(model, torch);
-    return check_degrees(model, settings, err);
+    enum tdm_status status = check_degrees(model, settings, err);
+    return status == TDM_OK ? check_scores(model, settings, err) : status;
+}
+
+const char *tdm_context_assumption(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings)
+{
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return "flash_attn is given the windows of layers; it stores no less for them";
+    return NULL;
 }
 
 /* ---- the model of a rank ---- */

@@ -186,7 +186,8 @@ struct tdm_eager {
     struct tdm_gpu_facts gpu;
     enum tdm_status status;
     bool grad_enabled, autocast;
-    bool linear_function; /* products are a Function that saves both operands: DeepSpeed's ZeRO-3 */
+    bool
+        linear_function; /* products are a Function that saves both operands: DeepSpeed's, BMTrain's */
     bool partial_gradients;      /* more is added to gradients before they are whole: tiles */
     bool stopped;                /* a checkpointed function has made again all that was saved */
     bool in_backward;            /* which thread runs */

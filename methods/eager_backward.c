@@ -12,7 +12,7 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_va
 {
     (void)results;
     struct tdm_value *leaf = node->leaf;
-    if (leaf == NULL)
+    if (leaf == NULL || grads[0] == NULL) /* a function may give none */
         return;
     if (leaf->grad == NULL) { /* later ones are added in place */
         if (grads[0]->references > 1)

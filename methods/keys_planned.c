@@ -2,6 +2,19 @@
 /* Keys of tidemark's own schedule, which the planner reads as it reads the options of plan. */
 #include "methods/key.h"
 
+#include <string.h>
+
+static enum tdm_status read_no_lora(const struct tdm_method_key *key, const char *value,
+                                    struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    (void)key;
+    (void)settings;
+    if (strcmp(value, "0") == 0)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--set lora_rank: tidemark trains all weights, and has no adapters");
+    return tdm_hint(err, "all other methods take it; of one GPU, oomb and parallel");
+}
+
 const struct tdm_method_key tdm_keys_planned[] = {
     {"objective", "time|memory", "time",
      "the fastest schedule that fits, or the one that takes the least memory of the device",
@@ -13,5 +26,6 @@ const struct tdm_method_key tdm_keys_planned[] = {
     {"memory", "all|SIZE", "all", "of the device; all: but for the margin", .read = NULL},
     {"host_memory", "all|SIZE", "all", "of the host; all: what the machine has to plan on",
      .read = NULL},
+    {"lora_rank", "0", NULL, "tidemark has no adapters", .read = read_no_lora},
     {.name = NULL},
 };

@@ -80,6 +80,9 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
 enum tdm_status tdm_megatron_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err);
 
+const char *tdm_megatron_assumption(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings);
+
 /* Of one GPU: its share of the work; what the four kinds of context parallelism, tensor, pipeline and data
  * parallelism send. */
 void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,

@@ -155,15 +155,44 @@ static enum tdm_status check_lora(const struct tdm_model *model,
     return TDM_OK;
 }
 
-static enum tdm_status check_model(const struct tdm_model *model, struct tdm_error *err)
+static enum tdm_status check_model(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings,
+                                   struct tdm_error *err)
 {
-    if (model->experts.count > 0)
-        return tdm_fail(err, TDM_USAGE, "%s: experts are not known of Megatron-LM", model->name);
+    const char *method = settings->method->name;
+    if (model->experts.count > 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: %s has %" PRIu32 " experts a layer, and those of Megatron-LM are not "
+                 "modelled",
+                 method, model->name, model->experts.count);
+        return tdm_hint(err, "fsdp, zero3, ring and ulysses take mixtures of experts");
+    }
     if (model->scaled_embedding || model->attention_softcap > 0 ||
-        model->layer_kinds[0].post_norms || model->whole_qk_norm)
-        return tdm_fail(err, TDM_USAGE, "%s: %s is no model of Megatron-LM's GPT", model->name,
-                        model->architecture);
+        model->layer_kinds[0].post_norms || model->whole_qk_norm) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: %s is a %s, whose norms or capped scores Megatron-LM's GPT model has "
+                 "not",
+                 method, model->name, model->architecture);
+        return tdm_hint(err, "fsdp, zero3 and ulysses take it");
+    }
     return TDM_OK;
+}
+
+/* Transformer Engine (attn_forward_func_with_cp) asserts that there is no window where K and V go round. */
+static enum tdm_status check_window(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const enum tdm_megatron_exchange exchange = settings->megatron.exchange;
+    uint64_t window = tdm_model_shortest_window(model, settings->torch.tokens);
+    bool rings = (exchange == TDM_CP_P2P || exchange == TDM_CP_A2A_P2P) && l->exchange_ring > 1;
+    if (window == 0 || !rings)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set cp_comm_type: Transformer Engine's p2p takes no window, and \"sliding_window\" "
+             "of %s is %" PRIu64 " tokens",
+             model->name, window);
+    return tdm_hint(err, "cp_comm_type=a2a and all_gather take it");
 }
 
 enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
@@ -171,13 +200,15 @@ enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
                                     struct tdm_megatron_layout *layout, struct tdm_error *err)
 {
     struct tdm_megatron_layout l = {.tensor = 1};
-    enum tdm_status status = check_model(model, err);
+    enum tdm_status status = check_model(model, settings, err);
     if (status == TDM_OK)
         status = divide_gpus(settings, &l, err);
     if (status == TDM_OK)
         status = divide_layers(model, &settings->megatron, &l, err);
     if (status == TDM_OK)
         status = divide_heads(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_window(model, settings, &l, err);
     if (status == TDM_OK)
         status = check_recompute(&settings->megatron, &l, err);
     if (status == TDM_OK)
@@ -197,6 +228,14 @@ enum tdm_status tdm_megatron_check(const struct tdm_model *model,
     settings->communicators = (layout.tensor > 1) + (layout.context > 1) + (layout.pipeline > 1) +
                               (layout.data * layout.context > 1);
     return TDM_OK;
+}
+
+const char *tdm_megatron_assumption(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings)
+{
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return "--window-size is that of the model; kernels store no less for it";
+    return NULL;
 }
 
 /* ---- the system ---- */

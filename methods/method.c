@@ -143,3 +143,10 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
                         method->most_gpus == 1 ? "one GPU" : "fewer");
     return method->check == NULL ? TDM_OK : method->check(model, settings, err);
 }
+
+const char *tdm_method_assumption(const struct tdm_model *model,
+                                  const struct tdm_method_settings *settings)
+{
+    const struct tdm_method *method = settings->method;
+    return method->assumption == NULL ? NULL : method->assumption(model, settings);
+}

@@ -43,6 +43,9 @@ struct tdm_method {
      * from the keys. NULL: everything can. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
+    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL: nothing. */
+    const char *(*assumption)(const struct tdm_model *model,
+                              const struct tdm_method_settings *settings);
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
                  struct tdm_method_cost *cost);
 };
@@ -85,6 +88,10 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
 /* Can so many GPUs run it, with these settings and this model? TDM_USAGE says why not. */
 enum tdm_status tdm_method_check(const struct tdm_model *model,
                                  struct tdm_method_settings *settings, struct tdm_error *err);
+
+/* What is assumed of these settings beside the keys, one line; NULL: nothing. */
+const char *tdm_method_assumption(const struct tdm_model *model,
+                                  const struct tdm_method_settings *settings);
 
 /* What fully_shard cannot have, of all methods that call it. */
 enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,

@@ -87,8 +87,11 @@ static struct tdm_value *number_mask(struct tdm_torch_model *t, struct tdm_value
     return numbers;
 }
 
+/* flash_attn, which attends where a sequence is divided, takes the window itself. */
 static bool needs_window_mask(const struct tdm_torch_model *t)
 {
+    if (t->settings.context.kind != TDM_CONTEXT_NONE)
+        return false;
     for (uint32_t i = 0; i < t->config->layers; i++) {
         uint64_t window = t->config->layer_kinds[i].window;
         if (window > 0 && t->settings.tokens >= window)

@@ -180,6 +180,9 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
  * the head (also when tied); not the embedding look-up, biases or norms. */
 uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
 
+/* The shortest window of a layer that hides some of so many tokens; 0: there is none. */
+uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens);
+
 /* Inverse frequencies of RoPE, [head_dim / 2], with the kind's scaling applied, in double.
  * Sources: linear (positions / factor), Llama 3.1 (frequency bands), YaRN (arXiv 2309.00071).
  * *attention_factor receives the scale of cos and sin (1 except YaRN). */

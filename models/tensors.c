@@ -199,3 +199,14 @@ uint64_t tdm_model_matmul_parameters(const struct tdm_model *model)
     }
     return parameters;
 }
+
+uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens)
+{
+    uint64_t shortest = 0;
+    for (uint32_t i = 0; i < model->layers; i++) {
+        uint64_t window = model->layer_kinds[i].window;
+        if (window > 0 && window < tokens && (shortest == 0 || window < shortest))
+            shortest = window;
+    }
+    return shortest;
+}

@@ -172,13 +172,18 @@ static uint64_t of_total(const struct answer *a, const struct tdm_method_step *s
 static void print_settings(const struct answer *a)
 {
     const struct tdm_method_key *key;
+    const char *assumption = tdm_method_assumption(a->model, &a->settings);
+    const char *head = "settings";
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
         if (said == NULL && key->assumed == NULL)
             continue;
-        printf("%-10s %s=%s%s\n", k == 0 ? "settings" : "", key->name,
-               said != NULL ? said : key->assumed, said != NULL ? "" : " (assumed)");
+        printf("%-10s %s=%s%s\n", head, key->name, said != NULL ? said : key->assumed,
+               said != NULL ? "" : " (assumed)");
+        head = "";
     }
+    if (assumption != NULL)
+        printf("%-10s %s\n", "assumed", assumption);
 }
 
 /* What a GPU has of a sequence. */
@@ -347,6 +352,7 @@ static json_t *step_json(const struct answer *a, const struct tdm_method_step *s
 static json_t *answer_json(const struct request *r, const struct answer *a, json_t *predicted)
 {
     json_t *settings = json_object(), *assumed = json_array();
+    const char *assumption = tdm_method_assumption(a->model, &a->settings);
     const struct tdm_method_key *key;
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
@@ -362,6 +368,8 @@ static json_t *answer_json(const struct request *r, const struct answer *a, json
                              "gpus", (json_int_t)r->gpus, "device_bytes",
                              (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "margin",
                              r->margin, "settings", settings, "assumed", assumed);
+    if (assumption != NULL)
+        json_object_set_new(root, "assumption", json_string(assumption));
     if (root != NULL && predicted != NULL)
         json_object_update(root, predicted);
     json_decref(predicted);

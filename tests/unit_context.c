@@ -289,12 +289,136 @@ static void divisions_are_checked(void **state)
     assert_int_equal(settle("llama-3.1-8b", "double-ring", 12, nodes, &s), TDM_USAGE);
     assert_int_equal(settle("llama-3.1-8b", "ring", 4, adapters, &s), TDM_OK);
     assert_int_equal(settle("llama-3.1-8b", "ring", 4, wide, &s), TDM_USAGE); /* in fp32 */
-    assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);   /* windows */
     assert_int_equal(settle("qwen2.5-7b", "burst", 8, NULL, &s), TDM_USAGE);  /* biases */
     assert_int_equal(settle("burst-7b", "burst", 8, kept, &s), TDM_USAGE);
 }
 
-/* ---- BurstEngine's rows ---- */
+/* Windows and capped scores are for kernels that see the whole sequence; a window as long as it hides nothing. */
+static void windows_need_whole_sequences(void **state)
+{
+    static const char *const names[] = {"ring", "double-ring", "usp", "burst"};
+    static const char *const exchanged[] = {"ulysses_degree=4", NULL};
+    struct tdm_method_settings s;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("mistral-7b-v0.1", &model, &err), &err);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_int_equal(settle("mistral-7b-v0.1", names[i], 16, NULL, &s), TDM_USAGE);
+        s.torch.tokens = 4097;
+        assert_int_equal(tdm_method_check(model, &s, &err), TDM_USAGE);
+        assert_non_null(strstr(err.message, "\"sliding_window\" of mistral-7b-v0.1 is 4096"));
+        s.torch.tokens = 4096;
+        must(tdm_method_check(model, &s, &err), &err);
+        assert_null(tdm_method_assumption(model, &s));
+    }
+    tdm_model_free(model);
+    assert_int_equal(settle("mistral-7b-v0.1", "ulysses", 8, NULL, &s), TDM_OK);
+    assert_int_equal(settle("gemma-2-2b", "ulysses", 4, NULL, &s), TDM_OK);
+    assert_int_equal(settle("gemma-2-2b", "usp", 4, exchanged, &s), TDM_OK); /* no ring */
+    assert_int_equal(settle("gemma-2-2b", "usp", 8, exchanged, &s), TDM_USAGE);
+    assert_int_equal(settle("gemma-2-2b", "ring", 4, NULL, &s), TDM_USAGE);
+}
+
+/* The window of a kernel takes no memory: it is as if there were none. */
+static void windows_take_no_memory(void **state)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_prediction with, without;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    assert_int_equal(settle("mistral-7b-v0.1", "ulysses", 8, NULL, &settings), TDM_OK);
+    settings.torch.tokens = 65536;
+    must(tdm_model_load("mistral-7b-v0.1", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &with, &err), &err);
+    assert_non_null(tdm_method_assumption(model, &settings));
+    for (uint32_t i = 0; i < model->layers; i++)
+        model->layer_kinds[i].window = 0;
+    must(tdm_method_predict(model, machine, &settings, 0, &without, &err), &err);
+    assert_int_equal(with.steps[2].torch.peak.allocated, without.steps[2].torch.peak.allocated);
+    assert_int_equal(with.steps[2].used_bytes, without.steps[2].used_bytes);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
+/* ---- LoRA of BurstEngine ---- */
+
+#define LORA_TOKENS 32768u
+#define LORA_RANKS 16u
+#define LORA_ALL UINT64_C(39976960) /* of 7B: 16 (8 x 4,096 + 3 (4,096 + 11,008)) in 32 layers */
+
+static struct tdm_method_prediction predict_burst(const char *const *pairs)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_prediction prediction;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    assert_int_equal(settle("burst-7b", "burst", LORA_RANKS, pairs, &settings), TDM_OK);
+    settings.torch.tokens = LORA_TOKENS;
+    must(tdm_model_load("burst-7b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+    return prediction;
+}
+
+/* What is left of a large block and not split off is counted with it. */
+static void assert_is_about(uint64_t bytes, uint64_t expected)
+{
+    assert_in_range(bytes, expected, expected + (expected == 0 ? 0 : UINT64_C(4) << 20));
+}
+
+/* Every option, with adapters and without: what is frozen has neither gradients nor states. */
+static void burst_adapters_alone_are_trained(void **state)
+{
+    static const char *const options[][2] = {{"optimize_bwd_comm=on", "optimize_bwd_comm=off"},
+                                             {"double_ring=on", "double_ring=off"},
+                                             {"sl_loss=on", "sl_loss=off"},
+                                             {"spzero=on", "spzero=off"},
+                                             {"offload=off", "offload=on"}};
+    static const char *const kept[] = {"grad_ckpt=none", "grad_ckpt=seq-wise", "grad_ckpt=full",
+                                       "use_checkpoint=off"};
+    (void)state;
+    for (unsigned set = 0; set < 4u << 5; set++) {
+        const char *pairs[8] = {kept[set >> 5]};
+        for (unsigned i = 0; i < 5; i++)
+            pairs[1 + i] = options[i][set >> i & 1];
+        struct tdm_method_prediction all = predict_burst(pairs);
+        pairs[6] = "lora_rank=16";
+        struct tdm_method_prediction lora = predict_burst(pairs);
+        const struct tdm_torch_step *step = &lora.steps[2].torch;
+        uint64_t trained = LORA_ALL / ((set >> 3 & 1) != 0 ? 1 : LORA_RANKS);
+        bool offloaded = (set >> 4 & 1) != 0;
+        assert_int_equal(lora.parameters_bytes - all.parameters_bytes, 2 * trained);
+        assert_true(step->peak.allocated < all.steps[2].torch.peak.allocated);
+        assert_true(lora.steps[2].used_bytes < all.steps[2].used_bytes);
+        assert_is_about(step->categories[TDM_METHOD_GRADIENTS], 2 * trained);
+        assert_is_about(step->categories[TDM_METHOD_OPTIMIZER], offloaded ? 0 : 12 * trained);
+        assert_int_equal(step->host_bytes, offloaded ? 16 * trained : 0);
+    }
+}
+
+/* Live after the forward, by hand: of an adapter of k its parts, and in every layer but the first, which keeps its
+ * input alone, what its A makes. The input of A is that of the product. */
+static void burst_adapters_by_hand(void **state)
+{
+    static const char *const one[] = {"use_checkpoint=off", "lora_rank=64", "lora_targets=q_proj",
+                                      NULL},
+                             *const two[] = {"use_checkpoint=off", "lora_rank=64",
+                                             "lora_targets=q_proj,k_proj", NULL};
+    const uint64_t parts = 2 * 64 * (4096 + 4096) / LORA_RANKS,
+                   made = 2 * 64 * (LORA_TOKENS / LORA_RANKS);
+    (void)state;
+    struct tdm_method_prediction q = predict_burst(one), qk = predict_burst(two);
+    assert_int_equal(qk.steps[0].torch.end_bytes[TDM_PHASE_FORWARD] -
+                         q.steps[0].torch.end_bytes[TDM_PHASE_FORWARD],
+                     32 * parts + 31 * made);
+}
 
 #define MOST_PAIRS 4u
 
@@ -329,11 +453,19 @@ static void burst_peaks_are_near(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_are_padded),  cmocka_unit_test(ring_forward_by_hand),
-        cmocka_unit_test(ring_backward_by_hand), cmocka_unit_test(ulysses_by_hand),
-        cmocka_unit_test(shared_blocks_wait),    cmocka_unit_test(times_follow_the_equations),
-        cmocka_unit_test(costs_are_ordered),     cmocka_unit_test(divisions_are_checked),
+        cmocka_unit_test(sequences_are_padded),
+        cmocka_unit_test(ring_forward_by_hand),
+        cmocka_unit_test(ring_backward_by_hand),
+        cmocka_unit_test(ulysses_by_hand),
+        cmocka_unit_test(shared_blocks_wait),
+        cmocka_unit_test(times_follow_the_equations),
+        cmocka_unit_test(costs_are_ordered),
+        cmocka_unit_test(divisions_are_checked),
         cmocka_unit_test(burst_peaks_are_near),
+        cmocka_unit_test(windows_need_whole_sequences),
+        cmocka_unit_test(windows_take_no_memory),
+        cmocka_unit_test(burst_adapters_alone_are_trained),
+        cmocka_unit_test(burst_adapters_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

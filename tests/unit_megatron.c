@@ -214,6 +214,42 @@ static void impossible_is_refused(void **state)
     tdm_machine_free(machine);
 }
 
+/* K and V that go round meet no window; whole sequences of some heads do, and so does one GPU. */
+static void windows_meet_no_ring(void **state)
+{
+    static const struct {
+        uint64_t parallel, context;
+        const char *pairs;
+        enum tdm_status due;
+    } cases[] = {
+        {4, 8192, "", TDM_USAGE},
+        {4, 4096, "", TDM_OK},
+        {4, 8192, "cp_comm_type=all_gather", TDM_OK},
+        {4, 8192, "cp_comm_type=a2a", TDM_OK},
+        {4, 8192, "cp_comm_type=a2a+p2p", TDM_USAGE},
+        {4, 8192, "cp_comm_type=a2a+p2p hierarchical_context_parallel_sizes=4,1", TDM_OK},
+        {1, 8192, "", TDM_OK},
+    };
+    struct tdm_method_settings settings;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    load("mistral-7b-v0.1", "h100", &model, &machine);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct row row = {.tensor = 2,
+                                .pipeline = 1,
+                                .parallel = cases[i].parallel,
+                                .context = cases[i].context,
+                                .batch = 1,
+                                .pairs = cases[i].pairs};
+        if (settle(model, &row, &settings, &err) != cases[i].due)
+            fail_msg("case %zu is not as due: %s", i, err.message);
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 /* Adapters of rank 16, by hand: 12 layers of hidden size 8,192, 64 and 8 heads of 128, MLP 28,672, of which 4 ranks
  * have a quarter of every second factor; of first factors a quarter of those before a divided module, the whole of
  * those after one. */
@@ -352,6 +388,7 @@ int main(void)
         cmocka_unit_test(steady_state_repeats),   cmocka_unit_test(impossible_is_refused),
         cmocka_unit_test(sent_bytes_are_counted), cmocka_unit_test(only_adapters_have_states),
         cmocka_unit_test(gathered_inputs_go),     cmocka_unit_test(adapters_are_recomputed),
+        cmocka_unit_test(windows_meet_no_ring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -440,6 +440,18 @@ static void assert_windows(const char *changes, uint64_t a, uint64_t b, uint64_t
     tdm_model_free(model);
 }
 
+/* What hides nothing is none. */
+static void test_shortest_window(void **state)
+{
+    (void)state;
+    struct tdm_model *model = load("gemma-2-2b"); /* 4,096 in every other layer */
+    assert_int_equal(tdm_model_shortest_window(model, 4096), 0);
+    assert_int_equal(tdm_model_shortest_window(model, 4097), 4096);
+    model->layer_kinds[2].window = 128;
+    assert_int_equal(tdm_model_shortest_window(model, 4097), 128);
+    tdm_model_free(model);
+}
+
 /* Which layers have a sliding window, as each architecture says it. */
 static void test_windows(void **state)
 {
@@ -673,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_new_spelling),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_shortest_window),
         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_broken),
         cmocka_unit_test(test_loading),
