@@ -52,6 +52,9 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     case 'M':
         r->machine = optarg;
         return TDM_OK;
+    case 'H':
+        r->has_host_memory = true;
+        return tdm_host_memory_parse(optarg, &r->host_memory_bytes, err);
     case 'x':
         return tdm_margin_parse(optarg, &r->margin, err);
     case 's':
@@ -73,6 +76,7 @@ static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct 
     static const struct option options[] = {
         {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
         {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
+        {"host-memory", required_argument, NULL, 'H'},
         {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
         {"set", required_argument, NULL, 's'},     {"output", required_argument, NULL, 'o'},
         {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
@@ -403,6 +407,7 @@ const struct tdm_command tdm_cmd_compare = {
         "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
         "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --host-memory SIZE  as predict: of a computer, which its GPUs share\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
         "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated\n"
