@@ -135,8 +135,8 @@ static void judge_host(const struct tdm_machine *machine,
         if (p->steps[i].torch.host_bytes > of_gpu)
             of_gpu = p->steps[i].torch.host_bytes;
     p->host_peak_bytes = tdm_size_mul(of_gpu, p->host_gpus);
-    p->fits_host = of_gpu == 0 || tdm_size_add(p->host_peak_bytes, taken) <=
-                                      machine->capacity_bytes[TDM_HOST];
+    p->fits_host =
+        of_gpu == 0 || tdm_size_add(p->host_peak_bytes, taken) <= machine->capacity_bytes[TDM_HOST];
 }
 
 /* Does what runs on the whole device get through with the margin left? */

@@ -16,7 +16,7 @@ struct search {
     const struct tdm_model *model;
     const struct tdm_machine *machine;
     double margin;
-    bool host_is_short;       /* of what was asked */
+    bool host_is_short; /* of what was asked */
     bool only_host_is_short;
     unsigned suggested;       /* single changes */
     struct tdm_variant asked; /* by the user */
@@ -42,7 +42,7 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
     struct tdm_method_settings settings;
     *fits = false;
     if (!settle(s, v, &settings))
-        return TDM_OK; /* it cannot be run so */
+        return TDM_OK;                        /* it cannot be run so */
     struct tdm_machine machine = *s->machine; /* which owns what it points to */
     if (v->any_host)
         machine.capacity_bytes[TDM_HOST] = TDM_SIZE_MAX;

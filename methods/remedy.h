@@ -30,9 +30,9 @@ struct tdm_remedy_change {
 struct tdm_remedy {
     struct tdm_remedy_change changes[TDM_REMEDY_CHANGES];
     size_t count;
-    enum tdm_effect effect;                /* the largest of the changes' */
-    uint64_t peak_bytes;                   /* used, of a GPU, on the whole device */
-    bool gives_back;                       /* as in the prediction */
+    enum tdm_effect effect;               /* the largest of the changes' */
+    uint64_t peak_bytes;                  /* used, of a GPU, on the whole device */
+    bool gives_back;                      /* as in the prediction */
     uint64_t kept_bytes, host_peak_bytes; /* as in the prediction */
     bool elsewhere; /* on more GPUs, with more host memory, or by another method */
 };

@@ -62,10 +62,10 @@ static const struct row {
     {"pin_memory", "false", "true", .words = "\"pin_memory\": false", .host = TDM_HOST_GIVES},
     {"offload", "on", NULL, .words = "--offload", .host = TDM_HOST_TAKES},
     {"offload", "off", "on", .words = "no --offload", .host = TDM_HOST_GIVES},
-    {"offload_optimizer", "cpu", "none",
-     .words = "\"offload_optimizer\": {\"device\": \"cpu\"}", .host = TDM_HOST_TAKES},
-    {"offload_optimizer", "none", "cpu",
-     .words = "\"offload_optimizer\": {\"device\": \"none\"}", .host = TDM_HOST_GIVES},
+    {"offload_optimizer", "cpu", "none", .words = "\"offload_optimizer\": {\"device\": \"cpu\"}",
+     .host = TDM_HOST_TAKES},
+    {"offload_optimizer", "none", "cpu", .words = "\"offload_optimizer\": {\"device\": \"none\"}",
+     .host = TDM_HOST_GIVES},
     {"offload_param", "cpu", "none", .words = "\"offload_param\": {\"device\": \"cpu\"}",
      .host = TDM_HOST_TAKES},
     {"offload_param", "none", "cpu", .words = "\"offload_param\": {\"device\": \"none\"}",
@@ -78,8 +78,8 @@ static const struct row {
     {"kv_offload", "no", "yes", .words = "cpu_offload: 0", .host = TDM_HOST_GIVES},
     {"kv_grad_dtype", "bf16", NULL, .words = "gradients of K and V in bf16",
      .effect = TDM_EFFECT_NUMERICS},
-    {"grad_accum_dtype", "bf16", NULL,
-     .words = "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}", .effect = TDM_EFFECT_NUMERICS},
+    {"grad_accum_dtype", "bf16", NULL, .words = "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}",
+     .effect = TDM_EFFECT_NUMERICS},
     {"weights_dtype", "bf16", NULL, .words = "weights in bf16", .effect = TDM_EFFECT_NUMERICS},
     /* its words depend on how small it becomes */
     {"batch", "1", NULL, .words = "", .effect = TDM_EFFECT_MACHINE},
@@ -267,8 +267,7 @@ void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *
 {
     char size[TDM_FORMAT_SIZE];
     remedy->count = 0;
-    remedy->elsewhere =
-        asked->method != base->method || set->gpus != asked->gpus || set->any_host;
+    remedy->elsewhere = asked->method != base->method || set->gpus != asked->gpus || set->any_host;
     remedy->effect = remedy->elsewhere ? TDM_EFFECT_MACHINE : TDM_EFFECT_TIME;
     if (asked->method != base->method) {
         struct tdm_remedy_change *change = append(remedy, "method", base->method->name);
@@ -280,8 +279,8 @@ void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *
         list_number(remedy, "pipeline_model_parallel_size", set->pipeline,
                     "--pipeline-model-parallel-size");
     if (set->any_host) {
-        struct tdm_remedy_change *change = append(
-            remedy, "host_memory", tdm_format_enough_bytes(remedy->host_peak_bytes, size));
+        struct tdm_remedy_change *change =
+            append(remedy, "host_memory", tdm_format_enough_bytes(remedy->host_peak_bytes, size));
         snprintf(change->words, sizeof(change->words), "--host-memory %s", size);
     }
     for (size_t r = 0; r < ROWS; r++) {

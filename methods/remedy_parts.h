@@ -10,7 +10,7 @@ struct tdm_variant {
     const struct tdm_method *method;
     struct tdm_method_choices choices;
     uint64_t tokens, batch, gpus;
-    bool any_host; /* host memory is not limited */
+    bool any_host;                       /* host memory is not limited */
     char pipeline[24], accumulation[24]; /* values among the choices */
 };
 

@@ -62,14 +62,19 @@ static enum tdm_status check_timeline(const struct request *r, struct tdm_error 
 static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
                              struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
-        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
-        {"set", required_argument, NULL, 's'},     {"timeline", required_argument, NULL, 't'},
-        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {"host-memory", required_argument, NULL, 'H'},
-        {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
+                                            {"method", required_argument, NULL, 'm'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"gpus", required_argument, NULL, 'g'},
+                                            {"machine", required_argument, NULL, 'M'},
+                                            {"margin", required_argument, NULL, 'x'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"timeline", required_argument, NULL, 't'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"host-memory", required_argument, NULL, 'H'},
+                                            {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     opterr = 0;
     optind = 0;
@@ -263,9 +268,10 @@ static void print_fits(const struct request *r, const struct answer *a, uint64_t
     tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
     printf("fits       %s of %s used, %g%% margin kept\n", used, device, 100 * r->margin);
     if (p->gives_back)
-        printf("%-10s with cached memory given back to the driver; above, with the whole device, it "
-               "is kept\n",
-               "");
+        printf(
+            "%-10s with cached memory given back to the driver; above, with the whole device, it "
+            "is kept\n",
+            "");
     if (p->host_peak_bytes > 0)
         printf("%-10s %s\n", "", host_text(a, host));
 }
@@ -406,13 +412,13 @@ static json_t *remedies_json(const struct tdm_remedies *remedies)
             json_array_append_new(
                 changes, json_pack("{s:s, s:s, s:s}", "key", remedy->changes[c].key, "value",
                                    remedy->changes[c].value, "words", remedy->changes[c].words));
-        json_array_append_new(
-            list, json_pack("{s:o, s:s, s:I, s:b, s:I, s:I}", "changes", changes, "effect",
-                            tdm_effect_name(remedy->effect), "peak_bytes",
-                            (json_int_t)remedy->peak_bytes, "cached_memory_given_back",
-                            (int)remedy->gives_back, "peak_within_margin_bytes",
-                            (json_int_t)remedy->kept_bytes, "host_peak_bytes",
-                            (json_int_t)remedy->host_peak_bytes));
+        json_array_append_new(list,
+                              json_pack("{s:o, s:s, s:I, s:b, s:I, s:I}", "changes", changes,
+                                        "effect", tdm_effect_name(remedy->effect), "peak_bytes",
+                                        (json_int_t)remedy->peak_bytes, "cached_memory_given_back",
+                                        (int)remedy->gives_back, "peak_within_margin_bytes",
+                                        (json_int_t)remedy->kept_bytes, "host_peak_bytes",
+                                        (json_int_t)remedy->host_peak_bytes));
     }
     return list;
 }
@@ -502,8 +508,8 @@ static enum tdm_status judge(const struct request *r, struct answer *a, struct t
     if (p->fits_device)
         tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s", host);
     else
-        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s%s", device,
-                 p->fits_host ? "" : "; and ", p->fits_host ? "" : host);
+        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s%s", device, p->fits_host ? "" : "; and ",
+                 p->fits_host ? "" : host);
     return tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
 }
 

@@ -268,13 +268,11 @@ size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_s
     char tokens[TDM_FORMAT_SIZE];
     const struct tdm_machine *machine = schedule->machine;
     for (size_t i = 0; i < TDM_SHORTAGE_WAYS; i++)
-        ways[i] =
-            (struct tdm_shortage_way){.device_bytes = shortage->limit_bytes[TDM_DEVICE],
-                                      .host_bytes = shortage->limit_bytes[TDM_HOST]};
+        ways[i] = (struct tdm_shortage_way){.device_bytes = shortage->limit_bytes[TDM_DEVICE],
+                                            .host_bytes = shortage->limit_bytes[TDM_HOST]};
     size_t count = put_limits(shortage, machine, ways);
     if (shortage->longest_context != 0)
-        put_change(&ways[count++], "context",
-                   tdm_format_tokens(shortage->longest_context, tokens));
+        put_change(&ways[count++], "context", tdm_format_tokens(shortage->longest_context, tokens));
     count += put_no_optimizer(shortage, machine, &ways[count]);
     count += put_streaming(shortage, &ways[count]);
     return count;
