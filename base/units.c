@@ -209,6 +209,22 @@ const char *tdm_format_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
     return out;
 }
 
+const char *tdm_format_enough_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    if (bytes < (UINT64_C(1) << 30)) {
+        snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 "M", tdm_size_ceil_div(bytes, 1 << 20));
+        return out;
+    }
+    uint64_t whole = bytes >> 30, rest = bytes & ((UINT64_C(1) << 30) - 1);
+    uint64_t hundredths = tdm_size_ceil_div(rest * 100, UINT64_C(1) << 30);
+    /* what is typed is read rounded down to a byte */
+    if (hundredths * (UINT64_C(1) << 30) / 100 < rest)
+        hundredths++;
+    snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 ".%02" PRIu64 "G", whole + hundredths / 100,
+             hundredths % 100);
+    return out;
+}
+
 const char *tdm_format_tokens(uint64_t tokens, char out[TDM_FORMAT_SIZE])
 {
     if (tokens != 0 && tokens % (UINT64_C(1) << 20) == 0)

@@ -2,6 +2,8 @@
 /* Facts of the cards, runs of the steps, and the answer. */
 #include "methods/prediction.h"
 
+#include "base/size.h"
+
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -122,6 +124,40 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
     }
 }
 
+/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted. */
+static void judge_host(const struct tdm_machine *machine,
+                       const struct tdm_method_settings *settings, struct tdm_method_prediction *p)
+{
+    uint64_t node = settings->torch.context.gpus_per_node, taken = machine->runtime_bytes[TDM_HOST];
+    uint64_t most = node > 0 ? node : TDM_GPUS_OF_A_HOST, of_gpu = 0;
+    p->host_gpus = settings->torch.ranks < most ? settings->torch.ranks : most;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->steps[i].torch.host_bytes > of_gpu)
+            of_gpu = p->steps[i].torch.host_bytes;
+    p->host_peak_bytes = tdm_size_mul(of_gpu, p->host_gpus);
+    p->fits_host =
+        of_gpu == 0 || tdm_size_add(p->host_peak_bytes, taken) <= machine->capacity_bytes[TDM_HOST];
+}
+
+/* Does what runs on the whole device get through with the margin left? */
+static enum tdm_status judge_device(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    const struct card *card, uint64_t device_bytes,
+                                    struct tdm_method_prediction *p, struct tdm_error *err)
+{
+    struct tdm_torch_run out;
+    p->kept_bytes = p->steps[p->highest].used_bytes;
+    p->fits_device = p->kept_bytes <= device_bytes;
+    if (p->fits_device)
+        return TDM_OK;
+    /* It may still get through, if the allocator gives cached segments back in time. */
+    enum tdm_status status = run(model, settings, card, device_bytes, &p->runtime, &out, err);
+    if (status == TDM_OK)
+        p->fits_device = p->gives_back = !failed(&out);
+    p->kept_bytes = p->fits_device ? highest_bytes(&out, settings->step, &p->runtime) : 0;
+    return status;
+}
+
 enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
@@ -136,20 +172,13 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     if (status != TDM_OK)
         return status;
     prediction->parameters_bytes = out.weight_bytes;
-    prediction->runs = prediction->fits = !failed(&out);
+    prediction->runs = !failed(&out);
     note_steps(&out, settings->step, prediction);
-    if (!prediction->runs)
-        return TDM_OK;
-    uint64_t less = (uint64_t)((double)device_bytes * (1 - margin));
-    prediction->kept_bytes = prediction->steps[prediction->highest].used_bytes;
-    if (prediction->kept_bytes <= less)
-        return TDM_OK;
-    /* It may still get through there, if the allocator gives cached segments back in time. */
-    status = run(model, &on_card, card, less, &prediction->runtime, &out, err);
-    if (status == TDM_OK)
-        prediction->fits = prediction->gives_back = !failed(&out);
-    prediction->kept_bytes =
-        prediction->fits ? highest_bytes(&out, settings->step, &prediction->runtime) : 0;
+    judge_host(machine, settings, prediction);
+    if (prediction->runs)
+        status = judge_device(model, &on_card, card,
+                              (uint64_t)((double)device_bytes * (1 - margin)), prediction, err);
+    prediction->fits = prediction->fits_device && prediction->fits_host;
     return status;
 }
 

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search for what makes it fit: changes one by one, then all of them less those that it does without. */
+/*
+ * The search for what makes it fit: changes one by one, then all of them less those that it does without. What
+ * has a larger effect is looked for later: tdm_method_remedies() has the order.
+ */
 #include "methods/remedy_parts.h"
+
+#include "base/size.h"
 
 #include <string.h>
 
@@ -11,6 +16,9 @@ struct search {
     const struct tdm_model *model;
     const struct tdm_machine *machine;
     double margin;
+    bool host_is_short; /* of what was asked */
+    bool only_host_is_short;
+    unsigned suggested;       /* single changes */
     struct tdm_variant asked; /* by the user */
     struct tdm_variant base;  /* what is changed: that, or another method's */
     struct tdm_method_prediction prediction;
@@ -34,9 +42,12 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
     struct tdm_method_settings settings;
     *fits = false;
     if (!settle(s, v, &settings))
-        return TDM_OK; /* it cannot be run so */
+        return TDM_OK;                        /* it cannot be run so */
+    struct tdm_machine machine = *s->machine; /* which owns what it points to */
+    if (v->any_host)
+        machine.capacity_bytes[TDM_HOST] = TDM_SIZE_MAX;
     enum tdm_status status =
-        tdm_method_predict(s->model, s->machine, &settings, s->margin, &s->prediction, err);
+        tdm_method_predict(s->model, &machine, &settings, s->margin, &s->prediction, err);
     *fits = status == TDM_OK && s->prediction.fits;
     return status;
 }
@@ -55,9 +66,11 @@ static void note(struct search *s, const struct tdm_change_set *set)
     if (s->out->count == TDM_REMEDY_MOST)
         return;
     struct tdm_remedy *remedy = &s->out->list[s->out->count++];
-    tdm_change_list(&s->asked, &s->base, set, remedy);
     remedy->peak_bytes = s->prediction.steps[s->prediction.highest].used_bytes;
     remedy->gives_back = s->prediction.gives_back;
+    remedy->kept_bytes = s->prediction.kept_bytes;
+    remedy->host_peak_bytes = s->prediction.host_peak_bytes;
+    tdm_change_list(&s->asked, &s->base, set, remedy);
 }
 
 static struct tdm_change_set unchanged(const struct search *s)
@@ -87,51 +100,104 @@ static enum tdm_status raise_batch(struct search *s, struct tdm_change_set *set,
                             : status; /* predicts the smallest again */
 }
 
-static enum tdm_status try_singles(struct search *s, struct tdm_error *err)
+/* Of settings of these effects, up to the third that is suggested. */
+static enum tdm_status try_singles(struct search *s, enum tdm_effect from, enum tdm_effect to,
+                                   struct tdm_error *err)
 {
-    unsigned suggested = 0;
-    for (size_t r = 0; r < tdm_change_rows(); r++) {
+    for (size_t r = 0; r < tdm_change_rows() && s->suggested < MOST_SUGGESTED; r++) {
         struct tdm_change_set set = unchanged(s);
-        bool is_batch = tdm_change_is_batch(r), fits;
-        if (!tdm_change_applies(&s->base, r) || (!is_batch && suggested == MOST_SUGGESTED))
+        enum tdm_effect effect = tdm_change_effect(r);
+        bool fits, gives = tdm_change_host_use(r) == TDM_HOST_GIVES;
+        if (effect < from || effect > to || tdm_change_is_batch(r) ||
+            (gives && !s->host_is_short) || !tdm_change_applies(&s->base, r))
             continue;
         tdm_change_add(&set, r);
         enum tdm_status status = try_set(s, &set, &fits, err);
-        if (status == TDM_OK && fits && is_batch)
-            status = raise_batch(s, &set, err);
         if (status != TDM_OK)
             return status;
         if (!fits)
             continue;
         note(s, &set);
-        suggested += !is_batch;
+        s->suggested++;
     }
     return TDM_OK;
 }
 
+static enum tdm_status try_batch(struct search *s, struct tdm_error *err)
+{
+    struct tdm_change_set set = unchanged(s);
+    bool fits = false;
+    enum tdm_status status = TDM_OK;
+    for (size_t r = 0; r < tdm_change_rows(); r++)
+        if (tdm_change_is_batch(r) && tdm_change_applies(&s->base, r)) {
+            tdm_change_add(&set, r);
+            status = try_set(s, &set, &fits, err);
+        }
+    if (status == TDM_OK && fits) {
+        status = raise_batch(s, &set, err);
+        if (status == TDM_OK)
+            note(s, &set);
+    }
+    return status;
+}
+
 /* ---- changes together ---- */
 
-/* All changes that can be made together. Who takes more GPUs or another method need not learn something else. */
-static struct tdm_change_set all_changes(const struct search *s, struct tdm_change_set set)
+static bool can_run(const struct search *s, const struct tdm_change_set *set)
 {
     struct tdm_method_settings settings;
-    bool elsewhere = s->base.method != s->asked.method || set.gpus != s->asked.gpus;
+    struct tdm_variant changed;
+    tdm_change_apply(&s->base, set, &changed);
+    return settle(s, &changed, &settings);
+}
+
+/* All changes up to an effect that can be made together, but for those that give host memory back. */
+static struct tdm_change_set all_changes(const struct search *s, struct tdm_change_set set,
+                                         enum tdm_effect most)
+{
     for (size_t r = 0; r < tdm_change_rows(); r++) {
         struct tdm_change_set more = set;
-        struct tdm_variant changed;
-        if (!tdm_change_applies(&s->base, r) || (elsewhere && tdm_change_is_of_result(r)))
+        if (tdm_change_effect(r) > most || tdm_change_host_use(r) == TDM_HOST_GIVES ||
+            !tdm_change_applies(&s->base, r))
             continue;
         tdm_change_add(&more, r);
-        tdm_change_apply(&s->base, &more, &changed);
-        if (settle(s, &changed, &settings))
+        if (can_run(s, &more))
             set = more;
     }
     return set;
 }
 
+/* The set fits, or would but for the host: less and less of what takes host memory, more and more of what gives it
+ * back, until it fits. */
+static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, bool *fits,
+                                  struct tdm_error *err)
+{
+    enum tdm_status status = try_set(s, set, fits, err);
+    for (size_t r = tdm_change_rows(); status == TDM_OK && !*fits && r-- > 0;) {
+        if ((set->rows >> r & 1) == 0 || tdm_change_host_use(r) != TDM_HOST_TAKES)
+            continue;
+        if (s->prediction.fits_host)
+            return TDM_OK; /* that is not what is short */
+        set->rows &= ~(UINT64_C(1) << r);
+        status = try_set(s, set, fits, err);
+    }
+    for (size_t r = 0; status == TDM_OK && !*fits && r < tdm_change_rows(); r++) {
+        struct tdm_change_set more = *set;
+        if (tdm_change_host_use(r) != TDM_HOST_GIVES || s->prediction.fits_host ||
+            !tdm_change_applies(&s->base, r))
+            continue;
+        tdm_change_add(&more, r);
+        if (!can_run(s, &more))
+            continue;
+        *set = more;
+        status = try_set(s, set, fits, err);
+    }
+    return status;
+}
+
 /* Leaves out what it fits without, or makes do with less of it, the most costly first. */
-static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
-                                 struct tdm_error *err)
+static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *set,
+                                      struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (size_t r = tdm_change_rows(); status == TDM_OK && r-- > 0;) {
@@ -152,6 +218,19 @@ static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
     return status;
 }
 
+/* Until nothing can be: what takes memory of one place gives some of the other. */
+static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
+                                 struct tdm_error *err)
+{
+    enum tdm_status status;
+    uint64_t before;
+    do {
+        before = set->rows;
+        status = leave_out_once(s, set, err);
+    } while (status == TDM_OK && set->rows != before);
+    return status;
+}
+
 static bool has_batch(const struct tdm_change_set *set)
 {
     for (size_t r = 0; r < tdm_change_rows(); r++)
@@ -160,19 +239,46 @@ static bool has_batch(const struct tdm_change_set *set)
     return false;
 }
 
-/* The least set beside `start`'s GPUs; notes it if there is one. */
-static enum tdm_status try_together(struct search *s, struct tdm_change_set start, bool *found,
-                                    struct tdm_error *err)
+/* The least set up to an effect beside `start`'s GPUs and host memory; notes it if there is one. */
+static enum tdm_status try_together(struct search *s, struct tdm_change_set start,
+                                    enum tdm_effect most, bool *found, struct tdm_error *err)
 {
-    struct tdm_change_set set = all_changes(s, start);
-    enum tdm_status status = try_set(s, &set, found, err);
+    struct tdm_change_set set = all_changes(s, start, most);
+    enum tdm_status status = spare_host(s, &set, found, err);
     if (status != TDM_OK || !*found)
         return status;
     status = leave_out(s, &set, err);
     bool fits;
     if (status == TDM_OK)
         status = has_batch(&set) ? raise_batch(s, &set, err) : try_set(s, &set, &fits, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && set.any_host &&
+        s->prediction.host_peak_bytes <= s->machine->capacity_bytes[TDM_HOST])
+        set.any_host = false;
+    if (status == TDM_OK && (set.any_host || !start.any_host || s->out->count == 0))
+        note(s, &set); /* else it is among them */
+    return status;
+}
+
+/* The same on as many GPUs. */
+static enum tdm_status try_here(struct search *s, bool any_host, enum tdm_effect most,
+                                struct tdm_error *err)
+{
+    struct tdm_change_set start = unchanged(s);
+    bool found;
+    start.any_host = any_host;
+    return try_together(s, start, most, &found, err);
+}
+
+/* As it is, where only the host is short. */
+static enum tdm_status try_more_host(struct search *s, struct tdm_error *err)
+{
+    struct tdm_change_set set = unchanged(s);
+    bool fits;
+    if (!s->only_host_is_short)
+        return TDM_OK;
+    set.any_host = true;
+    enum tdm_status status = try_set(s, &set, &fits, err);
+    if (status == TDM_OK && fits)
         note(s, &set);
     return status;
 }
@@ -201,7 +307,7 @@ static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *
             set.gpus = s->base.gpus * times;
             set.pipeline = stages ? times : 0;
             if (with_changes)
-                status = try_together(s, set, found, err);
+                status = try_together(s, set, TDM_EFFECT_MACHINE, found, err);
             else
                 status = try_set(s, &set, found, err);
             if (status == TDM_OK && *found && !with_changes)
@@ -243,8 +349,11 @@ static enum tdm_status try_other_methods(struct search *s, struct tdm_error *err
             continue;
         s->base = by_method(s, method);
         bool found;
-        status = try_together(s, unchanged(s), &found, err);
-        if (status == TDM_OK && !found)
+        size_t noted = s->out->count;
+        status = try_here(s, false, TDM_EFFECT_MACHINE, err);
+        if (status == TDM_OK && s->out->count == noted)
+            status = try_here(s, true, TDM_EFFECT_MACHINE, err);
+        if (status == TDM_OK && s->out->count == noted)
             status = try_more_gpus(s, true, &found, err);
     }
     s->base = s->asked;
@@ -273,6 +382,14 @@ static enum tdm_status find_longest(struct search *s, struct tdm_error *err)
     return status;
 }
 
+static bool is_answered_here(const struct tdm_remedies *remedies)
+{
+    for (size_t i = 0; i < remedies->count; i++)
+        if (!remedies->list[i].elsewhere)
+            return true;
+    return false;
+}
+
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings,
@@ -288,14 +405,30 @@ enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struc
                                             .gpus = settings->torch.ranks};
     memset(out, 0, sizeof(*out));
     out->gpus = s.asked.gpus;
-    enum tdm_status status = try_singles(&s, err);
+    enum tdm_status status = try_variant(&s, &s.asked, &found, err);
+    s.host_is_short = !s.prediction.fits_host;
+    s.only_host_is_short = s.host_is_short && s.prediction.fits_device;
+    if (status == TDM_OK)
+        status = try_singles(&s, TDM_EFFECT_TIME, TDM_EFFECT_NUMERICS, err);
     if (status == TDM_OK && out->count == 0)
-        status = try_together(&s, unchanged(&s), &found, err);
+        status = try_here(&s, false, TDM_EFFECT_NUMERICS, err);
+    if (status == TDM_OK)
+        status = try_batch(&s, err);
+    if (status == TDM_OK && out->count == 0)
+        status = try_here(&s, false, TDM_EFFECT_MACHINE, err);
+    if (status == TDM_OK)
+        status = try_more_host(&s, err);
     if (status == TDM_OK)
         status = try_more_gpus(&s, false, &found, err);
-    if (status == TDM_OK && out->count == 0)
+    if (status == TDM_OK && !s.only_host_is_short && (s.host_is_short || !is_answered_here(out)))
+        status = try_here(&s, true, TDM_EFFECT_MACHINE, err);
+    if (status == TDM_OK && !found && !is_answered_here(out))
         status = try_more_gpus(&s, true, &found, err);
     if (status == TDM_OK && out->count == 0)
         status = try_other_methods(&s, err);
+    if (status == TDM_OK)
+        status = try_singles(&s, TDM_EFFECT_TRAINING, TDM_EFFECT_TRAINING, err);
+    if (status == TDM_OK && !is_answered_here(out))
+        status = try_here(&s, false, TDM_EFFECT_TRAINING, err);
     return status == TDM_OK ? find_longest(&s, err) : status;
 }

@@ -9,7 +9,17 @@
 #define TDM_REMEDY_CHANGES 24u
 #define TDM_REMEDY_MOST 8u
 
-/* A setting and what it becomes: a key of the method, or "batch", "gpus", "method". */
+/* What a change is to who makes it, from what is asked for first to what is asked for last. */
+enum tdm_effect {
+    TDM_EFFECT_TIME,     /* time at most; the same is computed */
+    TDM_EFFECT_NUMERICS, /* the same is computed, in other dtypes */
+    TDM_EFFECT_MACHINE,  /* a smaller batch, more GPUs, more host memory, another method */
+    TDM_EFFECT_TRAINING, /* something else is trained: adapters, sparse attention */
+};
+
+const char *tdm_effect_name(enum tdm_effect effect); /* "time", "numerics", "machine", "training" */
+
+/* A setting and what it becomes: a key of the method, or "batch", "gpus", "host_memory", "method". */
 struct tdm_remedy_change {
     const char *key;
     char value[32];
@@ -20,9 +30,11 @@ struct tdm_remedy_change {
 struct tdm_remedy {
     struct tdm_remedy_change changes[TDM_REMEDY_CHANGES];
     size_t count;
-    uint64_t peak_bytes; /* used, of a GPU, on the whole device */
-    bool gives_back;     /* as in the prediction */
-    bool elsewhere;      /* on more GPUs, or by another method */
+    enum tdm_effect effect;               /* the largest of the changes' */
+    uint64_t peak_bytes;                  /* used, of a GPU, on the whole device */
+    bool gives_back;                      /* as in the prediction */
+    uint64_t kept_bytes, host_peak_bytes; /* as in the prediction */
+    bool elsewhere; /* on more GPUs, with more host memory, or by another method */
 };
 
 struct tdm_remedies {
@@ -32,8 +44,10 @@ struct tdm_remedies {
     uint64_t longest_tokens; /* that fit as it is, in steps of 1K; 0: not even 1K */
 };
 
-/* What makes it fit: single changes of a setting, the cheapest first, at most three; a smaller batch; if none does,
- * the fewest of them together; more GPUs; and if nothing does, another method. `settings`: tokens, batch and
+/* What makes it fit, in the order of effects: single changes of a setting, the cheapest first, at most three, or if
+ * none does, the fewest of them together; a smaller batch; more host memory if only that is short; more GPUs; if
+ * nothing of that does, all of these with changes of settings, and another method. Last, what trains something else.
+ * `settings`: tokens, batch and
  * GPUs; `choices`: what the user said of the method's keys. */
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,

@@ -13,16 +13,21 @@
 #define ACCUMULATION "gradient_accumulation_steps" /* where it is a key */
 #define LARGER "larger"                            /* only from a larger number */
 
-/* From those that cost least time or change least of what is learnt to those that cost more. */
+/* By effect; of one effect from those that cost least time to those that cost more. */
 static const struct row {
     const char *key, *value;
     const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
     const char
         *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it */
     const char *also, *also_value; /* a key that goes with it, which the user has not said */
+    enum tdm_effect effect;
+    enum tdm_host_use host;
 } rows[] = {
     {"attention", "sdpa", "eager|materialized", .words = "attn_implementation: sdpa"},
     {"optimizer", "adamw-fused", "adamw-foreach", .words = "optim: adamw_torch_fused"},
+    {"optimizer", "AdamW", "torch_adam",
+     .words = "\"optimizer\": {\"type\": \"AdamW\"} without torch_adam"},
+    {"use_cache", "no", "yes", .words = "use_cache: false"},
     {"logits", "hf", "hf-held", .words = "drop the model's output before the backward"},
     {"logits", "fused", "hf|hf-held", .words = "use_liger_kernel: true"},
     {"allocator_conf", "expandable_segments:True", NULL,
@@ -43,7 +48,6 @@ static const struct row {
     {"spzero", "on", NULL, .words = "--spzero"},
     {"grad_ckpt", "seq-wise", "full", .words = "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
     {"grad_ckpt", "none", NULL, .words = "--sp burst, which keeps no attention output"},
-    {"batch", "1", NULL, .words = ""}, /* its words depend on how small it becomes */
     {"recompute_granularity", "selective", "none", .words = "--recompute-granularity selective"},
     {"recompute_granularity", "selective", "none",
      .words = "--recompute-granularity selective --recompute-modules mlp",
@@ -51,16 +55,36 @@ static const struct row {
     {"recompute_granularity", "full", NULL,
      .words = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
     {"use_checkpoint", "on", NULL, .words = "use_checkpoint=True"},
-    {"offload", "on", NULL, .words = "--offload"},
     {"checkpointing", "on", "off", .words = "gradient_checkpointing: true"},
-    {"offload_optimizer", "cpu", NULL, .words = "\"offload_optimizer\": {\"device\": \"cpu\"}"},
-    {"offload_param", "cpu", NULL, .words = "\"offload_param\": {\"device\": \"cpu\"}"},
+    {"checkpoint_every", "1", LARGER, .words = "gradient checkpointing of every layer"},
     {"layer_checkpoint", "yes", NULL, .words = "grad_ckpt: true"},
-    {"kv_offload", "yes", NULL, .words = "cpu_offload: 2"},
     {"chunk", "1K", LARGER, .words = "chunks of 1,024 tokens"},
-    {"budget", "8K", "dense", .words = "page_budget: 64"},
-    {"weights_dtype", "bf16", NULL, .words = "weights in bf16"},
-    {"lora_rank", "16", "0", .words = "LoRA of rank 16"},
+    {"pin_memory", "false", "true", .words = "\"pin_memory\": false", .host = TDM_HOST_GIVES},
+    {"offload", "on", NULL, .words = "--offload", .host = TDM_HOST_TAKES},
+    {"offload", "off", "on", .words = "no --offload", .host = TDM_HOST_GIVES},
+    {"offload_optimizer", "cpu", "none", .words = "\"offload_optimizer\": {\"device\": \"cpu\"}",
+     .host = TDM_HOST_TAKES},
+    {"offload_optimizer", "none", "cpu", .words = "\"offload_optimizer\": {\"device\": \"none\"}",
+     .host = TDM_HOST_GIVES},
+    {"offload_param", "cpu", "none", .words = "\"offload_param\": {\"device\": \"cpu\"}",
+     .host = TDM_HOST_TAKES},
+    {"offload_param", "none", "cpu", .words = "\"offload_param\": {\"device\": \"none\"}",
+     .host = TDM_HOST_GIVES},
+    {"activation_checkpoint_cpu_offload", "true", "false",
+     .words = "activation_checkpoint_cpu_offload: true", .host = TDM_HOST_TAKES},
+    {"activation_checkpoint_cpu_offload", "false", "true",
+     .words = "activation_checkpoint_cpu_offload: false", .host = TDM_HOST_GIVES},
+    {"kv_offload", "yes", "no", .words = "cpu_offload: 2", .host = TDM_HOST_TAKES},
+    {"kv_offload", "no", "yes", .words = "cpu_offload: 0", .host = TDM_HOST_GIVES},
+    {"kv_grad_dtype", "bf16", NULL, .words = "gradients of K and V in bf16",
+     .effect = TDM_EFFECT_NUMERICS},
+    {"grad_accum_dtype", "bf16", NULL, .words = "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}",
+     .effect = TDM_EFFECT_NUMERICS},
+    {"weights_dtype", "bf16", NULL, .words = "weights in bf16", .effect = TDM_EFFECT_NUMERICS},
+    /* its words depend on how small it becomes */
+    {"batch", "1", NULL, .words = "", .effect = TDM_EFFECT_MACHINE},
+    {"budget", "8K", "dense", .words = "page_budget: 64", .effect = TDM_EFFECT_TRAINING},
+    {"lora_rank", "16", "0", .words = "LoRA of rank 16", .effect = TDM_EFFECT_TRAINING},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -71,9 +95,20 @@ size_t tdm_change_rows(void)
     return ROWS;
 }
 
-bool tdm_change_is_of_result(size_t row)
+const char *tdm_effect_name(enum tdm_effect effect)
 {
-    return strcmp(rows[row].key, "lora_rank") == 0 || strcmp(rows[row].key, "budget") == 0;
+    static const char *const names[] = {"time", "numerics", "machine", "training"};
+    return names[effect];
+}
+
+enum tdm_effect tdm_change_effect(size_t row)
+{
+    return rows[row].effect;
+}
+
+enum tdm_host_use tdm_change_host_use(size_t row)
+{
+    return rows[row].host;
 }
 
 bool tdm_change_is_batch(size_t row)
@@ -160,6 +195,7 @@ void tdm_change_apply(const struct tdm_variant *base, const struct tdm_change_se
 {
     *changed = *base;
     changed->gpus = set->gpus;
+    changed->any_host = set->any_host;
     for (size_t r = 0; r < ROWS; r++) {
         if ((set->rows >> r & 1) == 0)
             continue;
@@ -229,8 +265,10 @@ static void list_batch(const struct tdm_variant *base, uint64_t batch, struct td
 void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *base,
                      const struct tdm_change_set *set, struct tdm_remedy *remedy)
 {
+    char size[TDM_FORMAT_SIZE];
     remedy->count = 0;
-    remedy->elsewhere = asked->method != base->method || set->gpus != asked->gpus;
+    remedy->elsewhere = asked->method != base->method || set->gpus != asked->gpus || set->any_host;
+    remedy->effect = remedy->elsewhere ? TDM_EFFECT_MACHINE : TDM_EFFECT_TIME;
     if (asked->method != base->method) {
         struct tdm_remedy_change *change = append(remedy, "method", base->method->name);
         snprintf(change->words, sizeof(change->words), "--method %s", base->method->name);
@@ -240,9 +278,16 @@ void tdm_change_list(const struct tdm_variant *asked, const struct tdm_variant *
     if (set->pipeline > 0)
         list_number(remedy, "pipeline_model_parallel_size", set->pipeline,
                     "--pipeline-model-parallel-size");
+    if (set->any_host) {
+        struct tdm_remedy_change *change =
+            append(remedy, "host_memory", tdm_format_enough_bytes(remedy->host_peak_bytes, size));
+        snprintf(change->words, sizeof(change->words), "--host-memory %s", size);
+    }
     for (size_t r = 0; r < ROWS; r++) {
         if ((set->rows >> r & 1) == 0)
             continue;
+        if (rows[r].effect > remedy->effect)
+            remedy->effect = rows[r].effect;
         if (tdm_change_is_batch(r)) {
             list_batch(base, set->batch, remedy);
             continue;
@@ -266,21 +311,57 @@ __attribute__((format(printf, 2, 3))) static void put(char out[TDM_REMEDY_TEXT],
     va_end(arguments);
 }
 
+static const struct tdm_remedy *first_of(const struct tdm_remedies *remedies, bool of_training)
+{
+    for (size_t i = 0; i < remedies->count; i++)
+        if ((remedies->list[i].effect == TDM_EFFECT_TRAINING) == of_training)
+            return &remedies->list[i];
+    return NULL;
+}
+
+/* What is said before the first remedy that leaves what is trained as it is. */
+static void put_opening(const struct tdm_remedies *remedies, char out[TDM_REMEDY_TEXT])
+{
+    const struct tdm_remedy *first = first_of(remedies, false);
+    const char *alone = first_of(remedies, true) != NULL ? " and that trains the same" : "";
+    if (first != NULL && !first->elsewhere) {
+        put(out, "it fits with ");
+        return;
+    }
+    put(out, "nothing that this method has%s makes it fit on %" PRIu64 " GPU%s", alone,
+        remedies->gpus, remedies->gpus == 1 ? "" : "s");
+    if (first != NULL)
+        put(out, "; it fits with ");
+}
+
+static void put_remedy(const struct tdm_remedy *remedy, char out[TDM_REMEDY_TEXT])
+{
+    char text[TDM_FORMAT_SIZE];
+    for (size_t c = 0; c < remedy->count; c++)
+        if (remedy->changes[c].words[0] != '\0')
+            put(out, "%s%s", c > 0 ? " and " : "", remedy->changes[c].words);
+    put(out, " (%s%s", tdm_format_bytes(remedy->kept_bytes, text),
+        remedy->gives_back ? " with cached memory given back" : "");
+    if (remedy->host_peak_bytes > 0)
+        put(out, ", %s of host memory", tdm_format_bytes(remedy->host_peak_bytes, text));
+    put(out, ")");
+}
+
 const char *tdm_remedies_text(const struct tdm_remedies *remedies, char out[TDM_REMEDY_TEXT])
 {
     char text[TDM_FORMAT_SIZE];
+    bool of_training = false;
     out[0] = '\0';
-    if (remedies->count == 0 || remedies->list[0].elsewhere)
-        put(out, "nothing that this method has makes it fit on %" PRIu64 " GPU%s", remedies->gpus,
-            remedies->gpus == 1 ? "" : "s");
+    put_opening(remedies, out);
     for (size_t i = 0; i < remedies->count; i++) {
         const struct tdm_remedy *remedy = &remedies->list[i];
-        put(out, "%s", i > 0 ? ", with " : remedy->elsewhere ? "; it fits with " : "it fits with ");
-        for (size_t c = 0; c < remedy->count; c++)
-            if (remedy->changes[c].words[0] != '\0')
-                put(out, "%s%s", c > 0 ? " and " : "", remedy->changes[c].words);
-        put(out, " (%s%s)", tdm_format_bytes(remedy->peak_bytes, text),
-            remedy->gives_back ? ", cached memory given back" : "");
+        if (!of_training && remedy->effect == TDM_EFFECT_TRAINING) {
+            put(out, "; training otherwise, with ");
+            of_training = true;
+        } else if (i > 0) {
+            put(out, ", with ");
+        }
+        put_remedy(remedy, out);
     }
     if (remedies->longest_tokens > 0)
         put(out, "; as it is, %s tokens fit", tdm_format_tokens(remedies->longest_tokens, text));

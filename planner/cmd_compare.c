@@ -52,6 +52,9 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     case 'M':
         r->machine = optarg;
         return TDM_OK;
+    case 'H':
+        r->has_host_memory = true;
+        return tdm_host_memory_parse(optarg, &r->host_memory_bytes, err);
     case 'x':
         return tdm_margin_parse(optarg, &r->margin, err);
     case 's':
@@ -70,13 +73,19 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
 
 static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
-        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
-        {"set", required_argument, NULL, 's'},     {"output", required_argument, NULL, 'o'},
-        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
+                                            {"method", required_argument, NULL, 'm'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"gpus", required_argument, NULL, 'g'},
+                                            {"host-memory", required_argument, NULL, 'H'},
+                                            {"machine", required_argument, NULL, 'M'},
+                                            {"margin", required_argument, NULL, 'x'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"output", required_argument, NULL, 'o'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     opterr = 0;
     optind = 0;
@@ -112,8 +121,10 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], sized[TDM_FORMAT_SIZE];
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
            tdm_format_digits(c->model->parameters, digits), c->model->layers);
-    printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title,
-           tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text), 100 * r->margin);
+    tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text);
+    tdm_format_bytes(machine->capacity_bytes[TDM_HOST], sized);
+    printf("%-10s %s: %s, %s, %s of host memory; a margin of %g%%\n", "machine", machine->name,
+           machine->title, text, sized, 100 * r->margin);
     printf("%-10s %" PRIu64 "; of a step %" PRIu64
            " sequence%s, on every GPU where each has its own\n",
            "gpus", r->gpus, r->batch, r->batch == 1 ? "" : "s");
@@ -301,10 +312,11 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
     for (size_t i = 0; i < c->count; i++)
         json_array_append_new(methods, row_json(r, c->rows[i]));
     return tdm_print_json(
-        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:o}", "model", c->model->name, "machine",
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:o}", "model", c->model->name, "machine",
                   c->machine->name, "gpus", (json_int_t)r->gpus, "batch", (json_int_t)r->batch,
                   "margin", r->margin, "device_bytes",
-                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "methods", methods),
+                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods", methods),
         err);
 }
 
@@ -403,6 +415,7 @@ const struct tdm_command tdm_cmd_compare = {
         "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
         "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --host-memory SIZE  as predict: of a computer, which its GPUs share\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
         "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated\n"

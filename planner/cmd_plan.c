@@ -88,10 +88,7 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
         return tdm_parse_bytes(optarg, "--memory", &r->memory_bytes, err);
     case 'H':
         r->has_host_memory = true;
-        status = tdm_parse_bytes(optarg, "--host-memory", &r->host_memory_bytes, err);
-        if (status == TDM_OK && r->host_memory_bytes > TDM_MOST_HOST_BYTES)
-            return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", optarg);
-        return status;
+        return tdm_host_memory_parse(optarg, &r->host_memory_bytes, err);
     case 'n':
         return tdm_parse_count(optarg, "--sequences", 1, TDM_MOST_SEQUENCES, &r->sequences, err);
     case 'O':

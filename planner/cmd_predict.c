@@ -23,6 +23,9 @@
 struct request {
     const char *model, *machine, *method;
     uint64_t context, batch, gpus;
+    const char *host_memory; /* NULL: what the machine has to plan on */
+    uint64_t host_bytes;
+    char host_pair[48];
     double margin;
     const char *pairs[MOST_PAIRS];
     size_t pair_count;
@@ -59,13 +62,19 @@ static enum tdm_status check_timeline(const struct request *r, struct tdm_error 
 static enum tdm_status parse(int argc, char **argv, struct request *r, bool *help,
                              struct tdm_error *err)
 {
-    static const struct option options[] = {
-        {"context", required_argument, NULL, 'c'}, {"method", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},   {"gpus", required_argument, NULL, 'g'},
-        {"machine", required_argument, NULL, 'M'}, {"margin", required_argument, NULL, 'x'},
-        {"set", required_argument, NULL, 's'},     {"timeline", required_argument, NULL, 't'},
-        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
+                                            {"method", required_argument, NULL, 'm'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"gpus", required_argument, NULL, 'g'},
+                                            {"machine", required_argument, NULL, 'M'},
+                                            {"margin", required_argument, NULL, 'x'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"timeline", required_argument, NULL, 't'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"host-memory", required_argument, NULL, 'H'},
+                                            {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     opterr = 0;
     optind = 0;
@@ -89,6 +98,10 @@ static enum tdm_status parse(int argc, char **argv, struct request *r, bool *hel
             break;
         case 'M':
             r->machine = optarg;
+            break;
+        case 'H':
+            r->host_memory = optarg;
+            status = tdm_host_memory_parse(optarg, &r->host_bytes, err);
             break;
         case 'x':
             status = tdm_margin_parse(optarg, &r->margin, err);
@@ -154,6 +167,8 @@ static uint64_t of_category(const struct answer *a, const struct tdm_method_step
     (void)a;
     return step->torch.categories[which];
 }
+
+#define HOST_TEXT 160
 
 enum total { ALLOCATED, RESERVED, CACHED, RUNTIME, USED, HOST };
 
@@ -238,14 +253,32 @@ static void print_largest(const struct tdm_torch_step *step)
         putchar('\n');
 }
 
+/* "8 GPUs of a computer take 343.75 GiB of 110 GiB of host memory" */
+static const char *host_text(const struct answer *a, char out[HOST_TEXT])
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    char gpus[48], peak[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
+    snprintf(gpus, sizeof(gpus), "%" PRIu64 " GPUs of a computer take ", p->host_gpus);
+    snprintf(out, HOST_TEXT, "%s%s of %s of host memory", p->host_gpus > 1 ? gpus : "it takes ",
+             tdm_format_bytes(p->host_peak_bytes, peak),
+             tdm_format_bytes(a->machine->capacity_bytes[TDM_HOST], has));
+    return out;
+}
+
 static void print_fits(const struct request *r, const struct answer *a, uint64_t used_bytes)
 {
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE];
+    const struct tdm_method_prediction *p = &a->prediction;
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], host[HOST_TEXT];
     tdm_format_bytes(used_bytes, used);
     tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
-    printf("%s%s of %s used, %g%% margin kept\n",
-           a->prediction.gives_back ? "fits, with cached memory given back: " : "fits       ", used,
-           device, 100 * r->margin);
+    printf("fits       %s of %s used, %g%% margin kept\n", used, device, 100 * r->margin);
+    if (p->gives_back)
+        printf(
+            "%-10s with cached memory given back to the driver; above, with the whole device, it "
+            "is kept\n",
+            "");
+    if (p->host_peak_bytes > 0)
+        printf("%-10s %s\n", "", host_text(a, host));
 }
 
 static void print_answer(const struct request *r, const struct answer *a)
@@ -362,12 +395,13 @@ static json_t *answer_json(const struct request *r, const struct answer *a, json
         if (said == NULL)
             json_array_append_new(assumed, json_string(key->name));
     }
-    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
+    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
                              a->model->name, "method", a->method->name, "machine", a->machine->name,
                              "context", (json_int_t)r->context, "batch", (json_int_t)r->batch,
                              "gpus", (json_int_t)r->gpus, "device_bytes",
-                             (json_int_t)a->machine->capacity_bytes[TDM_DEVICE], "margin",
-                             r->margin, "settings", settings, "assumed", assumed);
+                              (json_int_t)a->machine->capacity_bytes[TDM_DEVICE],
+                              "host_memory_bytes", (json_int_t)a->machine->capacity_bytes[TDM_HOST],
+                              "margin", r->margin, "settings", settings, "assumed", assumed);
     if (assumption != NULL)
         json_object_set_new(root, "assumption", json_string(assumption));
     if (root != NULL && predicted != NULL)
@@ -386,22 +420,39 @@ static json_t *remedies_json(const struct tdm_remedies *remedies)
             json_array_append_new(
                 changes, json_pack("{s:s, s:s, s:s}", "key", remedy->changes[c].key, "value",
                                    remedy->changes[c].value, "words", remedy->changes[c].words));
-        json_array_append_new(list, json_pack("{s:o, s:I, s:b}", "changes", changes, "peak_bytes",
-                                              (json_int_t)remedy->peak_bytes,
-                                              "cached_memory_given_back", (int)remedy->gives_back));
+        json_array_append_new(list,
+                              json_pack("{s:o, s:s, s:I, s:b, s:I, s:I}", "changes", changes,
+                                        "effect", tdm_effect_name(remedy->effect), "peak_bytes",
+                                        (json_int_t)remedy->peak_bytes, "cached_memory_given_back",
+                                        (int)remedy->gives_back, "peak_within_margin_bytes",
+                                        (json_int_t)remedy->kept_bytes, "host_peak_bytes",
+                                        (json_int_t)remedy->host_peak_bytes));
     }
     return list;
+}
+
+/* The limit that is passed, in the words of plan; NULL: none is. */
+static const char *binding_of(const struct tdm_method_prediction *p)
+{
+    if (p->fits)
+        return NULL;
+    if (p->fits_device)
+        return "host";
+    return p->fits_host ? "device" : "both";
 }
 
 /* `err`: why it does not fit. */
 static void add_verdict(json_t *root, const struct answer *a, const struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
-    if (p->fits) {
-        json_object_set_new(root, "cached_memory_given_back", json_boolean(p->gives_back));
-        json_object_set_new(root, "margin_kept_bytes", json_integer((json_int_t)p->kept_bytes));
+    json_object_set_new(root, "cached_memory_given_back", json_boolean(p->gives_back));
+    json_object_set_new(root, "peak_within_margin_bytes",
+                        p->fits_device ? json_integer((json_int_t)p->kept_bytes) : json_null());
+    json_object_set_new(root, "host_peak_bytes", json_integer((json_int_t)p->host_peak_bytes));
+    json_object_set_new(root, "gpus_of_host", json_integer((json_int_t)p->host_gpus));
+    json_object_set_new(root, "binding", json_pack("s?", binding_of(p)));
+    if (p->fits)
         return;
-    }
     json_object_set_new(root, "message", json_string(err->message));
     json_object_set_new(root, "remedies", remedies_json(&a->remedies));
     json_object_set_new(root, "longest_context_tokens",
@@ -428,39 +479,63 @@ static json_t *prediction_json(const struct answer *a, const struct tdm_error *e
     return root;
 }
 
+/* What the device has too little of. */
+static void say_device(const struct request *r, const struct answer *a, char *out, size_t out_bytes)
+{
+    const struct tdm_method_prediction *p = &a->prediction;
+    const struct tdm_method_step *step = &p->steps[p->highest];
+    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE];
+    tdm_format_bytes(step->used_bytes, used);
+    tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
+    if (step->torch.unmade)
+        snprintf(out, out_bytes, "there is no room for the model itself, with %s of %s in use",
+                 used, device);
+    else if (!p->runs)
+        snprintf(out, out_bytes,
+                 "step %" PRIu32 " runs out of memory in the %s, with %s of %s in use",
+                 step->number, tdm_torch_phase_name(step->torch.failed_phase), used, device);
+    else
+        snprintf(out, out_bytes,
+                 "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
+                 step->number, used, device, 100 * r->margin);
+}
+
 /* TDM_INFEASIBLE, with what would make it fit, if it does not. */
 static enum tdm_status judge(const struct request *r, struct answer *a, struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
-    const struct tdm_method_step *step = &p->steps[p->highest];
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], hint[TDM_REMEDY_TEXT];
+    char device[192], host[HOST_TEXT], hint[TDM_REMEDY_TEXT];
     if (p->fits)
         return TDM_OK;
     enum tdm_status status = tdm_method_remedies(a->method, a->model, a->machine, &a->settings,
                                                  &a->choices, r->margin, &a->remedies, err);
     if (status != TDM_OK)
         return status;
-    tdm_format_bytes(step->used_bytes, used);
-    tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
-    if (step->torch.unmade)
-        tdm_fail(err, TDM_INFEASIBLE,
-                 "does not fit: there is no room for the model itself, with %s of %s in use", used,
-                 device);
-    else if (!p->runs)
-        tdm_fail(err, TDM_INFEASIBLE,
-                 "does not fit: step %" PRIu32
-                 " runs out of memory in the %s, with %s of %s in use",
-                 step->number, tdm_torch_phase_name(step->torch.failed_phase), used, device);
+    say_device(r, a, device, sizeof(device));
+    host_text(a, host);
+    if (p->fits_device)
+        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s", host);
     else
-        tdm_fail(err, TDM_INFEASIBLE,
-                 "step %" PRIu32 " takes %s of %s, which is not within the margin of %g%%",
-                 step->number, used, device, 100 * r->margin);
+        tdm_fail(err, TDM_INFEASIBLE, "does not fit: %s%s%s", device, p->fits_host ? "" : "; and ",
+                 p->fits_host ? "" : host);
     return tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
 }
 
-static enum tdm_status load(const struct request *r, struct answer *a, struct tdm_error *err)
+/* tidemark has a key for it. */
+static enum tdm_status add_host_pair(struct request *r, struct tdm_error *err)
+{
+    if (r->pair_count == MOST_PAIRS)
+        return tdm_fail(err, TDM_USAGE, "predict: more than %u --set", MOST_PAIRS);
+    snprintf(r->host_pair, sizeof(r->host_pair), "host_memory=%" PRIu64, r->host_bytes);
+    r->pairs[r->pair_count++] = r->host_pair;
+    return TDM_OK;
+}
+
+static enum tdm_status load(struct request *r, struct answer *a, struct tdm_error *err)
 {
     enum tdm_status status = tdm_method_find(r->method, &a->method, err);
+    if (status == TDM_OK && r->host_memory != NULL && tdm_method_is_own(a->method))
+        status = add_host_pair(r, err);
     a->settings.torch.tokens = r->context;
     a->settings.torch.batch = r->batch;
     a->settings.torch.ranks = r->gpus;
@@ -473,10 +548,38 @@ static enum tdm_status load(const struct request *r, struct answer *a, struct td
         status = tdm_method_check(a->model, &a->settings, err);
     if (status == TDM_OK)
         status = tdm_machine_load(r->machine, &a->machine, err);
+    if (status == TDM_OK && r->host_memory != NULL)
+        a->machine->capacity_bytes[TDM_HOST] = r->host_bytes;
     return status;
 }
 
 /* ---- tidemark's own schedule ---- */
+
+/* Why it does not fit, in words and with --json; the status is TDM_INFEASIBLE unless something else went wrong. */
+static enum tdm_status fail_own(const struct request *r, struct answer *a,
+                                struct tdm_own_schedule *own, struct tdm_error *err)
+{
+    struct tdm_own_miss miss;
+    char hint[TDM_REMEDY_TEXT];
+    enum tdm_status status = tdm_own_fail(own, &miss, err);
+    if (status != TDM_INFEASIBLE)
+        return status;
+    tdm_own_remedies(&miss,
+                     (uint64_t)((double)a->machine->capacity_bytes[TDM_DEVICE] * (1 - r->margin)),
+                     &a->remedies);
+    if (miss.binding != NULL)
+        tdm_hint(err, "%s", tdm_remedies_text(&a->remedies, hint));
+    if (r->as_json)
+        tdm_print_json(
+            answer_json(r, a,
+                        json_pack("{s:b, s:s?, s:s, s:o, s:I, s:I}", "fits", 0, "binding",
+                                  miss.binding, "message", err->message, "remedies",
+                                  remedies_json(&a->remedies), "longest_context_tokens",
+                                  (json_int_t)a->remedies.longest_tokens, "host_memory_bytes",
+                                  (json_int_t)miss.host_memory_bytes)),
+            NULL);
+    return status;
+}
 
 static enum tdm_status answer_own(const struct request *r, struct answer *a, struct tdm_error *err)
 {
@@ -489,12 +592,7 @@ static enum tdm_status answer_own(const struct request *r, struct answer *a, str
         tdm_own_words(&a->settings, &a->choices, r->model, r->machine, r->margin);
     enum tdm_status status = tdm_own_find(&words, false, &own, err);
     if (status == TDM_INFEASIBLE) {
-        status = tdm_own_fail(own, err);
-        if (status == TDM_INFEASIBLE && r->as_json)
-            tdm_print_json(answer_json(r, a,
-                                       json_pack("{s:b, s:s, s:[]}", "fits", 0, "message",
-                                                 err->message, "remedies")),
-                           NULL);
+        status = fail_own(r, a, own, err);
     } else if (status == TDM_OK && r->as_json) {
         status = tdm_print_json(answer_json(r, a, tdm_own_json(own)), err);
     } else if (status == TDM_OK) {
@@ -582,6 +680,8 @@ const struct tdm_command tdm_cmd_predict = {
         "  --batch N           sequences of a GPU's step; 1 by default\n"
         "  --gpus N            GPUs; 1 by default\n"
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --host-memory SIZE  host memory of a computer, which its GPUs share, up to 8 or gpus_per_node of\n"
+        "                      them; what the machine has to plan on by default\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --set KEY=VALUE     a setting of the method; may be repeated, a key only once\n"
         "  --timeline FILE     a picture, .png or .svg: bytes by category over the allocations and frees of\n"
@@ -593,7 +693,8 @@ const struct tdm_command tdm_cmd_predict = {
         "allocated is what live tensors take, reserved what the system's allocator holds, used what\n"
         "the driver reports: reserved and the runtime. Settings that are not said are assumed, and\n"
         "the answer says so. The last line says that it fits. When it does not, the exit status is 3, and\n"
-        "the hint says what would fit: settings, a smaller batch, more GPUs, or another method.\n"
+        "the hint says what would fit: settings, a smaller batch, more host memory, more GPUs or another\n"
+        "method, and last what trains something else, as LoRA does.\n"
         "The method tidemark is the schedule that plan finds; --set takes the knobs of plan too.\n"
         "\n"
         "Examples:\n"

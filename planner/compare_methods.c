@@ -275,6 +275,11 @@ static enum tdm_status settle(const struct tdm_compare_request *r, struct tdm_co
         taken[i] = true;
         add_text(row, r->pairs[i], length, r->pairs[i] + length + 1);
     }
+    if (r->has_host_memory && tdm_method_is_own(row->method)) {
+        char bytes[32];
+        snprintf(bytes, sizeof(bytes), "%" PRIu64, r->host_memory_bytes);
+        add_text(row, "host_memory", strlen("host_memory"), bytes);
+    }
     for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
         if (key->compared != NULL && !said(row, key->name))
             add_text(row, key->name, strlen(key->name), key->compared);
@@ -368,6 +373,8 @@ enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
     enum tdm_status status = tdm_model_load(request->model, &comparison->model, err);
     if (status == TDM_OK)
         status = tdm_machine_load(request->machine, &comparison->machine, err);
+    if (status == TDM_OK && request->has_host_memory)
+        comparison->machine->capacity_bytes[TDM_HOST] = request->host_memory_bytes;
     if (status == TDM_OK)
         status = add_rows(request, comparison, err);
     for (size_t i = 0; i < comparison->count && status == TDM_OK; i++) {

@@ -18,6 +18,8 @@ struct tdm_compare_request {
     const char *model, *machine;
     uint64_t batch, gpus;
     double margin;
+    bool has_host_memory; /* else what the machine has to plan on */
+    uint64_t host_memory_bytes;
     uint64_t contexts[TDM_COMPARED_CONTEXTS]; /* rising */
     size_t context_count;
     const char *pairs[TDM_METHOD_MOST_KEYS]; /* of --set */

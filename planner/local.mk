@@ -11,7 +11,7 @@ libtidemark_a_SOURCES += \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/nest_text.c planner/nest_text.h \
-	planner/margin.c planner/margin.h \
+	planner/margin.c planner/margin.h planner/ways.h \
 	planner/objective.c planner/objective.h \
 	planner/own_method.c planner/own_method.h \
 	planner/own_report.c planner/own_parts.h \

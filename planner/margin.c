@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A share of the memory. */
+/* A share of the memory, and how much there is. */
 #include "planner/margin.h"
+
+#include "base/units.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -20,4 +22,12 @@ enum tdm_status tdm_margin_parse(const char *text, double *margin, struct tdm_er
                         text);
     *margin = value;
     return TDM_OK;
+}
+
+enum tdm_status tdm_host_memory_parse(const char *text, uint64_t *bytes, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_parse_bytes(text, "--host-memory", bytes, err);
+    if (status == TDM_OK && *bytes > TDM_MOST_HOST_BYTES)
+        return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", text);
+    return status;
 }

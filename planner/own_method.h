@@ -3,7 +3,7 @@
 #ifndef TDM_PLANNER_OWN_METHOD_H
 #define TDM_PLANNER_OWN_METHOD_H
 
-#include "methods/method.h"
+#include "methods/remedy.h"
 #include "planner/own_schedule.h"
 
 /* Is it tidemark's own? Others are predicted by tdm_method_predict(). */
@@ -16,5 +16,10 @@ static inline bool tdm_method_is_own(const struct tdm_method *method)
 struct tdm_own_words tdm_own_words(const struct tdm_method_settings *settings,
                                    const struct tdm_method_choices *choices, const char *model,
                                    const char *machine, double margin);
+
+/* What would help where it does not fit, with so many bytes of the device at most (the margin left): the three ways that
+ * cost least, whose peaks are what is enough; a shorter context is not among them, but longest_tokens. */
+void tdm_own_remedies(const struct tdm_own_miss *miss, uint64_t most_bytes,
+                      struct tdm_remedies *out);
 
 #endif

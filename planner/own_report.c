@@ -67,15 +67,25 @@ json_t *tdm_own_json(const struct tdm_own_schedule *own)
         (json_int_t)step.host_bytes, "categories", json_object_get(root, "categories"), "runs", 1);
     json_object_set_new(root, "steps", json_pack("[o]", first));
     json_object_set_new(root, "fits", json_true());
+    json_object_set_new(root, "binding", json_null());
+    json_object_set_new(root, "host_memory_bytes",
+                        json_integer((json_int_t)own->found.schedule->host_memory_bytes));
     return root;
 }
 
-enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_error *err)
+enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *miss,
+                             struct tdm_error *err)
 {
     struct tdm_shortage shortage;
     struct tdm_objective_found *found = &own->found;
+    *miss = (struct tdm_own_miss){.binding = NULL};
     if (found->schedule == NULL)
         return TDM_INFEASIBLE;
     enum tdm_status status = tdm_shortage_find(found->schedule, &found->pins, &shortage, err);
-    return status == TDM_OK ? tdm_shortage_fail(&shortage, found->schedule, err) : status;
+    if (status != TDM_OK)
+        return status;
+    miss->binding = tdm_binding_name(shortage.binding);
+    miss->host_memory_bytes = found->schedule->host_memory_bytes;
+    miss->way_count = tdm_shortage_ways(&shortage, found->schedule, miss->ways);
+    return tdm_shortage_fail(&shortage, found->schedule, err);
 }

@@ -7,6 +7,7 @@
 #define TDM_PLANNER_OWN_SCHEDULE_H
 
 #include "base/status.h"
+#include "planner/ways.h"
 #include "schedule/category.h"
 
 #include <jansson.h>
@@ -54,7 +55,16 @@ void tdm_own_table(FILE *out, const struct tdm_own_schedule *own);
 /* What is predicted, as plan says it, and a list of the one step that all are like. NULL: memory ran out. */
 json_t *tdm_own_json(const struct tdm_own_schedule *own);
 
-/* Why nothing fits, and what would: TDM_INFEASIBLE, or what else went wrong. */
-enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_error *err);
+/* What is short, and what would help. */
+struct tdm_own_miss {
+    const char *binding; /* as plan says it; NULL: nothing could be asked for */
+    uint64_t host_memory_bytes;
+    struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS];
+    size_t way_count;
+};
+
+/* Why nothing fits, with a hint for plan: TDM_INFEASIBLE, or what else went wrong. */
+enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *miss,
+                             struct tdm_error *err);
 
 #endif

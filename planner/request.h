@@ -5,10 +5,10 @@
 
 #include "base/units.h"
 #include "planner/candidates.h"
+#include "planner/margin.h"
 #include "planner/presets.h"
 
 #define TDM_MOST_SEQUENCES 4096u
-#define TDM_MOST_HOST_BYTES (UINT64_C(1) << 60)
 #define TDM_MOST_PAIRS 64u
 
 /* Sparse attention: of how many tokens. */

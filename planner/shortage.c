@@ -86,9 +86,9 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
     bool streamed[TDM_STATES] = {false};
     enum tdm_status status = TDM_OK;
     bool fits = false;
+    uint64_t bytes = 0;
     memcpy(homes, schedule->homes, sizeof(homes));
     for (int weights = 0; weights < 2 && status == TDM_OK && !fits; weights++) {
-        uint64_t bytes;
         streamed[TDM_STATE_WEIGHTS] = weights == 1;
         streamed[TDM_STATE_MASTER] = schedule->dtypes.master != TDM_DTYPE_NONE;
         streamed[TDM_STATE_MOMENTS] = schedule->dtypes.moments != TDM_DTYPE_NONE;
@@ -100,8 +100,10 @@ static enum tdm_status try_streaming(struct tdm_schedule *schedule, const struct
         fits = status == TDM_OK && bytes != 0 && bytes <= schedule->memory_bytes;
     }
     memcpy(schedule->homes, homes, sizeof(homes));
-    if (fits)
+    if (fits) {
         memcpy(shortage->streamed, streamed, sizeof(streamed));
+        shortage->streamed_bytes = bytes;
+    }
     return status;
 }
 
@@ -155,23 +157,6 @@ enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct td
     return status;
 }
 
-/* A size to type that is no less than `bytes`: hundredths of GiB, or whole MiB where it is small. */
-static const char *size_to_type(uint64_t bytes, char out[TDM_FORMAT_SIZE])
-{
-    if (bytes < (UINT64_C(1) << 30)) {
-        snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 "M", tdm_size_ceil_div(bytes, 1 << 20));
-        return out;
-    }
-    uint64_t whole = bytes >> 30, rest = bytes & ((UINT64_C(1) << 30) - 1);
-    uint64_t hundredths = tdm_size_ceil_div(rest * 100, UINT64_C(1) << 30);
-    /* what is typed is read rounded down to a byte */
-    if (hundredths * (UINT64_C(1) << 30) / 100 < rest)
-        hundredths++;
-    snprintf(out, TDM_FORMAT_SIZE, "%" PRIu64 ".%02" PRIu64 "G", whole + hundredths / 100,
-             hundredths % 100);
-    return out;
-}
-
 static uint64_t missing(const struct tdm_shortage *shortage, enum tdm_place place)
 {
     uint64_t needed = shortage->needed_bytes[place], limit = shortage->limit_bytes[place];
@@ -216,65 +201,133 @@ static void say_what_is_short(const struct tdm_shortage *shortage, struct tdm_er
     }
 }
 
-static void add_change(char *text, size_t bytes, const char *change)
+static void put_change(struct tdm_shortage_way *way, const char *key, const char *value)
+{
+    way->changes[way->count].key = key;
+    snprintf(way->changes[way->count].value, sizeof(way->changes[0].value), "%s", value);
+    way->count++;
+}
+
+static void put_size(struct tdm_shortage_way *way, const char *key, uint64_t bytes)
+{
+    char size[TDM_FORMAT_SIZE];
+    put_change(way, key, tdm_format_enough_bytes(bytes, size));
+}
+
+/* More of one place, or of both. */
+static size_t put_limits(const struct tdm_shortage *shortage, const struct tdm_machine *machine,
+                         struct tdm_shortage_way ways[2])
+{
+    size_t count = 0;
+    uint64_t device = shortage->needed_bytes[TDM_DEVICE], host = shortage->needed_bytes[TDM_HOST];
+    bool both = shortage->binding == TDM_BINDING_BOTH;
+    if (device != 0 && device <= machine->capacity_bytes[TDM_DEVICE]) {
+        ways[count].device_bytes = device;
+        put_size(&ways[count], "memory", device);
+        if (both) {
+            ways[count].host_bytes = host;
+            put_size(&ways[count], "host_memory", host);
+        }
+        count++;
+    }
+    if (host != 0 && !both) {
+        ways[count].host_bytes = host;
+        put_size(&ways[count++], "host_memory", host);
+    }
+    return count;
+}
+
+/* Without an optimizer, if that is enough or needs less. */
+static size_t put_no_optimizer(const struct tdm_shortage *shortage,
+                               const struct tdm_machine *machine, struct tdm_shortage_way *way)
+{
+    uint64_t without = shortage->without_optimizer_bytes;
+    bool enough = without <= shortage->limit_bytes[TDM_DEVICE];
+    if (without == 0 || (!enough && (without >= shortage->needed_bytes[TDM_DEVICE] ||
+                                     without > machine->capacity_bytes[TDM_DEVICE])))
+        return 0;
+    way->device_bytes = without;
+    put_change(way, "optimizer", "none");
+    if (!enough)
+        put_size(way, "memory", without);
+    return 1;
+}
+
+static size_t put_streaming(const struct tdm_shortage *shortage, struct tdm_shortage_way *way)
+{
+    way->device_bytes = shortage->streamed_bytes;
+    for (int state = 0; state < TDM_STATES; state++)
+        if (shortage->streamed[state])
+            put_change(way, tdm_state_name((enum tdm_state)state), "host");
+    return way->count > 0;
+}
+
+size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
+                         struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS])
+{
+    char tokens[TDM_FORMAT_SIZE];
+    const struct tdm_machine *machine = schedule->machine;
+    for (size_t i = 0; i < TDM_SHORTAGE_WAYS; i++)
+        ways[i] = (struct tdm_shortage_way){.device_bytes = shortage->limit_bytes[TDM_DEVICE],
+                                            .host_bytes = shortage->limit_bytes[TDM_HOST]};
+    size_t count = put_limits(shortage, machine, ways);
+    if (shortage->longest_context != 0)
+        put_change(&ways[count++], "context", tdm_format_tokens(shortage->longest_context, tokens));
+    count += put_no_optimizer(shortage, machine, &ways[count]);
+    count += put_streaming(shortage, &ways[count]);
+    return count;
+}
+
+static void add_text(char *text, size_t bytes, const char *change)
 {
     size_t used = strlen(text);
     if (used + strlen(change) + 4 < bytes)
         snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : "; ", change);
 }
 
-static void add_streaming(const struct tdm_shortage *shortage, char *text, size_t bytes)
+/* As options of plan: "--optimizer none with --memory 12.50G". */
+static void say_way(const struct tdm_shortage_way *way, char *out, size_t out_bytes)
 {
-    char change[128] = "";
-    for (int state = 0; state < TDM_STATES; state++) {
-        size_t used = strlen(change);
-        if (shortage->streamed[state])
-            snprintf(change + used, sizeof(change) - used, "%s--set %s=host", used > 0 ? " " : "",
-                     tdm_state_name((enum tdm_state)state));
+    static const struct {
+        const char *key, *option;
+    } options[] = {{"memory", "--memory "},
+                   {"host_memory", "--host-memory "},
+                   {"context", "--context "},
+                   {"optimizer", "--optimizer "}};
+    out[0] = '\0';
+    for (size_t c = 0; c < way->count; c++) {
+        const char *key = way->changes[c].key, *option = NULL;
+        for (size_t o = 0; o < sizeof(options) / sizeof(options[0]); o++)
+            if (strcmp(options[o].key, key) == 0)
+                option = options[o].option;
+        size_t used = strlen(out);
+        if (option != NULL)
+            snprintf(out + used, out_bytes - used, "%s%s%s", used > 0 ? " with " : "", option,
+                     way->changes[c].value);
+        else
+            snprintf(out + used, out_bytes - used, "%s--set %s=%s", used > 0 ? " " : "", key,
+                     way->changes[c].value);
     }
-    if (change[0] != '\0')
-        add_change(text, bytes, change);
 }
 
 static void say_what_helps(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
                            struct tdm_error *err)
 {
-    char text[448] = "", change[128], size[TDM_FORMAT_SIZE], host_size[TDM_FORMAT_SIZE];
+    char text[448] = "", change[128], size[TDM_FORMAT_SIZE];
+    struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS];
     const struct tdm_machine *machine = schedule->machine;
     uint64_t device = shortage->needed_bytes[TDM_DEVICE];
-    bool both = shortage->binding == TDM_BINDING_BOTH;
-    uint64_t host = shortage->needed_bytes[TDM_HOST];
+    size_t count = tdm_shortage_ways(shortage, schedule, ways);
     if (device > machine->capacity_bytes[TDM_DEVICE]) {
         snprintf(change, sizeof(change), "a machine with %s of device memory (%s has %.2f GiB)",
-                 size_to_type(device, size), machine->name,
+                 tdm_format_enough_bytes(device, size), machine->name,
                  (double)machine->capacity_bytes[TDM_DEVICE] / (1 << 30));
-        add_change(text, sizeof(text), change);
-    } else if (both) {
-        snprintf(change, sizeof(change), "--memory %s with --host-memory %s",
-                 size_to_type(device, size), size_to_type(host, host_size));
-        add_change(text, sizeof(text), change);
-    } else if (device != 0) {
-        snprintf(change, sizeof(change), "--memory %s", size_to_type(device, size));
-        add_change(text, sizeof(text), change);
+        add_text(text, sizeof(text), change);
     }
-    if (host != 0 && !both) {
-        snprintf(change, sizeof(change), "--host-memory %s", size_to_type(host, size));
-        add_change(text, sizeof(text), change);
+    for (size_t i = 0; i < count; i++) {
+        say_way(&ways[i], change, sizeof(change));
+        add_text(text, sizeof(text), change);
     }
-    if (shortage->longest_context != 0) {
-        snprintf(change, sizeof(change), "--context %s",
-                 tdm_format_tokens(shortage->longest_context, size));
-        add_change(text, sizeof(text), change);
-    }
-    uint64_t without = shortage->without_optimizer_bytes;
-    if (without != 0 && without <= shortage->limit_bytes[TDM_DEVICE])
-        add_change(text, sizeof(text), "--optimizer none");
-    else if (without != 0 && without < device && without <= machine->capacity_bytes[TDM_DEVICE]) {
-        snprintf(change, sizeof(change), "--optimizer none with --memory %s",
-                 size_to_type(without, size));
-        add_change(text, sizeof(text), change);
-    }
-    add_streaming(shortage, text, sizeof(text));
     if (text[0] != '\0')
         tdm_hint(err, "any one of these is enough: %s", text);
 }

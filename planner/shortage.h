@@ -8,6 +8,7 @@
 #define TDM_PLANNER_SHORTAGE_H
 
 #include "planner/candidates.h"
+#include "planner/ways.h"
 
 enum tdm_binding {
     TDM_BINDING_DEVICE, /* no amount of host memory helps */
@@ -29,6 +30,7 @@ struct tdm_shortage {
     /* With these kinds of state at home on the host, the fewest that are enough, it fits as it is; none
      * of them: no choice of them is enough. */
     bool streamed[TDM_STATES];
+    uint64_t streamed_bytes; /* of the device, needed then */
 };
 
 const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "either", "both" */
@@ -37,6 +39,10 @@ const char *tdm_binding_name(enum tdm_binding binding); /* "device", "host", "ei
  * was but for its nest. Fails only as the search does; TDM_INFEASIBLE is not a failure here. */
 enum tdm_status tdm_shortage_find(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_shortage *shortage, struct tdm_error *err);
+
+/* What would help on the schedule's machine, each way by itself; returns how many there are. */
+size_t tdm_shortage_ways(const struct tdm_shortage *shortage, const struct tdm_schedule *schedule,
+                         struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS]);
 
 /* Fills err with TDM_INFEASIBLE: what binds and by how much the best misses; the hint says what would
  * help. Returns TDM_INFEASIBLE. */

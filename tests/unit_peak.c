@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is said to be live at the peak of a step is all that is, by category; names of tensors. */
 #include "methods/eager.h"
-#include "methods/method.h"
+#include "methods/prediction.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,11 +104,63 @@ static void labels_are_names(void **state)
     assert_string_equal(tdm_label_format(&label, text), "lm_head");
 }
 
+/* ---- host memory ---- */
+
+static struct tdm_method_prediction predict(const struct tdm_model *model,
+                                            const struct tdm_machine *machine,
+                                            const struct tdm_method_settings *settings)
+{
+    struct tdm_method_prediction prediction;
+    struct tdm_error err;
+    must(tdm_method_predict(model, machine, settings, 0.03, &prediction, &err), &err);
+    return prediction;
+}
+
+/* To the byte; GPUs of one computer share it, up to 8 of them; what takes none needs none. */
+static void host_memory_is_a_limit(void **state)
+{
+    static const char *const on[] = {"checkpointing=on"};
+    static const struct {
+        const char *method;
+        uint64_t gpus, sharing;
+    } cases[] = {{"zero3-offload", 1, 1}, {"zero3-offload", 4, 4}, {"zero3-offload", 16, 8}};
+    struct tdm_method_settings settings;
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        read_settings(cases[i].method, on, 1, 2048, cases[i].gpus, &settings);
+        machine->capacity_bytes[TDM_HOST] = UINT64_C(1) << 50;
+        struct tdm_method_prediction p = predict(model, machine, &settings);
+        uint64_t of_gpu = 0;
+        for (uint32_t s = 0; s < p.count; s++)
+            if (p.steps[s].torch.host_bytes > of_gpu)
+                of_gpu = p.steps[s].torch.host_bytes;
+        assert_true(p.fits && p.fits_device && p.fits_host && of_gpu > 0);
+        assert_int_equal(p.host_gpus, cases[i].sharing);
+        assert_int_equal(p.host_peak_bytes, of_gpu * cases[i].sharing);
+        machine->capacity_bytes[TDM_HOST] = p.host_peak_bytes;
+        assert_true(predict(model, machine, &settings).fits);
+        machine->capacity_bytes[TDM_HOST]--;
+        p = predict(model, machine, &settings);
+        assert_true(!p.fits && p.fits_device && !p.fits_host && p.runs);
+    }
+    machine->capacity_bytes[TDM_HOST] = 0;
+    read_settings("parallel", on, 1, 2048, 1, &settings);
+    assert_true(predict(model, machine, &settings).fits);
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_the_peak),
         cmocka_unit_test(labels_are_names),
+        cmocka_unit_test(host_memory_is_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
