@@ -31,21 +31,49 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
     return TDM_OK;
 }
 
+/* ---- needs ---- */
+
+static bool may_leave_gradients(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->sharing != TDM_SHARING_ZERO2 || !torch->deepspeed.offload_optimizer;
+}
+
+static bool has_buckets(const struct tdm_key_case *c)
+{
+    return !may_leave_gradients(c) || c->settings->torch.deepspeed.contiguous_gradients;
+}
+
+static bool offloads(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->deepspeed.offload_optimizer || torch->deepspeed.offload_param;
+}
+
+static const struct tdm_key_need needs_choice = {
+    "with offload_optimizer=cpu, where stage 2 insists on it", may_leave_gradients};
+static const struct tdm_key_need needs_buckets = {"with contiguous_gradients=false", has_buckets};
+static const struct tdm_key_need needs_offload = {"where nothing is offloaded", offloads};
+
+/* ---- tables ---- */
+
 #define COMMON_KEYS                                                                                    \
     {"contiguous_gradients",                                                                           \
      "false|true",                                                                                     \
      "true",                                                                                           \
      "gradients are copied to buckets",                                                                \
      tdm_key_read_switch,                                                                              \
-     FIELD(contiguous_gradients)},                                                                     \
+     FIELD(contiguous_gradients),                                                                      \
+     .needs = {&needs_choice}},                                                                        \
         {"reduce_bucket_size",                                                                         \
          "N|auto",                                                                                     \
          "5e8",                                                                                        \
          "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",     \
          read_elements,                                                                                \
          FIELD(reduce_bucket_size)},                                                                   \
-        {"reduce_scatter", "false|true",        "true",                                                \
-         "or all-reduce",  tdm_key_read_switch, FIELD(reduce_scatter)},                                \
+        {"reduce_scatter",         "false|true",        "true",                                        \
+         "or all-reduce",          tdm_key_read_switch, FIELD(reduce_scatter),                         \
+         .needs = {&needs_buckets}},                                                                   \
         {"communication_data_type",       "bf16|fp32",         "bf16",                                 \
          "of gradients that are reduced", tdm_key_read_switch, FIELD(fp32_communication)},             \
         {"pin_memory",                                                                                 \
@@ -53,7 +81,8 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
          "true",                                                                                       \
          "of what is offloaded: pinned blocks are powers of two",                                      \
          tdm_key_read_switch,                                                                          \
-         FIELD(pin_memory)},                                                                           \
+         FIELD(pin_memory),                                                                            \
+         .needs = {&needs_offload}},                                                                   \
         {"gradient_accumulation_steps",                                                                \
          "N",                                                                                          \
          "1",                                                                                          \

@@ -64,5 +64,5 @@ libtidemark_a_SOURCES += \
 cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
 	tests/unit_fsdp \
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
-	tests/unit_remedies \
+	tests/property_keys tests/unit_remedies \
 	tests/unit_torch_allocator
