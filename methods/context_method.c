@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods that divide a sequence, over Hugging Face's models: keys, what cannot be, and the model of a rank. */
+/* Methods that divide a sequence, over Hugging Face's models: keys, presets, and what cannot be. */
 #include "base/size.h"
 #include "methods/method.h"
 
@@ -219,52 +219,3 @@ enum tdm_status tdm_context_check(const struct tdm_model *model,
     settle_degrees(model, torch);
     return check_degrees(model, settings, err);
 }
-
-/* ---- the model of a rank ---- */
-
-static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
-                              const struct tdm_method_settings *settings, void **state,
-                              struct tdm_error *err)
-{
-    struct tdm_method_settings rank = *settings;
-    rank.torch.tokens = tdm_context_local_tokens(&settings->torch.context, settings->torch.tokens);
-    return tdm_torch_system.create(m, config, &rank, state, err);
-}
-
-static void end(void *state)
-{
-    tdm_torch_system.free(state);
-}
-
-static void forward(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_FORWARD](state);
-}
-
-static void backward(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_BACKWARD](state);
-}
-
-static void step(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_OPTIMIZER](state);
-}
-
-static void end_step(void *state)
-{
-    tdm_torch_system.end_step(state);
-}
-
-static uint64_t weight_bytes(const void *state)
-{
-    return tdm_torch_system.weight_bytes(state);
-}
-
-const struct tdm_torch_system tdm_context_system = {
-    .create = create,
-    .free = end,
-    .phases = {forward, backward, step},
-    .end_step = end_step,
-    .weight_bytes = weight_bytes,
-};

@@ -250,21 +250,6 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
 
 /* ---- the system ---- */
 
-static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
-                              const struct tdm_method_settings *settings, void **state,
-                              struct tdm_error *err)
-{
-    struct tdm_torch_model *model = NULL;
-    enum tdm_status status = tdm_torch_model_create(m, config, &settings->torch, &model, err);
-    *state = model;
-    return status;
-}
-
-static void end(void *state)
-{
-    tdm_torch_model_free(state);
-}
-
 /* A second backward finds the gradients of the first; later ones are like it. */
 static void forward(void *state)
 {
@@ -273,11 +258,6 @@ static void forward(void *state)
         tdm_torch_backward(state);
     }
     tdm_torch_forward(state);
-}
-
-static void backward(void *state)
-{
-    tdm_torch_backward(state);
 }
 
 static void step(void *state)
@@ -296,9 +276,9 @@ static uint64_t weight_bytes(const void *state)
 }
 
 const struct tdm_torch_system tdm_deepspeed_system = {
-    .create = create,
-    .free = end,
-    .phases = {forward, backward, step},
+    .create = tdm_torch_system_create,
+    .free = tdm_torch_system_free,
+    .phases = {forward, tdm_torch_system_backward, step},
     .end_step = end_step,
     .weight_bytes = weight_bytes,
 };

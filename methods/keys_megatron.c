@@ -115,6 +115,13 @@ static bool has_other_ranks(const struct tdm_key_case *c)
     return c->settings->torch.ranks > layout(c).tensor;
 }
 
+/* Buckets of the distributed optimizer are padded. */
+static bool has_reductions(const struct tdm_key_case *c)
+{
+    const struct tdm_megatron_layout l = layout(c);
+    return l.data * l.context > 1 || c->settings->megatron.distributed_optimizer;
+}
+
 static bool exchanges_both(const struct tdm_key_case *c)
 {
     return c->settings->megatron.exchange == TDM_CP_A2A_P2P;
@@ -149,6 +156,8 @@ static const struct tdm_key_need needs_tensor = {"without tensor parallelism", d
 static const struct tdm_key_need needs_context = {"without context parallelism", divides_sequences};
 static const struct tdm_key_need needs_ranks = {"where tensor parallelism takes all GPUs",
                                                 has_other_ranks};
+static const struct tdm_key_need needs_reductions = {"without data or context parallelism",
+                                                     has_reductions};
 static const struct tdm_key_need needs_both = {"without cp_comm_type=a2a+p2p", exchanges_both};
 static const struct tdm_key_need needs_full = {"without recompute_granularity=full",
                                                recomputes_layers};
@@ -211,7 +220,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "main parameters and moments are divided by data parallelism", tdm_key_read_switch,
      FIELD(distributed_optimizer), .compared = "yes"},
     {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets", tdm_key_read_switch,
-     FIELD(overlap_reduce), .needs = {&needs_ranks}},
+     FIELD(overlap_reduce), .needs = {&needs_reductions}},
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},

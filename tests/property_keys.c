@@ -22,7 +22,7 @@
 enum {
     BASE_SEED = 83000,
     LEAST_DRAWS = 400, /* of a method */
-    MOST_DRAWS = 20000,
+    MOST_DRAWS = 200000,
     ENOUGH = 6, /* times that a key without effect has all its values */
     MOST_VALUES = 24,
     VALUE_BYTES = 128,
@@ -50,16 +50,17 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-/* Tied, with biases; with a head of its own; with experts. Small, so that thousands of steps take seconds. */
+/* Tied, with biases; with a head of its own; with experts. Of few layers, so that thousands of steps take seconds;
+ * wide enough to fill buckets of gradients. */
 static struct tdm_model *small_model(const char *name)
 {
     static const struct {
         const char *name;
         int64_t value;
     } sizes[] = {
-        {"num_hidden_layers", 4},    {"vocab_size", 8192},       {"hidden_size", 512},
-        {"num_attention_heads", 16}, {"num_key_value_heads", 8}, {"head_dim", 32},
-        {"intermediate_size", 1024}, {"num_experts", 8},         {"moe_intermediate_size", 256}};
+        {"num_hidden_layers", 4},    {"vocab_size", 65536},      {"hidden_size", 1024},
+        {"num_attention_heads", 16}, {"num_key_value_heads", 8}, {"head_dim", 64},
+        {"intermediate_size", 4096}, {"num_experts", 8},         {"moe_intermediate_size", 256}};
     struct tdm_model *shipped, *model;
     struct tdm_error err;
     must(tdm_model_load(name, &shipped, &err), &err);
