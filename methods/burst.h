@@ -14,7 +14,6 @@
 #include <stdbool.h>
 
 struct tdm_method_cost;
-struct tdm_torch_system;
 
 /* What of attention is kept until the backward, of checkpointed layers. */
 enum tdm_burst_checkpoint {
@@ -33,7 +32,6 @@ struct tdm_burst {
     bool offload;    /* optimizer states, and the step, in host memory */
 };
 
-extern const struct tdm_torch_system tdm_burst_system;
 extern const struct tdm_method_key *const tdm_burst_keys[];
 
 void tdm_burst_preset(struct tdm_method_settings *settings);

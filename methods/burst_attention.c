@@ -341,7 +341,5 @@ struct tdm_value *burst_attention(struct burst_model *b, uint32_t layer, struct 
     tdm_drop(m, made.sums);
     tdm_pair_drop(m, own);
     tdm_pair_drop(m, kv);
-    tdm_node_output(m, node, 0, made.output);
-    tdm_node_done(m, node);
-    return made.output;
+    return tdm_node_finish(m, node, made.output);
 }

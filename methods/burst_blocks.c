@@ -114,9 +114,7 @@ struct tdm_value *burst_gather(struct burst_model *b, struct tdm_value *shard, u
     struct tdm_value *whole = new_buffer(b, STREAM_LOAD, TDM_METHOD_COMMUNICATION, rows, columns);
     if (node != NULL)
         node->context = b;
-    tdm_node_output(b->m, node, 0, whole);
-    tdm_node_done(b->m, node);
-    return whole;
+    return tdm_node_finish(b->m, node, whole);
 }
 
 static void gather_storage(struct burst_model *b, struct burst_storage *storage, bool backward)
@@ -228,9 +226,7 @@ struct tdm_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_v
         node->context = b;
     }
     struct tdm_value *y = tdm_value_view(b->m, x);
-    tdm_node_output(b->m, node, 0, y);
-    tdm_node_done(b->m, node);
-    return y;
+    return tdm_node_finish(b->m, node, y);
 }
 
 static void first_layer_backward(struct tdm_eager *m, struct tdm_node *node,

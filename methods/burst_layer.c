@@ -75,9 +75,7 @@ static struct tdm_value *repeat(struct tdm_eager *m, struct tdm_value *x, uint64
     static const struct tdm_op op = {"RepeatBackward0", false, sum_repeats};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = tdm_value_new(m, x->rows * times, x->columns, x->element_bytes);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }
 
 /* base + scale * B(A(x)), as peft's modules around a projection compute it; `base` is taken. */
@@ -159,9 +157,7 @@ static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *gate, struc
     struct tdm_value *inputs[] = {gate, up};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     struct tdm_value *both = tdm_value_new(m, gate->rows + up->rows, gate->columns, BF16);
-    tdm_node_output(m, node, 0, both);
-    tdm_node_done(m, node);
-    return both;
+    return tdm_node_finish(m, node, both);
 }
 
 static struct tdm_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_value *x)

@@ -13,13 +13,6 @@
 #define LOCK_ROWS 128u
 #define LOCK_COLUMNS 64u
 
-static struct tdm_value *finish(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value)
-{
-    tdm_node_output(m, node, 0, value);
-    tdm_node_done(m, node);
-    return value;
-}
-
 /* ---- over all logits ---- */
 
 static void softmax_in_place(struct tdm_eager *m, struct tdm_node *node,
@@ -57,7 +50,7 @@ struct tdm_value *burst_plain_loss(struct burst_model *b, struct tdm_value *hidd
     struct tdm_value *each = tdm_value_new(m, logits->rows, 1, FP32);
     tdm_node_save(m, node, softmax);
     tdm_drop(m, softmax);
-    finish(m, node, each);
+    tdm_node_finish(m, node, each);
     /* Weights of all tokens are saved by the product with them. */
     struct tdm_value *counted = tdm_value_new(m, logits->rows, 1, BOOL);
     struct tdm_value *weights = tdm_value_new(m, logits->rows, 1, INT32);
@@ -65,7 +58,7 @@ struct tdm_value *burst_plain_loss(struct burst_model *b, struct tdm_value *hidd
     node = tdm_node_new(m, &mean, &each, 1);
     tdm_node_save(m, node, weights);
     struct tdm_value *weighed = tdm_value_like(m, each), *loss = tdm_value_new(m, 1, 1, FP32);
-    finish(m, node, loss);
+    tdm_node_finish(m, node, loss);
     tdm_drop(m, weighed);
     tdm_drop(m, weights);
     tdm_drop(m, each);
@@ -113,5 +106,5 @@ struct tdm_value *burst_fused_loss(struct burst_model *b, struct tdm_value *hidd
         tdm_node_save(m, node, kept[i]);
     tdm_drop(m, means);
     tdm_drop(m, sums);
-    return finish(m, node, loss);
+    return tdm_node_finish(m, node, loss);
 }

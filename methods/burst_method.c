@@ -9,6 +9,25 @@
 #define MOST_RANKS 65536u
 #define RANK_MOST 65536u
 
+static bool has_nodes(const struct tdm_key_case *c)
+{
+    return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
+}
+
+static bool has_two_rings(const struct tdm_key_case *c)
+{
+    return !c->settings->burst.single_ring;
+}
+
+static bool has_optimizer(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
+}
+
+static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
+static const struct tdm_key_need needs_two_rings = {"with double_ring=off", has_two_rings};
+static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
+
 /* Choices whose first value is what is said where an option of the program is given. */
 static const struct tdm_method_key burst_keys[] = {
     {"use_checkpoint", "on|off", "on", "of blocks: every layer is run again for the backward",
@@ -21,13 +40,13 @@ static const struct tdm_method_key burst_keys[] = {
      "the backward sends row sums of dO * O in place of O; off: --ablation bwd_opt",
      tdm_key_read_switch, FIELD(burst.optimized)},
     {"double_ring", "on|off", "on", "rings inside nodes, and one of nodes; off: --ablation double",
-     tdm_key_read_switch, FIELD(burst.single_ring)},
+     tdm_key_read_switch, FIELD(burst.single_ring), .needs = {&needs_nodes}},
     {"sl_loss", "on|off", "on", "LM head and loss are fused; off: logits of all tokens",
      tdm_key_read_switch, FIELD(burst.plain_loss)},
     {"spzero", "on|off", "on", "ZeRO-3 over all ranks; off: weights are whole on every rank",
      tdm_key_read_switch, FIELD(burst.replicated)},
     {"offload", "off|on", "off", "AdamOffloadOptimizer: states in host memory", tdm_key_read_switch,
-     FIELD(burst.offload)},
+     FIELD(burst.offload), .needs = {&needs_optimizer}},
     {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
      tdm_key_read_choice, FIELD(torch.optimizer)},
     {"lora_rank", "N", "0",
@@ -36,7 +55,7 @@ static const struct tdm_method_key burst_keys[] = {
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
      "projections with adapters", .read = tdm_key_read_targets},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
-     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = {&needs_two_rings}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
@@ -129,7 +148,7 @@ void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_setti
     cost->sent_bytes +=
         model->layers * (ring - 1) *
         (2 * block * (1 + shipped) + 3 * block + sums + (burst->optimized ? sums : block));
-    if (burst->offload)
+    if (burst->offload && s->optimizer != TDM_TORCH_NO_OPTIMIZER)
         cost->host_bytes += 2 * 2 * tdm_torch_trained_parameters(model, s) /
                             (burst->replicated ? 1 : (double)s->ranks);
 }

@@ -64,13 +64,6 @@ static void paged_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-static struct tdm_value *finish(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *y)
-{
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
-}
-
 struct tdm_value *tdm_chunk_paged_attention(struct tdm_chunk_run *run, uint32_t layer,
                                             struct tdm_value *q, struct tdm_value *k,
                                             struct tdm_value *v)
@@ -89,7 +82,7 @@ struct tdm_value *tdm_chunk_paged_attention(struct tdm_chunk_run *run, uint32_t 
         node->facts[0] = layer;
         node->context = run;
     }
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 /* Gradients of K and V of the chunks before are copied out of those of all, once; later ones are added in place. */
@@ -171,5 +164,5 @@ struct tdm_value *tdm_chunk_joined_attention(struct tdm_chunk_run *run, uint32_t
         node->facts[0] = number;
         node->context = run;
     }
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }

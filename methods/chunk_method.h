@@ -5,8 +5,6 @@
 
 #include "methods/method.h"
 
-extern const struct tdm_torch_system tdm_chunk_system; /* chunk by chunk */
-
 void tdm_oomb_preset(struct tdm_method_settings *settings);
 void tdm_seco_preset(struct tdm_method_settings *settings);
 void tdm_longlora_preset(struct tdm_method_settings *settings);

@@ -15,7 +15,6 @@
 #include "models/model.h"
 
 struct tdm_method_cost;
-struct tdm_torch_system;
 
 enum tdm_context_kind {
     TDM_CONTEXT_NONE,
@@ -49,7 +48,6 @@ struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_co
 
 /* ---- methods (context_method.c) ---- */
 
-extern const struct tdm_torch_system tdm_context_system;
 extern const struct tdm_method_key *const tdm_ring_keys[];
 extern const struct tdm_method_key *const tdm_double_ring_keys[];
 extern const struct tdm_method_key *const tdm_ulysses_keys[];

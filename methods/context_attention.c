@@ -85,9 +85,7 @@ static struct tdm_value *ring(struct tdm_eager *m, const struct tdm_context *con
     for (unsigned i = 0; i < RING_SAVED; i++)
         tdm_node_save(m, node, kept[i]);
     tdm_drop(m, sums);
-    tdm_node_output(m, node, 0, output);
-    tdm_node_done(m, node);
-    return output;
+    return tdm_node_finish(m, node, output);
 }
 
 struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_context *context,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods that divide a sequence, over Hugging Face's models: keys, what cannot be, and the model of a rank. */
+/* Methods that divide a sequence, over Hugging Face's models: keys, presets, and what cannot be. */
 #include "base/size.h"
 #include "methods/method.h"
 
@@ -23,10 +23,12 @@
             "GPUs that share a sequence, of which there are then several; unsaid: all", \
             tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
     }
-#define NODE_KEY                                                                    \
-    {                                                                               \
-        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
-            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
+#define NODE_KEY(...)                                                                         \
+    {                                                                                         \
+        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network",           \
+            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = { \
+                __VA_ARGS__                                                                   \
+            }                                                                                 \
     }
 
 #define ATTENTION_KEY                                                                       \
@@ -35,19 +37,39 @@
             tdm_key_read_choice, FIELD(torch.attention)                                     \
     }
 
+/* ---- needs ---- */
+
+static bool has_open_degrees(const struct tdm_key_case *c)
+{
+    const struct tdm_method *usp = c->settings->method;
+    return tdm_method_value(usp, c->choices, "ulysses_degree") == NULL &&
+           tdm_method_value(usp, c->choices, "ring_degree") == NULL;
+}
+
+static const struct tdm_key_need needs_open_degrees = {
+    "where ulysses_degree or ring_degree is said", has_open_degrees};
+
+/* ---- tables ---- */
+
 static const struct tdm_method_key ring_keys[] = {
     {"balance", "zigzag|striped|contiguous", "zigzag",
      BALANCE_MEANING ": zigzag_ring_flash_attn_func, stripe_flash_attn_func, ring_flash_attn_func",
      tdm_key_read_choice, FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
-    NODE_KEY,
     ATTENTION_KEY,
     {.name = NULL},
 };
 
 static const struct tdm_method_key double_ring_keys[] = {
-    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
+    GROUP_KEY, SHARDING_KEY, NODE_KEY(NULL), ATTENTION_KEY, {.name = NULL},
+};
+
+static const struct tdm_method_key ulysses_keys[] = {
+    GROUP_KEY,
+    SHARDING_KEY,
+    ATTENTION_KEY,
+    {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -60,7 +82,7 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
-    NODE_KEY,
+    NODE_KEY(&needs_open_degrees),
     ATTENTION_KEY,
     {.name = NULL},
 };
@@ -69,8 +91,8 @@ const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, 
                                                       tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
                                                              tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
-                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_ulysses_keys[] = {ulysses_keys, tdm_keys_fsdp, tdm_keys_ddp,
+                                                         tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
                                                      tdm_keys_torch, NULL};
 
@@ -232,52 +254,3 @@ const char *tdm_context_assumption(const struct tdm_model *model,
         return "flash_attn is given the windows of layers; it stores no less for them";
     return NULL;
 }
-
-/* ---- the model of a rank ---- */
-
-static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
-                              const struct tdm_method_settings *settings, void **state,
-                              struct tdm_error *err)
-{
-    struct tdm_method_settings rank = *settings;
-    rank.torch.tokens = tdm_context_local_tokens(&settings->torch.context, settings->torch.tokens);
-    return tdm_torch_system.create(m, config, &rank, state, err);
-}
-
-static void end(void *state)
-{
-    tdm_torch_system.free(state);
-}
-
-static void forward(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_FORWARD](state);
-}
-
-static void backward(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_BACKWARD](state);
-}
-
-static void step(void *state)
-{
-    tdm_torch_system.phases[TDM_PHASE_OPTIMIZER](state);
-}
-
-static void end_step(void *state)
-{
-    tdm_torch_system.end_step(state);
-}
-
-static uint64_t weight_bytes(const void *state)
-{
-    return tdm_torch_system.weight_bytes(state);
-}
-
-const struct tdm_torch_system tdm_context_system = {
-    .create = create,
-    .free = end,
-    .phases = {forward, backward, step},
-    .end_step = end_step,
-    .weight_bytes = weight_bytes,
-};

@@ -40,7 +40,5 @@ struct tdm_value *tdm_all_to_all(struct tdm_eager *m, struct tdm_value *x, uint6
         node->facts[BATCH] = batch;
     }
     struct tdm_value *y = exchange(m, x, batch, to_heads);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }

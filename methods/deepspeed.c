@@ -274,8 +274,7 @@ static struct tdm_value *mark(struct tdm_torch_model *t, uint32_t module, struct
     node->context = t;
     struct tdm_value *y = tdm_value_view(t->m, x);
     y->view = x->view;
-    tdm_node_output(t->m, node, 0, y);
-    tdm_node_done(t->m, node);
+    tdm_node_finish(t->m, node, y);
     if (!output)
         t->deepspeed->modules[module].inputs_waiting++;
     return y;

@@ -31,21 +31,49 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
     return TDM_OK;
 }
 
+/* ---- needs ---- */
+
+static bool may_leave_gradients(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->sharing != TDM_SHARING_ZERO2 || !torch->deepspeed.offload_optimizer;
+}
+
+static bool has_buckets(const struct tdm_key_case *c)
+{
+    return !may_leave_gradients(c) || c->settings->torch.deepspeed.contiguous_gradients;
+}
+
+static bool offloads(const struct tdm_key_case *c)
+{
+    const struct tdm_torch_settings *torch = &c->settings->torch;
+    return torch->deepspeed.offload_optimizer || torch->deepspeed.offload_param;
+}
+
+static const struct tdm_key_need needs_choice = {
+    "with offload_optimizer=cpu, where stage 2 insists on it", may_leave_gradients};
+static const struct tdm_key_need needs_buckets = {"with contiguous_gradients=false", has_buckets};
+static const struct tdm_key_need needs_offload = {"where nothing is offloaded", offloads};
+
+/* ---- tables ---- */
+
 #define COMMON_KEYS                                                                                    \
     {"contiguous_gradients",                                                                           \
      "false|true",                                                                                     \
      "true",                                                                                           \
      "gradients are copied to buckets",                                                                \
      tdm_key_read_switch,                                                                              \
-     FIELD(contiguous_gradients)},                                                                     \
+     FIELD(contiguous_gradients),                                                                      \
+     .needs = {&needs_choice}},                                                                        \
         {"reduce_bucket_size",                                                                         \
          "N|auto",                                                                                     \
          "5e8",                                                                                        \
          "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",     \
          read_elements,                                                                                \
          FIELD(reduce_bucket_size)},                                                                   \
-        {"reduce_scatter", "false|true",        "true",                                                \
-         "or all-reduce",  tdm_key_read_switch, FIELD(reduce_scatter)},                                \
+        {"reduce_scatter",         "false|true",        "true",                                        \
+         "or all-reduce",          tdm_key_read_switch, FIELD(reduce_scatter),                         \
+         .needs = {&needs_buckets}},                                                                   \
         {"communication_data_type",       "bf16|fp32",         "bf16",                                 \
          "of gradients that are reduced", tdm_key_read_switch, FIELD(fp32_communication)},             \
         {"pin_memory",                                                                                 \
@@ -53,7 +81,8 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
          "true",                                                                                       \
          "of what is offloaded: pinned blocks are powers of two",                                      \
          tdm_key_read_switch,                                                                          \
-         FIELD(pin_memory)},                                                                           \
+         FIELD(pin_memory),                                                                            \
+         .needs = {&needs_offload}},                                                                   \
         {"gradient_accumulation_steps",                                                                \
          "N",                                                                                          \
          "1",                                                                                          \
@@ -221,21 +250,6 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
 
 /* ---- the system ---- */
 
-static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
-                              const struct tdm_method_settings *settings, void **state,
-                              struct tdm_error *err)
-{
-    struct tdm_torch_model *model = NULL;
-    enum tdm_status status = tdm_torch_model_create(m, config, &settings->torch, &model, err);
-    *state = model;
-    return status;
-}
-
-static void end(void *state)
-{
-    tdm_torch_model_free(state);
-}
-
 /* A second backward finds the gradients of the first; later ones are like it. */
 static void forward(void *state)
 {
@@ -244,11 +258,6 @@ static void forward(void *state)
         tdm_torch_backward(state);
     }
     tdm_torch_forward(state);
-}
-
-static void backward(void *state)
-{
-    tdm_torch_backward(state);
 }
 
 static void step(void *state)
@@ -267,9 +276,9 @@ static uint64_t weight_bytes(const void *state)
 }
 
 const struct tdm_torch_system tdm_deepspeed_system = {
-    .create = create,
-    .free = end,
-    .phases = {forward, backward, step},
+    .create = tdm_torch_system_create,
+    .free = tdm_torch_system_free,
+    .phases = {forward, tdm_torch_system_backward, step},
     .end_step = end_step,
     .weight_bytes = weight_bytes,
 };

@@ -5,10 +5,7 @@
 
 #include "methods/method.h"
 
-extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[],
-    tdm_keys_alst[];
 extern const char *const tdm_zero_without[]; /* keys of tdm_keys_torch that these have not */
-extern const struct tdm_torch_system tdm_deepspeed_system;
 
 void tdm_zero2_preset(struct tdm_method_settings *settings);
 void tdm_zero3_preset(struct tdm_method_settings *settings);

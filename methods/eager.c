@@ -402,6 +402,14 @@ void tdm_node_done(struct tdm_eager *m, struct tdm_node *node)
         drop_node(m, node);
 }
 
+struct tdm_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
+                                  struct tdm_value *value)
+{
+    tdm_node_output(m, node, 0, value);
+    tdm_node_done(m, node);
+    return value;
+}
+
 void tdm_autocast_clear(struct tdm_eager *m)
 {
     for (uint32_t i = 0; i < m->cast_count; i++) {

@@ -270,6 +270,9 @@ void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output
                      struct tdm_value *value);
 /* After the outputs were told: gives back the reference of tdm_node_new. */
 void tdm_node_done(struct tdm_eager *m, struct tdm_node *node);
+/* Both for the node's only result, which is returned. */
+struct tdm_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
+                                  struct tdm_value *value);
 /* Saved tensor number i, a new reference: a checkpointed function runs again if it has not yet. */
 struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
 

@@ -139,9 +139,7 @@ static struct tdm_value *reentrant(struct tdm_eager *m, const struct tdm_functio
     m->grad_enabled = false;
     struct tdm_value *output = function->run(m, function->model, function->layer, input);
     m->grad_enabled = grad_enabled;
-    tdm_node_output(m, node, 0, output);
-    tdm_node_done(m, node);
-    return output;
+    return tdm_node_finish(m, node, output);
 }
 
 struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,

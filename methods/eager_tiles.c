@@ -90,9 +90,7 @@ struct tdm_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *func
             node->op = &tdm_accumulate_op;
         tdm_node_save(m, node, x);
     }
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }
 
 /* ---- TiledFusedLogitsLoss ---- */
@@ -116,7 +114,5 @@ struct tdm_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function 
     if (grad != NULL)
         tdm_node_save(m, node, grad);
     tdm_drop(m, grad);
-    tdm_node_output(m, node, 0, loss);
-    tdm_node_done(m, node);
-    return loss;
+    return tdm_node_finish(m, node, loss);
 }

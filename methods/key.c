@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers of keys. */
+/* Readers of keys, and what a key needs to have an effect. */
 #include "methods/key.h"
 
 #include "base/units.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,4 +75,25 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
     char what[64];
     snprintf(what, sizeof(what), "--set %s", key->name);
     return tdm_parse_tokens(value, what, (uint64_t *)(void *)((char *)settings + key->field), err);
+}
+
+/* ---- needs ---- */
+
+const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
+                                         const struct tdm_key_case *c)
+{
+    for (unsigned i = 0; i < TDM_KEY_MOST_NEEDS && key->needs[i] != NULL; i++)
+        if (!key->needs[i]->is_met(c))
+            return key->needs[i];
+    return NULL;
+}
+
+const char *tdm_key_without_effect(const struct tdm_method_key *key, const struct tdm_key_case *c,
+                                   char *text)
+{
+    const struct tdm_key_need *need = tdm_key_unmet(key, c);
+    if (need == NULL)
+        return NULL;
+    snprintf(text, TDM_KEY_TEXT, "%s has no effect %s", key->name, need->unmet);
+    return text;
 }

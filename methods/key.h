@@ -8,10 +8,28 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+struct tdm_method_choices;
 struct tdm_method_settings;
+struct tdm_model;
+
+/* What is predicted: settings that were read and checked, and what was said of them. */
+struct tdm_key_case {
+    const struct tdm_model *model;
+    const struct tdm_method_settings *settings;
+    const struct tdm_method_choices *choices;
+};
+
+/* What a key needs, so that its value changes a figure: of memory or of cost. */
+struct tdm_key_need {
+    const char *unmet; /* "without lora_rank", after "KEY has no effect" */
+    bool (*is_met)(const struct tdm_key_case *c);
+};
+
+#define TDM_KEY_MOST_NEEDS 2u
 
 struct tdm_method_key {
     const char *name;    /* "checkpointing" */
@@ -25,7 +43,18 @@ struct tdm_method_key {
     uint64_t least, most; /* of a count */
     /* What compare takes where nothing is said, so that methods are ranked at their best; NULL: what is assumed. */
     const char *compared;
+    /* Without all of them it may be said, but has no effect. They ask nothing of the key itself. */
+    const struct tdm_key_need *needs[TDM_KEY_MOST_NEEDS];
 };
+
+/* The first of its needs that is not met; NULL: the key has an effect. */
+const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
+                                         const struct tdm_key_case *c);
+
+/* "lora_targets has no effect without lora_rank" into text[TDM_KEY_TEXT], which is returned; NULL: it has one. */
+#define TDM_KEY_TEXT 192u
+const char *tdm_key_without_effect(const struct tdm_method_key *key, const struct tdm_key_case *c,
+                                   char *text);
 
 /* ---- readers ---- */
 
@@ -56,11 +85,17 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err);
 
+/* ---- needs of keys of several families ---- */
+
+extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_need_later_steps;
+
 /* ---- tables, each ended by a key without a name ---- */
 
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
+extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[],
+    tdm_keys_alst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
 extern const struct tdm_method_key
     tdm_keys_megatron[]; /* and, before them, which sizes are assumed */

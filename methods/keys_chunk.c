@@ -32,7 +32,9 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
     {                                                                               \
         "grads", "none|held", NULL,                                                 \
             "gradients at the start of a step: gone after every step, or added to", \
-            tdm_key_read_choice, FIELD(torch.grads)                                 \
+            tdm_key_read_choice, FIELD(torch.grads), .needs = {                     \
+                &tdm_need_later_steps                                               \
+            }                                                                       \
     }
 #define LORA_RANK(assumed)                                                                  \
     {                                                                                       \
@@ -42,13 +44,17 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
 #define LORA_TARGETS(assumed)                                                                   \
     {                                                                                           \
         "lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", assumed, \
-            "projections with adapters", .read = tdm_key_read_targets                           \
+            "projections with adapters", .read = tdm_key_read_targets, .needs = {               \
+                &tdm_need_lora                                                                  \
+            }                                                                                   \
     }
 #define LORA(assumed)                                                                \
     {                                                                                \
         "lora", "bf16|peft", assumed,                                                \
             "adapters in the dtype of the weights, or by the peft library: in fp32", \
-            tdm_key_read_switch, FIELD(torch.peft)                                   \
+            tdm_key_read_switch, FIELD(torch.peft), .needs = {                       \
+                &tdm_need_lora                                                       \
+            }                                                                        \
     }
 #define STEP                                                                             \
     {                                                                                    \
@@ -96,7 +102,7 @@ const struct tdm_method_key tdm_keys_longlora[] = {
     {"group_size_ratio", "1/2|1/4|1/8", "1/4", "tokens of a group, of all", tdm_key_read_choice,
      FIELD(torch.groups)},
     {"trainable_params", "none|embed,norm", "embed,norm", "trained beside the adapters",
-     tdm_key_read_switch, FIELD(torch.trained_norms)},
+     tdm_key_read_switch, FIELD(torch.trained_norms), .needs = {&tdm_need_lora}},
     LORA_RANK("8"),
     LORA_TARGETS("q_proj,k_proj,v_proj,o_proj"),
     LORA("peft"),
@@ -107,7 +113,7 @@ const struct tdm_method_key tdm_keys_longlora[] = {
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf", "loss, as for method parallel",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
-     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens)},
+     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     ALLOCATOR_CONF,
     GRADS,
     STEP,

@@ -95,14 +95,85 @@ static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const ch
                             : status;
 }
 
-static enum tdm_status read_step(const struct tdm_method_key *key, const char *value,
-                                 struct tdm_method_settings *settings, struct tdm_error *err)
+/* ---- needs ---- */
+
+/* Settings that were checked have a layout. */
+static struct tdm_megatron_layout layout(const struct tdm_key_case *c)
 {
-    if (strcmp(value, "all") != 0 && (strlen(value) != 1 || *value < '1' || *value > '3'))
-        return tdm_key_bad_value(key, value, err);
-    settings->step = *value == 'a' ? 0 : (uint32_t)(*value - '0');
-    return TDM_OK;
+    struct tdm_megatron_layout l = {.tensor = 1};
+    tdm_megatron_layout(c->model, c->settings, &l, NULL);
+    return l;
 }
+
+static bool divides_layers(const struct tdm_key_case *c)
+{
+    return layout(c).tensor > 1;
+}
+
+static bool divides_sequences(const struct tdm_key_case *c)
+{
+    return layout(c).context > 1;
+}
+
+static bool has_other_ranks(const struct tdm_key_case *c)
+{
+    return c->settings->torch.ranks > layout(c).tensor;
+}
+
+/* Buckets of the distributed optimizer are padded. */
+static bool has_reductions(const struct tdm_key_case *c)
+{
+    const struct tdm_megatron_layout l = layout(c);
+    return l.data * l.context > 1 || c->settings->megatron.distributed_optimizer;
+}
+
+static bool exchanges_both(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.exchange == TDM_CP_A2A_P2P;
+}
+
+static bool recomputes_layers(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.recompute == TDM_RECOMPUTE_FULL;
+}
+
+static bool recomputes_modules(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.recompute == TDM_RECOMPUTE_SELECTIVE;
+}
+
+static bool divides_tokens(const struct tdm_key_case *c)
+{
+    return layout(c).sequence_parallel;
+}
+
+static bool has_head(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.last_rank || layout(c).pipeline == 1;
+}
+
+static bool fuses_loss(const struct tdm_key_case *c)
+{
+    return c->settings->megatron.fused_loss;
+}
+
+static const struct tdm_key_need needs_tensor = {"without tensor parallelism", divides_layers};
+static const struct tdm_key_need needs_context = {"without context parallelism", divides_sequences};
+static const struct tdm_key_need needs_ranks = {"where tensor parallelism takes all GPUs",
+                                                has_other_ranks};
+static const struct tdm_key_need needs_reductions = {"without data or context parallelism",
+                                                     has_reductions};
+static const struct tdm_key_need needs_both = {"without cp_comm_type=a2a+p2p", exchanges_both};
+static const struct tdm_key_need needs_full = {"without recompute_granularity=full",
+                                               recomputes_layers};
+static const struct tdm_key_need needs_selective = {"without recompute_granularity=selective",
+                                                    recomputes_modules};
+static const struct tdm_key_need needs_tokens = {"without sequence_parallel=yes", divides_tokens};
+static const struct tdm_key_need needs_head = {"on the first stage, which has no loss", has_head};
+static const struct tdm_key_need needs_fusion = {"without cross_entropy_loss_fusion=yes",
+                                                 fuses_loss};
+
+/* ---- tables ---- */
 
 #define TENSOR_KEY(size)                                             \
     {                                                                \
@@ -132,21 +203,21 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "of a step; full: 1, or twice as many as the pipeline has stages", read_size,
      FIELD(microbatches), .least = 1, .most = MOST_MICROBATCHES},
     {"sequence_parallel", "no|yes", "no", "norms and residuals are divided by tensor parallelism",
-     tdm_key_read_switch, FIELD(sequence_parallel)},
+     tdm_key_read_switch, FIELD(sequence_parallel), .needs = {&needs_tensor}},
     {"cp_comm_type", "p2p|all_gather|a2a|a2a+p2p", "p2p", "how context parallelism exchanges",
-     tdm_key_read_choice, FIELD(exchange)},
+     tdm_key_read_choice, FIELD(exchange), .needs = {&needs_context}},
     {"hierarchical_context_parallel_sizes", "A,B", NULL,
      "of a2a+p2p: A ranks exchange heads, B groups of them are a ring; half, if not said",
-     .read = read_hierarchy},
+     .read = read_hierarchy, .needs = {&needs_context, &needs_both}},
     {"recompute_granularity", "none|selective|full", "none", "what is run again in the backward",
      tdm_key_read_choice, FIELD(recompute), .compared = "full"},
     {"recompute_method", "uniform|block", "uniform",
      "of full: every recompute_num_layers layers, or that many first layers of a stage",
-     tdm_key_read_choice, FIELD(method)},
+     tdm_key_read_choice, FIELD(method), .needs = {&needs_full}},
     {"recompute_num_layers", "N", "1", "of full", tdm_key_read_count, FIELD(recompute_layers),
-     .least = 0, .most = MOST_RANKS},
+     .least = 0, .most = MOST_RANKS, .needs = {&needs_full}},
     {"recompute_modules", "core_attn,mlp,layernorm,moe_act", "core_attn", "of selective",
-     .read = read_modules},
+     .read = read_modules, .needs = {&needs_selective}},
     {"distribute_saved_activations", "no|yes", "no",
      "of full: tensor-parallel ranks divide the inputs that are stored", tdm_key_read_switch,
      FIELD(distribute_saved)},
@@ -154,7 +225,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      "main parameters and moments are divided by data parallelism", tdm_key_read_switch,
      FIELD(distributed_optimizer), .compared = "yes"},
     {"overlap_grad_reduce", "no|yes", "no", "gradients are reduced in buckets", tdm_key_read_switch,
-     FIELD(overlap_reduce)},
+     FIELD(overlap_reduce), .needs = {&needs_reductions}},
     {"gradient_accumulation_fusion", "no|yes", "yes",
      "products add weight gradients to the fp32 buffer themselves", tdm_key_read_switch,
      FIELD(fused_gradients)},
@@ -162,14 +233,14 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_count, .field = offsetof(struct tdm_method_settings, torch.lora_rank),
      .most = MOST_RANKS},
     {"lora_targets", "all|linear_qkv,linear_proj,linear_fc1,linear_fc2", "all",
-     "modules with adapters", .read = read_targets},
+     "modules with adapters", .read = read_targets, .needs = {&tdm_need_lora}},
     {"sequence_parallel_input_regather", "no|yes", "no",
      "of LoRA: adapters keep their part of an input and gather it again in the backward",
-     tdm_key_read_switch, FIELD(regather)},
+     tdm_key_read_switch, FIELD(regather), .needs = {&tdm_need_lora, &needs_tokens}},
     {"cross_entropy_loss_fusion", "no|yes", "no", "by a compiled kernel", tdm_key_read_switch,
-     FIELD(fused_loss)},
+     FIELD(fused_loss), .needs = {&needs_head}},
     {"cross_entropy_fusion_impl", "native|te", "native", "whose kernel", tdm_key_read_choice,
-     FIELD(loss)},
+     FIELD(loss), .needs = {&needs_head, &needs_fusion}},
     {"normalization", "RMSNorm|LayerNorm", "RMSNorm", "as the model has it", tdm_key_read_switch,
      FIELD(layer_norm)},
     {"swiglu", "yes|no", "yes", "no: GELU, and one product in place of two", tdm_key_read_switch,
@@ -190,10 +261,10 @@ const struct tdm_method_key tdm_keys_megatron[] = {
     {"CUBLAS_WORKSPACE_CONFIG", "default|:4096:8|:4096:2:16:8|:16:8", "default",
      "of the environment; deterministic runs set it", tdm_key_read_choice, FIELD(cublas)},
     {"rank", "first|last", "first", "of all GPUs: the first or the last stage of a pipeline",
-     tdm_key_read_switch, FIELD(last_rank)},
+     tdm_key_read_switch, FIELD(last_rank), .needs = {&needs_ranks}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, .field = offsetof(struct tdm_method_settings, expandable_segments)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
-     .read = read_step},
+     .read = tdm_key_read_step},
     {.name = NULL},
 };

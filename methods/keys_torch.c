@@ -42,13 +42,80 @@ enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *
     return TDM_OK;
 }
 
+/* ---- needs ---- */
+
+static bool has_lora(const struct tdm_key_case *c)
+{
+    return c->settings->torch.lora_rank > 0;
+}
+
+static bool casts_adapters(const struct tdm_key_case *c)
+{
+    return c->settings->torch.sharing != TDM_SHARING_FSDP;
+}
+
+static bool has_chunked_logits(const struct tdm_key_case *c)
+{
+    return c->settings->torch.logits == TDM_LOGITS_CHUNKED;
+}
+
+static bool has_later_steps(const struct tdm_key_case *c)
+{
+    return c->settings->step != 1;
+}
+
+static bool has_checkpoints(const struct tdm_key_case *c)
+{
+    return c->settings->torch.checkpointing != TDM_CHECKPOINTING_OFF;
+}
+
+static bool has_no_checkpoints(const struct tdm_key_case *c)
+{
+    return !has_checkpoints(c);
+}
+
+static bool has_buckets(const struct tdm_key_case *c)
+{
+    const enum tdm_torch_sharing sharing = c->settings->torch.sharing;
+    return sharing == TDM_SHARING_DDP || sharing == TDM_SHARING_ZERO1;
+}
+
+static bool is_sharded(const struct tdm_key_case *c)
+{
+    return c->settings->torch.sharing == TDM_SHARING_FSDP;
+}
+
+static bool is_shared(const struct tdm_key_case *c)
+{
+    return c->settings->torch.sharing != TDM_SHARING_NONE;
+}
+
+static bool was_on_gpu(const struct tdm_key_case *c)
+{
+    return !is_sharded(c) || c->settings->torch.shards_on_gpu;
+}
+
+const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
+const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
+const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
+static const struct tdm_key_need needs_own_dtype = {
+    "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
+static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
+static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
+static const struct tdm_key_need needs_buckets = {"without sharding=ddp or zero1", has_buckets};
+static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
+static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
+static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
+
+/* ---- tables ---- */
+
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
      FIELD(torch.checkpointing), .compared = "on"},
     {"checkpoint_every", "N", "1",
      "of N layers one is checkpointed: torchtitan's selective_ac_option", tdm_key_read_count,
-     FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST},
+     FIELD(torch.checkpoint_every), .least = 1, .most = LAYER_MOST, .needs = {&needs_checkpoints}},
     {"attention", "sdpa|sdpa-flash|eager|efficient|materialized|flash", "sdpa",
      "attn_implementation; sdpa-flash: without cuDNN's kernel; eager: scores in memory",
      tdm_key_read_choice, FIELD(torch.attention)},
@@ -61,21 +128,21 @@ const struct tdm_method_key tdm_keys_torch[] = {
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
      tdm_key_read_choice, FIELD(torch.logits)},
     {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
-     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens)},
+     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
      "gradients at the start of a step: zero_grad(set_to_none=True) after every step, or added to",
-     tdm_key_read_choice, FIELD(torch.grads)},
+     tdm_key_read_choice, FIELD(torch.grads), .needs = {&tdm_need_later_steps}},
     {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
-     "projections with adapters", .read = tdm_key_read_targets},
+     "projections with adapters", .read = tdm_key_read_targets, .needs = {&tdm_need_lora}},
     {"lora", "bf16|peft", "bf16",
      "adapters in the dtype of the weights, or by the peft library: in fp32", tdm_key_read_switch,
-     FIELD(torch.peft)},
+     FIELD(torch.peft), .needs = {&tdm_need_lora, &needs_own_dtype}},
     {"use_cache", "no|yes", "no", "the forward makes a KV cache", tdm_key_read_switch,
-     FIELD(torch.use_cache)},
+     FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
      .read = tdm_key_read_step},
     {.name = NULL},
@@ -84,25 +151,26 @@ const struct tdm_method_key tdm_keys_torch[] = {
 const struct tdm_method_key tdm_keys_ddp[] = {
     {"gradient_as_bucket_view", "no|yes", "no",
      "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
-     FIELD(torch.bucket_views)},
+     FIELD(torch.bucket_views), .needs = {&needs_buckets}},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
-     tdm_key_read_switch, FIELD(torch.empty_cache)},
+     tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {"first_bucket", "late|early", "late",
      "the one of the first step goes in the second backward, or before its forward: a race in NCCL's process group",
-     tdm_key_read_switch, FIELD(torch.early_buckets)},
+     tdm_key_read_switch, FIELD(torch.early_buckets),
+     .needs = {&needs_buckets, &tdm_need_later_steps}},
     {.name = NULL},
 };
 
 const struct tdm_method_key tdm_keys_fsdp[] = {
     {"reshard_after_forward", "no|yes|default", "default",
      "parameters are gathered for the forward, and again for the backward; default (None): not of the last unit",
-     tdm_key_read_choice, FIELD(torch.reshard), .compared = "yes"},
+     tdm_key_read_choice, FIELD(torch.reshard), .compared = "yes", .needs = {&needs_shards}},
     {"units", "layers|layers+ends", "layers",
      "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
-     tdm_key_read_switch, FIELD(torch.units_of_ends)},
+     tdm_key_read_switch, FIELD(torch.units_of_ends), .needs = {&needs_shards}},
     {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
-     tdm_key_read_switch, FIELD(torch.shards_on_gpu)},
+     tdm_key_read_switch, FIELD(torch.shards_on_gpu), .needs = {&needs_shards}},
     {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
-     tdm_key_read_switch, FIELD(torch.empty_cache)},
+     tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {.name = NULL},
 };

@@ -41,7 +41,7 @@ libtidemark_a_SOURCES += \
 	methods/megatron_loss.c \
 	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
 	methods/method.c methods/method.h methods/methods.c \
-	methods/ops.c methods/ops.h \
+	methods/ops.c methods/ops.h methods/ops_attention.c methods/ops_products.c \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h methods/remedy_parts.h \
 	methods/remedy_changes.c \
@@ -64,5 +64,5 @@ libtidemark_a_SOURCES += \
 cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
 	tests/unit_fsdp \
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
-	tests/unit_remedies \
+	tests/property_keys tests/unit_remedies \
 	tests/unit_torch_allocator

@@ -13,13 +13,6 @@
 #define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
 #define HALVES 2u
 
-static struct tdm_value *finish(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value)
-{
-    tdm_node_output(m, node, 0, value);
-    tdm_node_done(m, node);
-    return value;
-}
-
 static void stack_backward(struct tdm_eager *m, struct tdm_node *node,
                            struct tdm_value *const *grads, struct tdm_value **results)
 {
@@ -34,7 +27,7 @@ static struct tdm_value *stack(struct tdm_eager *m, struct tdm_value *const part
 {
     static const struct tdm_op op = {"StackBackward0", false, stack_backward};
     struct tdm_node *node = tdm_node_new(m, &op, parts, STACKED);
-    return finish(
+    return tdm_node_finish(
         m, node,
         tdm_value_new(m, STACKED * parts[0]->rows, parts[0]->columns, parts[0]->element_bytes));
 }
@@ -56,7 +49,7 @@ static struct tdm_value *copied(struct tdm_eager *m, struct tdm_value *x, struct
     if (indices != NULL)
         tdm_node_save(m, node, indices);
     struct tdm_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
-    finish(m, node, y);
+    tdm_node_finish(m, node, y);
     tdm_drop(m, x);
     return y;
 }
@@ -90,7 +83,7 @@ static struct tdm_value *flash(struct tdm_eager *m, struct tdm_value *qkv, uint6
     tdm_node_save(m, node, y);
     tdm_node_save(m, node, sums);
     tdm_drop(m, sums);
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 struct tdm_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -10,16 +10,6 @@
 #define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
 #define FLASH_COLUMNS 32u
 
-static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
-                                struct tdm_value *value)
-{
-    if (node != NULL)
-        node->context = t;
-    tdm_node_output(t->m, node, 0, value);
-    tdm_node_done(t->m, node);
-    return value;
-}
-
 /* q, k and v stay where the product wrote them, and so do their gradients: no copies. */
 static bool interleaved(const struct tdm_megatron *t)
 {
@@ -68,7 +58,7 @@ static struct tdm_value *contiguous(struct tdm_megatron *t, struct tdm_value *x)
 {
     static const struct tdm_op op = {"CloneBackward0", false, pass};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
-    return finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
 }
 
 static void rotate_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -82,7 +72,7 @@ static struct tdm_value *rotate(struct tdm_megatron *t, struct tdm_value *x)
 {
     static const struct tdm_op op = {"FusedRoPEFuncBackward", false, rotate_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
-    return finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
 }
 
 /* ---- the kernel ---- */
@@ -169,7 +159,7 @@ static struct tdm_value *attend(struct tdm_megatron *t, struct tdm_value *q, str
     tdm_node_save(t->m, node, output);
     tdm_node_save(t->m, node, sums);
     tdm_drop(t->m, sums);
-    return finish(t, node, output);
+    return megatron_finish(t, node, output);
 }
 
 struct tdm_value *megatron_core(struct tdm_megatron *t, struct tdm_value *q, struct tdm_value *k,

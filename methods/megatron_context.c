@@ -298,9 +298,5 @@ struct tdm_value *megatron_context_attention(struct tdm_megatron *t, struct tdm_
     for (unsigned i = 0; i < 4; i++)
         tdm_drop(m, parts[i]);
     megatron_drop_all(m, &kept);
-    if (node != NULL)
-        node->context = t;
-    tdm_node_output(m, node, 0, output);
-    tdm_node_done(m, node);
-    return output;
+    return megatron_finish(t, node, output);
 }

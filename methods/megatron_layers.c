@@ -142,11 +142,8 @@ struct tdm_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_regi
         const uint64_t facts[] = {region, chunk, first, count};
         for (unsigned i = 0; i < 4; i++)
             node->facts[i] = facts[i];
-        node->context = t;
     }
-    tdm_node_output(m, node, 0, output);
-    tdm_node_done(m, node);
-    return output;
+    return megatron_finish(t, node, output);
 }
 
 struct tdm_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk, struct tdm_value *x)

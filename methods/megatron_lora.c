@@ -9,16 +9,6 @@
 
 #include "methods/ops.h"
 
-static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
-                                struct tdm_value *value)
-{
-    if (node != NULL)
-        node->context = t;
-    tdm_node_output(t->m, node, 0, value);
-    tdm_node_done(t->m, node);
-    return value;
-}
-
 /* A new tensor of the input's shape. */
 static void like_input(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
                        struct tdm_value **results)
@@ -75,7 +65,7 @@ static struct tdm_value *multiply(struct tdm_megatron *t, struct tdm_value *x,
         megatron_gather(t);
     struct tdm_value *y = tdm_value_new(t->m, gathers ? t->rows : x->rows, factor->rows, BF16);
     tdm_cublas(t->m);
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 /* Columns of all tensor-parallel ranks: gathered by rank, then put beside each other. */
@@ -89,7 +79,7 @@ static struct tdm_value *gather_columns(struct tdm_megatron *t, struct tdm_value
     struct tdm_value *came = tdm_value_new(t->m, ranks * x->rows, x->columns, BF16);
     struct tdm_value *whole = tdm_value_new(t->m, x->rows, ranks * x->columns, BF16);
     tdm_drop(t->m, came);
-    return finish(t, node, whole);
+    return megatron_finish(t, node, whole);
 }
 
 /* This rank's rows as a view; their gradients are gathered. */
@@ -99,7 +89,7 @@ static struct tdm_value *part_of_rows(struct tdm_megatron *t, struct tdm_value *
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     struct tdm_value *part = tdm_value_view(t->m, x);
     part->rows = t->part_rows;
-    return finish(t, node, part);
+    return megatron_finish(t, node, part);
 }
 
 /* base + scale * (x A) B; `base` is taken. A row-parallel module's B gives parts of columns, which are gathered. */
@@ -186,7 +176,7 @@ struct tdm_value *megatron_frozen_norm_linear(struct tdm_megatron *t, struct tdm
     tdm_drop(m, normed);
     if (adapted)
         tdm_node_output(m, node, NORMED, handed);
-    finish(t, node, y);
+    megatron_finish(t, node, y);
     y = add_adapter(t, handed, y, adapter, false);
     tdm_drop(m, handed);
     return y;
@@ -215,7 +205,7 @@ struct tdm_value *megatron_frozen_row_linear(struct tdm_megatron *t, struct tdm_
     megatron_product(t);
     if (t->sequence_parallel)
         y = replace(t, y, tdm_value_new(t->m, t->part_rows, weight->rows, BF16));
-    return add_adapter(t, x, finish(t, node, y), adapter, true);
+    return add_adapter(t, x, megatron_finish(t, node, y), adapter, true);
 }
 
 /* ---- the head ---- */
@@ -227,7 +217,7 @@ static struct tdm_value *gather_rows(struct tdm_megatron *t, struct tdm_value *x
     if (!t->sequence_parallel)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
-    return finish(t, node, tdm_value_new(t->m, t->rows, x->columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, t->rows, x->columns, BF16));
 }
 
 static void head_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -248,7 +238,7 @@ struct tdm_value *megatron_frozen_head(struct tdm_megatron *t, struct tdm_value 
     struct tdm_value *logits = tdm_value_new(m, t->rows, t->vocabulary, BF16);
     m->category = TDM_METHOD_WORKSPACE;
     tdm_cublas(m);
-    finish(t, node, logits);
+    megatron_finish(t, node, logits);
     tdm_drop(m, whole);
     return logits;
 }

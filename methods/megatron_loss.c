@@ -6,16 +6,6 @@
 
 #include "methods/ops.h"
 
-static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
-                                struct tdm_value *value)
-{
-    if (node != NULL)
-        node->context = t;
-    tdm_node_output(t->m, node, 0, value);
-    tdm_node_done(t->m, node);
-    return value;
-}
-
 void megatron_gather(struct tdm_megatron *t)
 {
     if (!t->sequence_parallel || t->gather_buffer != NULL)
@@ -64,7 +54,7 @@ static struct tdm_value *head(struct tdm_megatron *t, struct tdm_value *x, struc
     struct tdm_value *logits = tdm_value_new(m, t->rows, t->vocabulary, BF16);
     m->category = TDM_METHOD_WORKSPACE;
     tdm_cublas(m);
-    return finish(t, node, logits);
+    return megatron_finish(t, node, logits);
 }
 
 /* Of Transformer Engine: the gradient is written over the logits. */
@@ -89,7 +79,7 @@ static struct tdm_value *loss_in_place(struct tdm_megatron *t, struct tdm_value 
     tdm_drop(m, gathered);
     tdm_drop(m, sums);
     tdm_node_save(m, node, logits);
-    return finish(t, node, loss);
+    return megatron_finish(t, node, loss);
 }
 
 /* The softmax in fp32, over which its gradient is written; the compiled kernel gives that in bf16, the plain one
@@ -129,7 +119,7 @@ static struct tdm_value *loss_of(struct tdm_megatron *t, struct tdm_value *logit
         tdm_drop(m, saved[i]);
     }
     tdm_drop(m, most);
-    return finish(t, node, loss);
+    return megatron_finish(t, node, loss);
 }
 
 struct tdm_value *megatron_head_loss(struct tdm_megatron *t, struct megatron_chunk *chunk,

@@ -34,14 +34,12 @@ void megatron_drop_all(struct tdm_eager *m, struct megatron_kept *kept)
     *kept = (struct megatron_kept){.count = 0};
 }
 
-static struct tdm_value *finish(struct tdm_megatron *t, struct tdm_node *node,
-                                struct tdm_value *value)
+struct tdm_value *megatron_finish(struct tdm_megatron *t, struct tdm_node *node,
+                                  struct tdm_value *value)
 {
     if (node != NULL)
         node->context = t;
-    tdm_node_output(t->m, node, 0, value);
-    tdm_node_done(t->m, node);
-    return value;
+    return tdm_node_finish(t->m, node, value);
 }
 
 /* Made by the first product, one for all. */
@@ -146,7 +144,7 @@ struct tdm_value *megatron_norm_linear(struct tdm_megatron *t, struct tdm_value 
     tdm_drop(m, mean);
     tdm_drop(m, scale);
     tdm_drop(m, normed);
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 static void row_linear_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -188,7 +186,7 @@ struct tdm_value *megatron_row_linear(struct tdm_megatron *t, struct tdm_value *
         y = part;
     }
     tdm_node_save(m, node, x);
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 static void norm_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -217,7 +215,7 @@ struct tdm_value *megatron_norm(struct tdm_megatron *t, struct tdm_value *x, str
         tdm_node_save(m, node, facts);
         tdm_drop(m, facts);
     }
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 static void activation_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -239,7 +237,7 @@ struct tdm_value *megatron_activation(struct tdm_megatron *t, struct tdm_value *
     struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 2);
     uint64_t columns = t->set.gelu_mlp ? x->columns : x->columns / 2;
     tdm_node_save(t->m, node, x);
-    return finish(t, node, tdm_value_new(t->m, x->rows, columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, columns, BF16));
 }
 
 /* Gradients of x, its bias and the residual. */
@@ -272,7 +270,7 @@ struct tdm_value *megatron_add(struct tdm_megatron *t, struct tdm_value *x, stru
     struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 3);
     struct tdm_value *y = tdm_value_like(t->m, x);
     save_mask(t, node, x);
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 struct tdm_value *megatron_dropout(struct tdm_megatron *t, struct tdm_value *x)
@@ -283,7 +281,7 @@ struct tdm_value *megatron_dropout(struct tdm_megatron *t, struct tdm_value *x)
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     struct tdm_value *y = tdm_value_like(t->m, x);
     save_mask(t, node, x);
-    return finish(t, node, y);
+    return megatron_finish(t, node, y);
 }
 
 static void like_edge(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
@@ -299,12 +297,12 @@ struct tdm_value *megatron_scatter(struct tdm_megatron *t, struct tdm_value *x)
     static const struct tdm_op op = {"_ReduceScatterToSequenceParallelRegionBackward", false,
                                      like_edge};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
-    return finish(t, node, tdm_value_new(t->m, t->part_rows, x->columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, t->part_rows, x->columns, BF16));
 }
 
 struct tdm_value *megatron_copy(struct tdm_megatron *t, struct tdm_value *x)
 {
     static const struct tdm_op op = {"CloneBackward0", false, like_edge};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
-    return finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
 }

@@ -121,6 +121,9 @@ struct tdm_value *megatron_copy(struct tdm_megatron *t, struct tdm_value *x);
 /* The stand-in for the gradient of a weight. */
 struct tdm_value *megatron_dummy(struct tdm_megatron *t, uint64_t rows, uint64_t columns);
 
+/* The value is the result of the node (NULL: of none), whose context is t. */
+struct tdm_value *megatron_finish(struct tdm_megatron *t, struct tdm_node *node,
+                                  struct tdm_value *value);
 /* The workspace of products, made by the first. */
 void megatron_product(struct tdm_megatron *t);
 /* Gradients of a norm: dx, which is returned, and of its weights; partial sums of every multiprocessor. */

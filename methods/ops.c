@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of every operation. A node saves before its forward allocates, as PyTorch does: that
- * is where checkpointing stops a repeated forward. */
+/* Forward and backward of operations: element by element, sums, shapes, losses. A node saves before its forward
+ * allocates, as PyTorch does: that is where checkpointing stops a repeated forward. */
 #include "methods/ops.h"
 
 #include "base/size.h"
@@ -31,13 +31,6 @@ static enum tdm_method_category follow(struct tdm_eager *m, const struct tdm_val
     if (grad->storage->category == TDM_METHOD_LOGITS)
         m->category = TDM_METHOD_LOGITS;
     return before;
-}
-
-static struct tdm_value *finish(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value)
-{
-    tdm_node_output(m, node, 0, value);
-    tdm_node_done(m, node);
-    return value;
 }
 
 static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
@@ -87,7 +80,7 @@ struct tdm_value *tdm_cast(struct tdm_eager *m, struct tdm_value *x, uint16_t el
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = tdm_value_new(m, x->rows, x->columns, element_bytes);
     y->swapped = x->swapped;
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 struct tdm_value *tdm_autocast(struct tdm_eager *m, struct tdm_value *x)
@@ -129,7 +122,7 @@ struct tdm_value *tdm_mul(struct tdm_eager *m, struct tdm_value *a, struct tdm_v
     if (tdm_node_needs(node, 1))
         tdm_node_save(m, node, a);
     bool a_is_shape = tdm_value_elements(a) >= tdm_value_elements(b);
-    return finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
+    return tdm_node_finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
 }
 
 struct tdm_value *tdm_add(struct tdm_eager *m, struct tdm_value *a, struct tdm_value *b)
@@ -138,21 +131,21 @@ struct tdm_value *tdm_add(struct tdm_eager *m, struct tdm_value *a, struct tdm_v
     struct tdm_value *inputs[] = {a, b};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
     bool a_is_shape = tdm_value_elements(a) >= tdm_value_elements(b);
-    return finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
+    return tdm_node_finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
 }
 
 struct tdm_value *tdm_mul_number(struct tdm_eager *m, struct tdm_value *x)
 {
     static const struct tdm_op op = {"MulBackward0", false, map};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, tdm_value_like(m, x));
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
 struct tdm_value *tdm_add_number(struct tdm_eager *m, struct tdm_value *x)
 {
     static const struct tdm_op op = {"AddBackward0", false, pass};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, tdm_value_like(m, x));
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
 static void square_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -171,7 +164,7 @@ struct tdm_value *tdm_square(struct tdm_eager *m, struct tdm_value *x)
     static const struct tdm_op op = {"PowBackward0", false, square_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
-    return finish(m, node, tdm_value_like(m, x));
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
 /* A result that the node saves itself. */
@@ -179,7 +172,7 @@ static struct tdm_value *finish_saving(struct tdm_eager *m, struct tdm_node *nod
                                        struct tdm_value *value)
 {
     tdm_node_save(m, node, value);
-    return finish(m, node, value);
+    return tdm_node_finish(m, node, value);
 }
 
 struct tdm_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_value *x)
@@ -194,7 +187,7 @@ struct tdm_value *tdm_silu(struct tdm_eager *m, struct tdm_value *x)
     static const struct tdm_op op = {"SiluBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
-    return finish(m, node, tdm_value_like(m, x));
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
 struct tdm_value *tdm_gelu(struct tdm_eager *m, struct tdm_value *x)
@@ -202,7 +195,7 @@ struct tdm_value *tdm_gelu(struct tdm_eager *m, struct tdm_value *x)
     static const struct tdm_op op = {"GeluBackward0", false, map_saved};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, x);
-    return finish(m, node, tdm_value_like(m, x));
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
 }
 
 struct tdm_value *tdm_tanh(struct tdm_eager *m, struct tdm_value *x)
@@ -266,14 +259,14 @@ struct tdm_value *tdm_row_mean(struct tdm_eager *m, struct tdm_value *x)
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     if (node != NULL)
         node->facts[0] = x->swapped;
-    return finish(m, node, tdm_value_new(m, x->rows, 1, x->element_bytes));
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, 1, x->element_bytes));
 }
 
 struct tdm_value *tdm_mean(struct tdm_eager *m, struct tdm_value *x)
 {
     static const struct tdm_op op = {"MeanBackward0", false, spread};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
+    return tdm_node_finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
 }
 
 /* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one by one. */
@@ -294,7 +287,7 @@ struct tdm_value *tdm_row_sum(struct tdm_eager *m, struct tdm_value *x, uint64_t
     static const struct tdm_op op = {"SumBackward1", false, copy_rows};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     uint64_t columns = rows == x->rows ? 1 : x->columns;
-    return finish(m, node, tdm_value_new(m, rows, columns, x->element_bytes));
+    return tdm_node_finish(m, node, tdm_value_new(m, rows, columns, x->element_bytes));
 }
 
 /* ---- shapes ---- */
@@ -326,7 +319,7 @@ struct tdm_value *tdm_reshape(struct tdm_eager *m, struct tdm_value *x, uint64_t
     struct tdm_value *y = x->swapped ? copy_plain(m, x, rows, columns) : tdm_value_view(m, x);
     y->rows = rows;
     y->columns = columns;
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 static void transpose_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -343,7 +336,7 @@ struct tdm_value *tdm_transpose(struct tdm_eager *m, struct tdm_value *x)
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     struct tdm_value *y = tdm_value_view(m, x);
     y->swapped = !x->swapped;
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x)
@@ -352,7 +345,7 @@ struct tdm_value *tdm_contiguous(struct tdm_eager *m, struct tdm_value *x)
     if (!x->swapped)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, copy_plain(m, x, x->rows, x->columns));
+    return tdm_node_finish(m, node, copy_plain(m, x, x->rows, x->columns));
 }
 
 /* Zeros of the whole, into which the gradient of the part is copied. */
@@ -371,7 +364,7 @@ static struct tdm_value *slice(struct tdm_eager *m, struct tdm_value *x, uint64_
     struct tdm_value *y = tdm_value_view(m, x);
     y->rows = rows;
     y->columns = columns;
-    return finish(m, node, y);
+    return tdm_node_finish(m, node, y);
 }
 
 struct tdm_value *tdm_rows(struct tdm_eager *m, struct tdm_value *x, uint64_t rows)
@@ -393,7 +386,7 @@ struct tdm_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_value *x, uint16
 {
     static const struct tdm_op op = {"CatBackward0", false, cat_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
 }
 
 struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
@@ -403,10 +396,11 @@ struct tdm_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_value *x)
     struct tdm_value *first = slice(m, x, x->rows, x->columns / 2);
     struct tdm_value *second = slice(m, x, x->rows, x->columns / 2);
     struct tdm_node *node = tdm_node_new(m, &negative, &second, 1);
-    struct tdm_value *negated = finish(m, node, tdm_value_like(m, second));
+    struct tdm_value *negated = tdm_node_finish(m, node, tdm_value_like(m, second));
     struct tdm_value *parts[] = {negated, first};
     node = tdm_node_new(m, &cat, parts, 2);
-    struct tdm_value *y = finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
+    struct tdm_value *y =
+        tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
     tdm_drop(m, negated);
     tdm_drop(m, first);
     tdm_drop(m, second);
@@ -447,281 +441,11 @@ struct tdm_value *tdm_repeat(struct tdm_eager *m, struct tdm_value *x, uint64_t 
     if (times == 1)
         return tdm_take(x);
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    return finish(m, node,
-                  tdm_value_new(m, tdm_size_mul(x->rows, times), x->columns, x->element_bytes));
+    return tdm_node_finish(
+        m, node, tdm_value_new(m, tdm_size_mul(x->rows, times), x->columns, x->element_bytes));
 }
 
-/* ---- products ---- */
-
-static struct tdm_value *kept_workspace(struct tdm_eager *m, uint64_t bytes)
-{
-    enum tdm_method_category before = m->category;
-    struct tdm_label label = m->label;
-    m->category = TDM_METHOD_WORKSPACE;
-    m->label = (struct tdm_label){.name = "cuBLAS workspace", .layer = TDM_NO_LAYER};
-    struct tdm_value *workspace = tdm_value_new(m, bytes, 1, 1);
-    m->category = before;
-    m->label = label;
-    return workspace;
-}
-
-void tdm_cublas(struct tdm_eager *m)
-{
-    if (m->cublas[m->in_backward] == NULL && !m->stopped)
-        m->cublas[m->in_backward] = kept_workspace(m, m->gpu.cublas_workspace_bytes);
-}
-
-void tdm_cublaslt(struct tdm_eager *m)
-{
-    tdm_cublas(m); /* its handle is cuBLAS's */
-    if (m->cublaslt[m->in_backward] == NULL && !m->stopped)
-        m->cublaslt[m->in_backward] = kept_workspace(m, m->gpu.cublaslt_workspace_bytes);
-}
-
-enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS };
-
-static struct tdm_value *weight_gradient(struct tdm_eager *m, const struct tdm_node *node,
-                                         const struct tdm_value *grad)
-{
-    const struct tdm_edge *edge = &node->edges[LINEAR_WEIGHT];
-    struct tdm_value *weight = tdm_value_new(m, edge->rows, edge->columns, grad->element_bytes);
-    weight->view = !m->linear_function; /* transposed twice */
-    tdm_cublas(m);
-    return weight;
-}
-
-static struct tdm_value *input_gradient(struct tdm_eager *m, const struct tdm_node *node,
-                                        const struct tdm_value *grad)
-{
-    const struct tdm_edge *edge = &node->edges[LINEAR_X];
-    struct tdm_value *x = tdm_value_new(m, edge->rows, edge->columns, grad->element_bytes);
-    x->view = node->facts[0] == 0 && !m->linear_function;
-    tdm_cublas(m);
-    return x;
-}
-
-static void linear_backward(struct tdm_eager *m, struct tdm_node *node,
-                            struct tdm_value *const *grads, struct tdm_value **results)
-{
-    bool has_bias = node->inputs == 3, input_first = has_bias || m->linear_function;
-    struct tdm_value *saved[2] = {0};
-    for (uint32_t i = 0; i < node->saved_count; i++)
-        saved[i] = tdm_node_saved(m, node, i);
-    if (input_first && tdm_node_needs(node, LINEAR_X))
-        results[LINEAR_X] = input_gradient(m, node, grads[0]);
-    if (tdm_node_needs(node, LINEAR_WEIGHT))
-        results[LINEAR_WEIGHT] = weight_gradient(m, node, grads[0]);
-    if (!input_first && tdm_node_needs(node, LINEAR_X))
-        results[LINEAR_X] = input_gradient(m, node, grads[0]);
-    if (has_bias && tdm_node_needs(node, LINEAR_BIAS))
-        results[LINEAR_BIAS] = tdm_take(grads[0]);
-    tdm_drop(m, saved[0]);
-    tdm_drop(m, saved[1]);
-}
-
-struct tdm_value *tdm_linear(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *weight,
-                             struct tdm_value *bias, bool flat)
-{
-    static const struct tdm_op mm = {"MmBackward0", false, linear_backward},
-                               addmm = {"AddmmBackward0", true, linear_backward},
-                               own = {"LinearFunctionForZeroStage3Backward", false,
-                                      linear_backward};
-    struct tdm_value *b = tdm_autocast(m, bias), *w = tdm_autocast(m, weight),
-                     *a = tdm_autocast(m, x);
-    struct tdm_value *inputs[] = {a, w, b};
-    bool function = m->linear_function;
-    struct tdm_node *node = tdm_node_new(m,
-                                         function    ? &own
-                                         : b != NULL ? &addmm
-                                                     : &mm,
-                                         inputs, b != NULL ? 3 : 2);
-    if (node != NULL)
-        node->facts[0] = flat;
-    if (function || tdm_node_needs(node, LINEAR_WEIGHT))
-        tdm_node_save(m, node, a);
-    if (function || tdm_node_needs(node, LINEAR_X))
-        tdm_node_save(m, node, w);
-    struct tdm_value *y = tdm_value_new(m, a->rows, w->rows, a->element_bytes);
-    y->view = !flat;
-    if (b != NULL && !function) /* which adds the bias in place */
-        tdm_cublaslt(m);
-    else
-        tdm_cublas(m);
-    finish(m, node, y);
-    tdm_drop(m, a);
-    tdm_drop(m, w);
-    tdm_drop(m, b);
-    return y;
-}
-
-static void bmm_backward(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                         struct tdm_value **results)
-{
-    struct tdm_value *saved[2] = {0};
-    for (uint32_t i = 0; i < node->saved_count; i++)
-        saved[i] = tdm_node_saved(m, node, i);
-    for (uint32_t i = 2; i-- > 0;) {
-        if (!tdm_node_needs(node, i))
-            continue;
-        const struct tdm_edge *edge = &node->edges[i];
-        results[i] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
-        results[i]->view = true;
-        tdm_cublas(m);
-    }
-    tdm_drop(m, saved[0]);
-    tdm_drop(m, saved[1]);
-}
-
-struct tdm_value *tdm_bmm(struct tdm_eager *m, struct tdm_value *a, struct tdm_value *b,
-                          uint64_t rows, uint64_t columns)
-{
-    static const struct tdm_op op = {"BmmBackward0", false, bmm_backward};
-    struct tdm_value *inputs[] = {a, b};
-    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    if (tdm_node_needs(node, 1))
-        tdm_node_save(m, node, a);
-    if (tdm_node_needs(node, 0))
-        tdm_node_save(m, node, b);
-    struct tdm_value *y = tdm_value_new(m, rows, columns, a->element_bytes);
-    tdm_cublas(m);
-    return finish(m, node, y);
-}
-
-/* ---- look-up, attention, loss ---- */
-
-static void embedding_backward(struct tdm_eager *m, struct tdm_node *node,
-                               struct tdm_value *const *grads, struct tdm_value **results)
-{
-    struct tdm_value *ids = tdm_node_saved(m, node, 0);
-    const struct tdm_edge *edge = &node->edges[0];
-    results[0] = tdm_embedding_gradient(m, edge->rows, edge->columns, grads[0]->element_bytes,
-                                        node->facts[0]);
-    tdm_drop(m, ids);
-}
-
-struct tdm_value *tdm_embedding(struct tdm_eager *m, struct tdm_value *weight,
-                                struct tdm_value *ids, uint64_t tokens)
-{
-    static const struct tdm_op op = {"EmbeddingBackward0", false, embedding_backward};
-    struct tdm_node *node = tdm_node_new(m, &op, &weight, 1);
-    if (node != NULL)
-        node->facts[0] = tokens;
-    tdm_node_save(m, node, ids);
-    return finish(m, node, tdm_value_new(m, tokens, weight->columns, weight->element_bytes));
-}
-
-static struct tdm_attention_shape node_shape(const struct tdm_node *node)
-{
-    return (struct tdm_attention_shape){.kernel = (enum tdm_attention_kernel)node->facts[0],
-                                        .batch = node->facts[1],
-                                        .query_heads = node->facts[2],
-                                        .kv_heads = node->facts[3],
-                                        .tokens = node->facts[4],
-                                        .head_dim = node->facts[5]};
-}
-
-#define FLASH_ROWS 128u   /* FlashAttention-2 pads tokens to it in its scratch */
-#define FLASH_COLUMNS 32u /* and head dims to this */
-#define EFFICIENT_ALIGN 32u
-
-static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape,
-                                  struct tdm_value *scratch[4])
-{
-    uint64_t heads = shape->batch * shape->query_heads;
-    uint64_t padded = tdm_size_align(shape->tokens, FLASH_ROWS);
-    uint32_t count = 0;
-    if (shape->kernel == TDM_ATTENTION_CUDNN) {
-        scratch[count++] = tdm_value_new(m, tdm_cudnn_backward_workspace(shape), 1, 1);
-        return count;
-    }
-    if (shape->kernel == TDM_ATTENTION_EFFICIENT) {
-        scratch[count++] = tdm_value_new(m, heads * shape->tokens, 1, FP32);
-        scratch[count++] = tdm_value_new(m, tdm_efficient_backward_workspace(shape), 1, 1);
-        return count;
-    }
-    scratch[count++] = tdm_value_new(m, heads * padded, 1, FP32);
-    scratch[count++] =
-        tdm_value_new(m, heads * padded, tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
-    if (shape->kv_heads < shape->query_heads)
-        for (unsigned i = 0; i < 2; i++)
-            scratch[count++] = tdm_value_new(m, heads * shape->tokens, shape->head_dim, BF16);
-    return count;
-}
-
-static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
-                               struct tdm_value *const *grads, struct tdm_value **results)
-{
-    struct tdm_attention_shape shape = node_shape(node);
-    struct tdm_value *saved[TDM_MOST_SAVED] = {0}, *scratch[4] = {0};
-    uint32_t count = node->saved_count;
-    (void)grads;
-    for (uint32_t i = 0; i < count; i++)
-        saved[i] = tdm_node_saved(m, node, i);
-    for (uint32_t i = 0; i < 3; i++)
-        results[i] = tdm_value_like(m, saved[i]);
-    uint32_t scratches = attention_scratch(m, &shape, scratch);
-    for (uint32_t i = 0; i < scratches; i++)
-        tdm_drop(m, scratch[i]);
-    for (uint32_t i = 0; i < count; i++)
-        tdm_drop(m, saved[i]);
-}
-
-/* Log-sum-exps: one for every query of every head, each head's aligned in the memory-efficient kernel. */
-static uint64_t sum_rows(const struct tdm_attention_shape *shape)
-{
-    uint64_t tokens = shape->kernel == TDM_ATTENTION_EFFICIENT
-                          ? tdm_size_align(shape->tokens, EFFICIENT_ALIGN)
-                          : shape->tokens;
-    return shape->batch * shape->query_heads * tokens;
-}
-
-/* Saved are q, k, v, the output, two states of the random numbers, log-sum-exps and the bias. */
-struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct tdm_value *k,
-                                struct tdm_value *v, struct tdm_value *bias,
-                                const struct tdm_attention_shape *shape)
-{
-    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", false,
-                                     attention_backward};
-    struct tdm_value *inputs[] = {q, k, v};
-    struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
-    if (node != NULL) {
-        const uint64_t facts[] = {shape->kernel,   shape->batch,  shape->query_heads,
-                                  shape->kv_heads, shape->tokens, shape->head_dim};
-        for (unsigned i = 0; i < 6; i++)
-            node->facts[i] = facts[i];
-    }
-    for (unsigned i = 0; i < 3; i++)
-        tdm_node_save(m, node, inputs[i]);
-    bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN, flash = shape->kernel == TDM_ATTENTION_FLASH;
-    struct tdm_value *made[4] = {0}, *sums = NULL, *y;
-    for (unsigned i = 0; i < 2 && cudnn; i++)
-        made[i] = tdm_value_new(m, 1, 1, 8);
-    y = tdm_value_like(m, q);
-    if (flash || node != NULL)
-        made[2] = tdm_value_new(m, sum_rows(shape), 1, FP32); /* log-sum-exps */
-    if (shape->kernel == TDM_ATTENTION_EFFICIENT && shape->head_dim > TDM_EFFICIENT_HEAD_DIM)
-        sums = tdm_value_new(m, q->rows, q->columns, FP32);
-    if (cudnn)
-        tdm_drop(m, tdm_value_new(m, 256, 1, 1));
-    uint64_t splits = flash ? tdm_flash_splits(&m->gpu, shape) : 1;
-    struct tdm_value *parts[2] = {0}; /* log-sum-exps and outputs of each split */
-    for (unsigned i = 0; i < 2 && splits > 1; i++)
-        parts[i] = tdm_value_new(m, splits * q->rows,
-                                 i == 0 ? 1 : tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
-    for (unsigned i = 0; i < 2 && flash; i++)
-        made[i] = tdm_value_new(m, 2 - i, 1, 8);
-    tdm_drop(m, parts[0]);
-    tdm_drop(m, parts[1]);
-    tdm_drop(m, sums);
-    made[3] = tdm_take(bias);
-    tdm_node_save(m, node, y);
-    for (unsigned i = 0; i < 4; i++) {
-        if (made[i] != NULL)
-            tdm_node_save(m, node, made[i]);
-        tdm_drop(m, made[i]);
-    }
-    return finish(m, node, y);
-}
+/* ---- losses ---- */
 
 enum { NLL_LOGITS, NLL_LABELS, NLL_WEIGHT };
 
@@ -752,7 +476,7 @@ struct tdm_value *tdm_cross_entropy(struct tdm_eager *m, struct tdm_value *logit
     tdm_node_save(m, node, labels);
     struct tdm_value *loss = tdm_value_new(m, 1, 1, FP32), *weight = tdm_value_new(m, 1, 1, FP32);
     tdm_node_save(m, node, weight);
-    finish(m, node, loss);
+    tdm_node_finish(m, node, loss);
     tdm_drop(m, weight);
     tdm_drop(m, logs);
     return loss;

@@ -3,7 +3,7 @@
  * Operations of PyTorch by what they allocate, what they save for the backward, and what their backward
  * allocates. Inputs are borrowed, results are new references.
  * Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp, and the kernels
- * named in ops.c and kernels.c.
+ * named in kernels.c.
  */
 #ifndef TDM_METHODS_OPS_H
 #define TDM_METHODS_OPS_H

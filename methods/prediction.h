@@ -23,6 +23,12 @@ struct tdm_method_step {
     uint64_t end_used_bytes; /* after the step */
 };
 
+/* What the allocator holds at the peak beside what is allocated. */
+static inline uint64_t tdm_method_cached_bytes(const struct tdm_method_step *step)
+{
+    return step->torch.peak.reserved - step->torch.peak.allocated;
+}
+
 struct tdm_method_prediction {
     uint64_t parameters_bytes;
     struct tdm_torch_runtime runtime;

@@ -42,9 +42,7 @@ static struct tdm_value *pick_rows(struct tdm_eager *m, struct tdm_value *x,
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, index);
     struct tdm_value *y = tdm_value_new(m, rows, x->columns, x->element_bytes);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }
 
 static void unmask(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
@@ -63,9 +61,7 @@ static struct tdm_value *fill(struct tdm_eager *m, struct tdm_value *x, struct t
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, mask);
     struct tdm_value *y = in_place ? tdm_value_view(m, x) : tdm_value_like(m, x);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }
 
 static void group_scratch(struct tdm_eager *m, uint64_t experts, const struct tdm_value *x)
@@ -114,8 +110,7 @@ static struct tdm_value *grouped_product(struct tdm_eager *m, struct tdm_value *
     struct tdm_value *y =
         tdm_value_new(m, input->rows, weight->rows / experts, input->element_bytes);
     group_scratch(m, experts, input);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
+    tdm_node_finish(m, node, y);
     tdm_drop(m, input);
     return y;
 }
@@ -137,9 +132,7 @@ static struct tdm_value *topk(struct tdm_eager *m, struct tdm_value *x, uint64_t
     struct tdm_value *y = tdm_value_new(m, x->rows, k, x->element_bytes);
     *indices = tdm_value_new(m, x->rows, k, INT64);
     tdm_node_save(m, node, *indices);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
-    return y;
+    return tdm_node_finish(m, node, y);
 }
 
 static void divide_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -173,8 +166,7 @@ static struct tdm_value *normalize(struct tdm_eager *m, struct tdm_value *x)
         tdm_drop(m, before);
     }
     struct tdm_value *y = tdm_value_view(m, x);
-    tdm_node_output(m, node, 0, y);
-    tdm_node_done(m, node);
+    tdm_node_finish(m, node, y);
     tdm_drop(m, sum);
     tdm_drop(m, x);
     return y;

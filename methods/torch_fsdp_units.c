@@ -119,8 +119,7 @@ static struct tdm_value *mark(struct tdm_torch_model *t, uint32_t group, struct 
         node->context = t;
     }
     struct tdm_value *y = tdm_value_view(t->m, x);
-    tdm_node_output(t->m, node, 0, y);
-    tdm_node_done(t->m, node);
+    tdm_node_finish(t->m, node, y);
     tdm_drop(t->m, x);
     return y;
 }

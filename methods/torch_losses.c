@@ -15,13 +15,6 @@
 
 #define STANDARD_CHUNK 256u /* _CHUNKED_LM_HEAD_CHUNK_SIZE */
 
-static struct tdm_value *finish(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value)
-{
-    tdm_node_output(m, node, 0, value);
-    tdm_node_done(m, node);
-    return value;
-}
-
 /* ---- chunked ---- */
 
 /* Logits of a chunk and their loss; how often it is right and its entropy are made for the log. */
@@ -67,7 +60,7 @@ static struct tdm_value *ordered(struct tdm_eager *m, struct tdm_value *x, struc
     static const struct tdm_op op = {"IndexBackward0", false, index_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, order);
-    return finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
 }
 
 struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_value *hidden)
@@ -155,5 +148,5 @@ struct tdm_value *tdm_torch_fused_loss(struct tdm_torch_model *t, struct tdm_val
     }
     tdm_drop(m, hidden_grad);
     tdm_drop(m, weight_grad);
-    return finish(m, node, loss);
+    return tdm_node_finish(m, node, loss);
 }

@@ -40,7 +40,7 @@ static void note_step(const struct tdm_method_prediction *p, struct tdm_compared
                        tdm_category_name((enum tdm_category)to)) == 0)
                 point->categories[to] = step->torch.categories[from];
     point->categories[TDM_RUNTIME] = tdm_torch_runtime_bytes(&p->runtime);
-    point->categories[TDM_ALLOCATOR] = step->torch.peak.reserved - step->torch.peak.allocated;
+    point->categories[TDM_ALLOCATOR] = tdm_method_cached_bytes(step);
     point->used_bytes = step->used_bytes;
     point->host_bytes = step->torch.host_bytes;
     point->fits = p->fits;

@@ -45,7 +45,8 @@ tidemark_SOURCES += \
 	planner/cmd_models.c \
 	planner/cmd_plan.c \
 	planner/cmd_plot.c \
-	planner/cmd_predict.c \
+	planner/cmd_predict.c planner/cmd_predict_text.c planner/predict_parts.h \
+	planner/predict_json.c \
 	planner/cmd_report.c \
 	planner/cmd_run.c \
 	planner/explain.c planner/explain.h \

@@ -210,7 +210,7 @@ check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
 PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order \
-	tests/property_memory tests/property_plans
+	tests/property_keys tests/property_memory tests/property_plans
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
