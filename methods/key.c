@@ -97,3 +97,11 @@ const char *tdm_key_without_effect(const struct tdm_method_key *key, const struc
     snprintf(text, TDM_KEY_TEXT, "%s has no effect %s", key->name, need->unmet);
     return text;
 }
+
+const char *tdm_key_assumed(const struct tdm_method_key *key, const struct tdm_key_case *c,
+                            char *text)
+{
+    if (tdm_key_unmet(key, c) != NULL)
+        return NULL;
+    return key->assumed == NULL && key->settled != NULL ? key->settled(c, text) : key->assumed;
+}

@@ -43,6 +43,9 @@ struct tdm_method_key {
     uint64_t least, most; /* of a count */
     /* What compare takes where nothing is said, so that methods are ranked at their best; NULL: what is assumed. */
     const char *compared;
+    /* What it is where nothing is said and nothing is assumed, because it follows from other settings; may use
+     * text[TDM_KEY_TEXT]. NULL: it has no value then. */
+    const char *(*settled)(const struct tdm_key_case *c, char *text);
     /* Without all of them it may be said, but has no effect. They ask nothing of the key itself. */
     const struct tdm_key_need *needs[TDM_KEY_MOST_NEEDS];
 };
@@ -55,6 +58,13 @@ const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
 #define TDM_KEY_TEXT 192u
 const char *tdm_key_without_effect(const struct tdm_method_key *key, const struct tdm_key_case *c,
                                    char *text);
+
+/* What is assumed of a key of which nothing was said: NULL where it has no effect, or no value. */
+const char *tdm_key_assumed(const struct tdm_method_key *key, const struct tdm_key_case *c,
+                            char *text);
+
+/* Of keys "grads": held where no optimizer is there to use them up. */
+const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text);
 
 /* ---- readers ---- */
 

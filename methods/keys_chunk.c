@@ -28,13 +28,13 @@ static enum tdm_status read_budget(const struct tdm_method_key *key, const char 
         "allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF", \
             tdm_key_read_switch, FIELD(expandable_segments)                                    \
     }
-#define GRADS                                                                       \
-    {                                                                               \
-        "grads", "none|held", NULL,                                                 \
-            "gradients at the start of a step: gone after every step, or added to", \
-            tdm_key_read_choice, FIELD(torch.grads), .needs = {                     \
-                &tdm_need_later_steps                                               \
-            }                                                                       \
+#define GRADS                                                                                     \
+    {                                                                                             \
+        "grads", "none|held", NULL,                                                               \
+            "gradients at the start of a step: gone after every step, or added to",               \
+            tdm_key_read_choice, FIELD(torch.grads), .settled = tdm_key_settled_grads, .needs = { \
+                &tdm_need_later_steps                                                             \
+            }                                                                                     \
     }
 #define LORA_RANK(assumed)                                                                  \
     {                                                                                       \
@@ -112,8 +112,8 @@ const struct tdm_method_key tdm_keys_longlora[] = {
     OPTIMIZER("adamw-foreach"),
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf", "loss, as for method parallel",
      tdm_key_read_choice, FIELD(torch.logits)},
-    {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
-     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
+     FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     ALLOCATOR_CONF,
     GRADS,
     STEP,

@@ -5,6 +5,7 @@
 #include "base/units.h"
 
 #include <stddef.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,6 +94,15 @@ static enum tdm_status read_hierarchy(const struct tdm_method_key *key, const ch
     return status == TDM_OK ? tdm_parse_count(second, name, 1, MOST_RANKS,
                                               &settings->megatron.exchange_ring, err)
                             : status;
+}
+
+static const char *settled_hierarchy(const struct tdm_key_case *c, char *text)
+{
+    struct tdm_megatron_layout l;
+    if (tdm_megatron_layout(c->model, c->settings, &l, NULL) != TDM_OK)
+        return NULL;
+    snprintf(text, TDM_KEY_TEXT, "%" PRIu64 ",%" PRIu64, l.exchange_heads, l.exchange_ring);
+    return text;
 }
 
 /* ---- needs ---- */
@@ -208,7 +218,7 @@ const struct tdm_method_key tdm_keys_megatron[] = {
      tdm_key_read_choice, FIELD(exchange), .needs = {&needs_context}},
     {"hierarchical_context_parallel_sizes", "A,B", NULL,
      "of a2a+p2p: A ranks exchange heads, B groups of them are a ring; half, if not said",
-     .read = read_hierarchy, .needs = {&needs_context, &needs_both}},
+     .read = read_hierarchy, .settled = settled_hierarchy, .needs = {&needs_context, &needs_both}},
     {"recompute_granularity", "none|selective|full", "none", "what is run again in the backward",
      tdm_key_read_choice, FIELD(recompute), .compared = "full"},
     {"recompute_method", "uniform|block", "uniform",

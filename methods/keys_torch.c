@@ -109,6 +109,12 @@ static const struct tdm_key_need needs_whole_first = {"without init_device=cuda"
 
 /* ---- tables ---- */
 
+const char *tdm_key_settled_grads(const struct tdm_key_case *c, char *text)
+{
+    (void)text;
+    return c->settings->torch.optimizer == TDM_TORCH_NO_OPTIMIZER ? "held" : "none";
+}
+
 const struct tdm_method_key tdm_keys_torch[] = {
     {"checkpointing", "off|on|on-reentrant", "off",
      "gradient checkpointing of every layer; on: use_reentrant=False", tdm_key_read_choice,
@@ -127,13 +133,14 @@ const struct tdm_method_key tdm_keys_torch[] = {
     {"logits", "hf|hf-held|base|last|bf16|chunked|fused", "hf",
      "loss by transformers, output dropped or held; no head; last tokens; bf16 loss; TRL's; Liger's",
      tdm_key_read_choice, FIELD(torch.logits)},
-    {"logits_chunk", "N", NULL, "tokens of a chunk of logits=chunked; 256 where unsaid",
-     tdm_key_read_tokens, FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
+    {"logits_chunk", "N", "256", "tokens of a chunk of logits=chunked", tdm_key_read_tokens,
+     FIELD(torch.loss_chunk_tokens), .needs = {&tdm_need_chunked_logits}},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"grads", "none|held", NULL,
      "gradients at the start of a step: zero_grad(set_to_none=True) after every step, or added to",
-     tdm_key_read_choice, FIELD(torch.grads), .needs = {&tdm_need_later_steps}},
+     tdm_key_read_choice, FIELD(torch.grads), .settled = tdm_key_settled_grads,
+     .needs = {&tdm_need_later_steps}},
     {"lora_rank", "N", "0", "adapters of that rank; all else is frozen; 0: no LoRA",
      tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",

@@ -13,8 +13,6 @@
 
 #include "base/size.h"
 
-#define STANDARD_CHUNK 256u /* _CHUNKED_LM_HEAD_CHUNK_SIZE */
-
 /* ---- chunked ---- */
 
 /* Logits of a chunk and their loss; how often it is right and its entropy are made for the log. */
@@ -67,7 +65,6 @@ struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_v
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = hidden->rows, chunk = t->settings.loss_chunk_tokens;
-    chunk = chunk == 0 ? STANDARD_CHUNK : chunk;
     struct tdm_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
     struct tdm_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
     uint64_t start = 0;

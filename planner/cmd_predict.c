@@ -282,8 +282,10 @@ static enum tdm_status answer_other(const struct tdm_predict_request *r,
         tdm_predict_print_head(r, a);
         tdm_predict_print_answer(r, a);
     }
-    if (status == TDM_OK && draws(r) && a->timeline->count > 0) /* else no step began */
+    if (status == TDM_OK && draws(r) && a->timeline->count > 0)
         status = draw_timeline(r, a, err);
+    else if (status == TDM_OK && draws(r))
+        fprintf(stderr, "%s is not drawn: no step begins\n", r->timeline.path);
     free(a->timeline);
     return status == TDM_OK ? judged : status;
 }

@@ -51,13 +51,15 @@ static void print_settings(const struct tdm_predict_answer *a)
 {
     const struct tdm_method_key *key;
     const char *assumption = tdm_method_assumption(a->model, &a->settings);
+    const struct tdm_key_case c = tdm_predict_case(a);
     const char *head = "settings";
+    char text[TDM_KEY_TEXT];
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
-        if (said == NULL && key->assumed == NULL)
+        const char *value = said != NULL ? said : tdm_key_assumed(key, &c, text);
+        if (value == NULL)
             continue;
-        printf("%-10s %s=%s%s\n", head, key->name, said != NULL ? said : key->assumed,
-               said != NULL ? "" : " (assumed)");
+        printf("%-10s %s=%s%s\n", head, key->name, value, said != NULL ? "" : " (assumed)");
         head = "";
     }
     if (assumption != NULL)

@@ -158,9 +158,10 @@ json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_p
     const struct tdm_method_key *key;
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
         const char *said = a->choices.said[k];
-        if (said == NULL && key->assumed == NULL)
+        const char *value = said != NULL ? said : tdm_key_assumed(key, &c, text);
+        if (value == NULL)
             continue;
-        json_object_set_new(settings, key->name, json_string(said != NULL ? said : key->assumed));
+        json_object_set_new(settings, key->name, json_string(value));
         if (said == NULL)
             json_array_append_new(assumed, json_string(key->name));
         else if (tdm_key_without_effect(key, &c, text) != NULL)
