@@ -25,4 +25,32 @@ static inline double tdm_bench_number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
+/* Plans to STEM.json with the arguments of `tidemark plan`; its JSON, or NULL. */
+static inline json_t *tdm_bench_plan(const char *stem, const char *arguments, int *status)
+{
+    char line[4096];
+    snprintf(line, sizeof(line), "tidemark plan %s -o '%s.json' --force --json", arguments, stem);
+    return tdm_bench_command(line, status);
+}
+
+/* Runs what was planned there, with arguments of `tidemark run`, and leaves the trace STEM.db. */
+static inline int tdm_bench_run(const char *stem, const char *arguments)
+{
+    char line[4096];
+    int status;
+    snprintf(line, sizeof(line), "tidemark run '%s.json' --trace '%s.db' %s --force --json", stem,
+             stem, arguments);
+    json_decref(tdm_bench_command(line, &status));
+    return status;
+}
+
+/* The report of a step of that trace, or NULL. */
+static inline json_t *tdm_bench_report(const char *stem, unsigned step)
+{
+    char line[4096];
+    int status;
+    snprintf(line, sizeof(line), "tidemark report '%s.db' --step %u --json", stem, step);
+    return tdm_bench_command(line, &status);
+}
+
 #endif

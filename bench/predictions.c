@@ -135,33 +135,22 @@ static void note_row(struct bench *bench, const struct row *row, const json_t *f
     add_kinds(bench, json_object_get(program, "times"));
 }
 
-static json_t *report(const struct bench *bench, size_t i, int step)
-{
-    char line[1024];
-    int status;
-    snprintf(line, sizeof(line), "tidemark report '%s/%zu.db' --step %d --json", bench->folder, i,
-             step);
-    return tdm_bench_command(line, &status);
-}
-
 static bool measure(struct bench *bench, size_t i)
 {
     const struct row *row = &bench->rows[i];
-    char line[2048];
-    int status = 1;
-    snprintf(line, sizeof(line),
-             "tidemark plan %s --context %s --machine '%s' %s -o '%s/%zu.json' --force --json",
-             row->model, row->context, bench->machine, row->plan, bench->folder, i);
-    json_decref(tdm_bench_command(line, &status));
+    char stem[1024], arguments[1024];
+    int status;
+    snprintf(stem, sizeof(stem), "%s/%zu", bench->folder, i);
+    snprintf(arguments, sizeof(arguments), "%s --context %s --machine '%s' %s", row->model,
+             row->context, bench->machine, row->plan);
+    json_decref(tdm_bench_plan(stem, arguments, &status));
     if (status == 0) {
-        snprintf(line, sizeof(line),
-                 "tidemark run '%s/%zu.json' --backend %s --steps 2 --trace '%s/%zu.db' "
-                 "--trace-ops first --force --json 2>/dev/null",
-                 bench->folder, i, bench->backend, bench->folder, i);
-        json_decref(tdm_bench_command(line, &status));
+        snprintf(arguments, sizeof(arguments),
+                 "--backend %s --steps 2 --trace-ops first 2>/dev/null", bench->backend);
+        status = tdm_bench_run(stem, arguments);
     }
-    json_t *first = status == 0 ? report(bench, i, 1) : NULL;
-    json_t *second = status == 0 ? report(bench, i, 2) : NULL;
+    json_t *first = status == 0 ? tdm_bench_report(stem, 1) : NULL;
+    json_t *second = status == 0 ? tdm_bench_report(stem, 2) : NULL;
     bool done = first != NULL && second != NULL;
     if (done)
         note_row(bench, row, first, second);

@@ -111,26 +111,22 @@ static void print_row(const struct row *row, const json_t *report)
 static bool measure(const struct options *options, size_t i)
 {
     const struct row *row = &rows[i];
-    char line[2048];
-    int status = 1;
-    snprintf(line, sizeof(line),
-             "tidemark plan %s --context %s --machine %s %s -o '%s/%zu.json' --force --json",
-             options->model, row->context, options->machine, row->plan, options->folder, i);
-    json_decref(tdm_bench_command(line, &status));
+    char stem[1024], arguments[1024];
+    int status;
+    snprintf(stem, sizeof(stem), "%s/%zu", options->folder, i);
+    snprintf(arguments, sizeof(arguments), "%s --context %s --machine %s %s", options->model,
+             row->context, options->machine, row->plan);
+    json_decref(tdm_bench_plan(stem, arguments, &status));
     if (status == 0) {
-        snprintf(
-            line, sizeof(line),
-            "tidemark run '%s/%zu.json' --backend %s --steps %u --trace '%s/%zu.db' --trace-ops all --force --json",
-            options->folder, i, options->backend, options->steps, options->folder, i);
-        json_decref(tdm_bench_command(line, &status));
+        snprintf(arguments, sizeof(arguments), "--backend %s --steps %u --trace-ops all",
+                 options->backend, options->steps);
+        status = tdm_bench_run(stem, arguments);
     }
     if (status != 0) {
         printf("%-8s%-44s failed: exit status %d\n", row->context, row->what, status);
         return false;
     }
-    snprintf(line, sizeof(line), "tidemark report '%s/%zu.db' --step %u --json", options->folder, i,
-             options->steps);
-    json_t *report = tdm_bench_command(line, &status);
+    json_t *report = tdm_bench_report(stem, options->steps);
     if (report != NULL)
         print_row(row, report);
     json_decref(report);

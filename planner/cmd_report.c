@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tidemark report`: predicted against measured, from a trace: memory by category at the peak, time
- * by phase and op kind, by kind alone, stalls by lane. Everything is read before the first line is printed.
+ * by phase and op kind, by kind alone, stalls by lane and by what was waited for. Everything is read before
+ * the first line is printed.
  */
 #include "planner/cmd.h"
 
@@ -9,6 +10,7 @@
 #include "planner/kind_times.h"
 #include "planner/print.h"
 #include "traces/reader.h"
+#include "traces/waits.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -18,12 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Waits that take less in all are left out of the text. */
+#define SHORTEST_WAIT_SECONDS 1e-4
+
 /* What is said of one program. */
 struct program_report {
     struct tdm_trace_program_row program;
     /* Of the steps that were asked for. */
     size_t steps, timed_steps;
     struct tdm_trace_step_row first, last;
+    int64_t last_timed; /* TDM_TRACE_EVERY_STEP: none */
     double seconds;
     uint64_t tokens;
     struct tdm_trace_peaks peaks;
@@ -35,6 +41,8 @@ struct program_report {
     size_t time_count;
     struct tdm_trace_lane_row *lanes;
     size_t lane_count;
+    struct tdm_trace_wait *waits; /* of the last timed step that was asked for */
+    size_t wait_count;
     struct tdm_trace_selection selection;
     /* Of its weights, after the steps that were asked for; borrowed from the report. */
     const struct tdm_trace_evaluation_row *evaluations;
@@ -58,6 +66,7 @@ static void report_free(struct report *report)
     for (size_t i = 0; i < report->program_count; i++) {
         free(report->programs[i].times);
         free(report->programs[i].lanes);
+        free(report->programs[i].waits);
     }
     free(report->programs);
     free(report->evaluations);
@@ -71,6 +80,8 @@ static void add_step(struct program_report *report, const struct tdm_trace_step_
         report->first = *step;
     report->last = *step;
     report->timed_steps += step->timed;
+    if (step->timed)
+        report->last_timed = step->step;
     report->seconds += step->seconds;
     report->tokens += step->tokens;
 }
@@ -106,6 +117,20 @@ static enum tdm_status read_places(struct tdm_trace_reader *reader, int64_t step
     return TDM_OK;
 }
 
+static enum tdm_status read_waits(struct tdm_trace_reader *reader, struct program_report *report,
+                                  struct tdm_error *err)
+{
+    struct tdm_trace_interval *intervals;
+    size_t count;
+    enum tdm_status status = tdm_trace_read_intervals(reader, report->program.program,
+                                                      report->last_timed, &intervals, &count, err);
+    if (status != TDM_OK)
+        return status;
+    status = tdm_trace_sum_waits(intervals, count, &report->waits, &report->wait_count, err);
+    free(intervals);
+    return status;
+}
+
 static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t step,
                                     struct program_report *report, struct tdm_error *err)
 {
@@ -119,6 +144,8 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
             tdm_trace_read_lanes(reader, program, step, &report->lanes, &report->lane_count, err);
     if (status == TDM_OK)
         status = tdm_trace_read_selection(reader, program, step, &report->selection, err);
+    if (status == TDM_OK)
+        status = read_waits(reader, report, err);
     return status;
 }
 
@@ -195,8 +222,10 @@ static enum tdm_status read_report(struct tdm_trace_reader *reader, struct repor
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a report", report->path);
     }
     report->program_count = count;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         report->programs[i].program = programs[i];
+        report->programs[i].last_timed = TDM_TRACE_EVERY_STEP;
+    }
     free(programs);
 
     status = read_steps(reader, report, err);
@@ -487,6 +516,37 @@ static void print_lanes(const struct program_report *report)
     }
 }
 
+/* "h2d copy of weights", "the launching host". */
+static const char *wait_name(const struct tdm_trace_wait *wait, char *name, size_t size)
+{
+    if (wait->launch)
+        snprintf(name, size, "the host that launches");
+    else if (wait->content != TDM_EMPTY)
+        snprintf(name, size, "%s %s of %s", tdm_lane_name(wait->lane), tdm_op_kind_name(wait->kind),
+                 tdm_content_name(wait->content));
+    else
+        snprintf(name, size, "%s %s", tdm_lane_name(wait->lane), tdm_op_kind_name(wait->kind));
+    return name;
+}
+
+static void print_waits(const struct program_report *report)
+{
+    char name[80], predicted[TDM_FORMAT_SIZE], measured[TDM_FORMAT_SIZE];
+    size_t rows = 0;
+    for (size_t i = 0; i < report->wait_count; i++) {
+        const struct tdm_trace_wait *wait = &report->waits[i];
+        if (fmax(wait->predicted_seconds, wait->measured_seconds) < SHORTEST_WAIT_SECONDS)
+            continue;
+        if (rows++ == 0)
+            printf("\n%-10s  %-36s  %7s  %10s  %10s\n", "stalled in", "compute waits for", "waits",
+                   "predicted", "measured");
+        printf("%-10s  %-36s  %7" PRIu64 "  %10s  %10s\n", tdm_phase_name(wait->phase),
+               wait_name(wait, name, sizeof(name)), wait->waits,
+               show_seconds(wait->predicted_seconds, predicted),
+               show_seconds(wait->measured_seconds, measured));
+    }
+}
+
 static void print_program(const struct report *report, const struct program_report *program)
 {
     print_steps(program);
@@ -501,6 +561,7 @@ static void print_program(const struct report *report, const struct program_repo
     print_kinds(program);
     print_selection(program);
     print_lanes(program);
+    print_waits(program);
 }
 
 static void print_text(const struct report *report)
@@ -664,6 +725,26 @@ static json_t *json_lanes(const struct program_report *report)
     return array;
 }
 
+static json_t *json_waits(const struct program_report *report)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < report->wait_count; i++) {
+        const struct tdm_trace_wait *wait = &report->waits[i];
+        json_array_append_new(
+            array,
+            json_pack(
+                "{s:s, s:o, s:o, s:o, s:I, s:o, s:o}", "phase", tdm_phase_name(wait->phase), "lane",
+                wait->launch ? json_null() : json_string(tdm_lane_name(wait->lane)), "kind",
+                wait->launch ? json_null() : json_string(tdm_op_kind_name(wait->kind)), "content",
+                wait->content == TDM_EMPTY ? json_null()
+                                           : json_string(tdm_content_name(wait->content)),
+                "waits", (json_int_t)wait->waits, "predicted_seconds",
+                json_seconds(wait->predicted_seconds), "measured_seconds",
+                json_seconds(wait->measured_seconds)));
+    }
+    return array;
+}
+
 static json_t *json_evaluations(const struct program_report *report)
 {
     json_t *array = json_array();
@@ -699,6 +780,7 @@ static json_t *json_program(const struct program_report *report)
     json_object_set_new(object, "kinds", json_kinds(report));
     json_object_set_new(object, "selection", json_selection(report));
     json_object_set_new(object, "lanes", json_lanes(report));
+    json_object_set_new(object, "waits", json_waits(report));
     return object;
 }
 
@@ -800,10 +882,13 @@ const struct tdm_command tdm_cmd_report = {
         "TRACE is what `tidemark run --trace FILE` wrote. `live` are the bytes of live\n"
         "buffers, `used` those that the driver or the system reports. The error says by how\n"
         "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
-        "stalled while it is idle before its last op ends. A wrong rate shows at the top of the\n"
-        "op kinds; tidemark calibrate --from TRACE corrects it. Selection: (query, key) pairs that\n"
-        "page lists have room for, and held (counted on cpu); bytes that attention gathers\n"
-        "from the host and sends back, by chance and in truth; bytes of page lists and means.\n"
+        "stalled while it is idle before its last op ends. What the compute lane waited for is\n"
+        "named, of the last timed step: the op that ended last before it went on, at the step's end\n"
+        "what ended it, or the host, where it launched too late (lane null in JSON). A wrong rate\n"
+        "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Selection:\n"
+        "(query, key) pairs that page lists have room for, and held (counted on cpu); bytes that\n"
+        "attention gathers from the host and sends back, by chance and in truth; bytes of page\n"
+        "lists and means.\n"
         "\n"
         "Example:\n"
         "  tidemark report demo/run.db --step 100\n",

@@ -6,13 +6,14 @@ libtidemark_a_SOURCES += \
 	traces/reader_memory.c traces/reader_time.c \
 	traces/sqlite.c traces/sqlite.h \
 	traces/trace.h \
+	traces/waits.c traces/waits.h \
 	traces/writer.c
 
 # The schema as a C string, one literal a line.
 nodist_libtidemark_a_SOURCES = traces/schema.c
 EXTRA_DIST += traces/schema.sql
 CLEANFILES += traces/schema.c
-cmocka_tests += tests/unit_traces
+cmocka_tests += tests/unit_traces tests/unit_waits
 
 traces/schema.c: $(srcdir)/traces/schema.sql
 	@$(MKDIR_P) traces

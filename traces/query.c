@@ -139,6 +139,18 @@ enum tdm_op_kind tdm_query_kind(struct tdm_query *query, int column)
     return (enum tdm_op_kind)name_at(query, column, kind_name, TDM_OP_KINDS);
 }
 
+static const char *content_name(int content)
+{
+    return tdm_content_name((enum tdm_content)content);
+}
+
+enum tdm_content tdm_query_content(struct tdm_query *query, int column)
+{
+    if (sqlite3_column_type(query->statement, column) == SQLITE_NULL)
+        return TDM_EMPTY;
+    return (enum tdm_content)name_at(query, column, content_name, TDM_CONTENTS);
+}
+
 enum tdm_status tdm_query_rows(struct tdm_trace_reader *reader, const char *sql, int64_t program,
                                int64_t step, size_t size,
                                void (*take)(struct tdm_query *query, void *row), void **rows,

@@ -47,6 +47,7 @@ enum tdm_category tdm_query_category(struct tdm_query *query, int column);
 enum tdm_lane tdm_query_lane(struct tdm_query *query, int column);
 enum tdm_phase tdm_query_phase(struct tdm_query *query, int column);
 enum tdm_op_kind tdm_query_kind(struct tdm_query *query, int column);
+enum tdm_content tdm_query_content(struct tdm_query *query, int column); /* NULL: TDM_EMPTY */
 
 /* Runs a query to its end; `take` fills one zeroed row of `size` bytes. *rows is one allocation,
  * which the caller frees, or NULL if there is no row. */

@@ -139,7 +139,8 @@ struct tdm_trace_interval {
     enum tdm_op_kind kind;
     enum tdm_phase phase;
     enum tdm_lane lane;
-    uint32_t layer, chunk; /* TDM_NONE */
+    uint32_t layer, chunk;    /* TDM_NONE */
+    enum tdm_content content; /* of a copy; else TDM_EMPTY */
     bool measured;
     int64_t predicted_start_ns, predicted_end_ns;
     int64_t start_ns, end_ns;

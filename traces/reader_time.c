@@ -106,6 +106,7 @@ static void take_interval(struct tdm_query *query, void *row)
     interval->measured = sqlite3_column_type(query->statement, 10) != SQLITE_NULL;
     interval->start_ns = tdm_query_integer(query, 10);
     interval->end_ns = tdm_query_integer(query, 11);
+    interval->content = tdm_query_content(query, 12);
 }
 
 enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_t program,
@@ -116,7 +117,7 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
     enum tdm_status status = tdm_query_rows(
         reader,
         "SELECT o.number, o.kind, o.phase, o.lane, o.layer, o.chunk, o.predicted_start_ns, "
-        "o.predicted_end_ns, o.flops, o.bytes, t.start_ns, t.end_ns FROM op AS o "
+        "o.predicted_end_ns, o.flops, o.bytes, t.start_ns, t.end_ns, o.content FROM op AS o "
         "LEFT JOIN timing AS t ON t.run = ?1 AND t.program = ?2 AND t.step = ?3 "
         "AND t.op_number = o.number WHERE o.program = ?2 ORDER BY o.number",
         program, step, sizeof(**rows), take_interval, &found, count, err);

@@ -56,6 +56,7 @@ CREATE TABLE op (
     number             INTEGER NOT NULL, -- in program order, from 0
     kind               TEXT NOT NULL,
     part               TEXT,             -- weights that it works with
+    content            TEXT,             -- of a copy: what it moves
     phase              TEXT NOT NULL,
     lane               TEXT NOT NULL,
     layer              INTEGER,

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 3
+#define TDM_TRACE_VERSION 4
 
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {

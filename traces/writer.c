@@ -41,7 +41,7 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_PROGRAM] = "INSERT INTO program (name, schedule) VALUES (?, ?)",
     [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -517,9 +517,12 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
     trace->moments.fresh = true;
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
-        tdm_text(tdm_op_kind_name(op->kind)), part_of(op), tdm_text(tdm_phase_name(op->phase)),
-        tdm_text(tdm_lane_name(op->lane)), number_or_null(op->layer), number_or_null(op->chunk),
-        tdm_count(op->tokens), tdm_count(op->flops), tdm_count(op->bytes),
+        tdm_text(tdm_op_kind_name(op->kind)), part_of(op),
+        op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name(op->access[1].after.content))
+                                : tdm_null(),
+        tdm_text(tdm_phase_name(op->phase)), tdm_text(tdm_lane_name(op->lane)),
+        number_or_null(op->layer), number_or_null(op->chunk), tdm_count(op->tokens),
+        tdm_count(op->flops), tdm_count(op->bytes),
         between_places ? tdm_count(op->access[0].bytes) : tdm_null(), count_or_null(op->pairs),
         count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
         tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));

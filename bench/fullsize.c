@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/fullsize: full-parameter training of 7B models at 128K to 512K tokens in little device and host
+ * memory: plans, runs one step of each row, and compares step time and bytes that the driver
+ * reports with what was planned, and with the row that has all of the machine.
+ *
+ *     bench/fullsize [--machine M] [--backend B] [--dir DIR] [--plan | --report] [--list | ROW...]
+ *
+ * ROW: a name of the table that --list prints; all by default. --plan only plans. --report only reads the
+ * traces that earlier calls left in DIR, so that rows may run one by one, or detached. A
+ * row that cannot be planned or run is said and left out; then the exit status is 1. tidemark is looked for
+ * on PATH.
+ *
+ * `all` is what the machine has: the row that the slowdown is of. The peer is als244/ml_dataflow on an
+ * H200, at its best for the context (128K: 30.8 s with 109 GiB of host memory and 128.8 of
+ * the device; 256K: 101.2 s with 159 and 128.9).
+ */
+#include "bench/commands.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB 1073741824.0
+#define ALL " --memory 138G --host-memory 110G"
+#define BF16_MOMENTS " --optimizer adamw-bf16-moments"
+#define BF16 " --optimizer adamw-bf16"
+#define FAR_STATES " --set weights=host --set moments=host --set master=host"
+#define QKV_KEPT                                                                                \
+    " --set order=layer-major --set groups=1 --set chunk=8K --set kv=keep --set attention=kept" \
+    " --set kept=qkv --set kept_from=0 --set weights=device --set moments=device"               \
+    " --set master=device"
+
+struct row {
+    const char *name, *model, *context, *plan, *runs; /* runs NULL: it is only planned */
+    const char *reference;                            /* row that it is compared with, or NULL */
+    double most_slower;          /* asked for: 0.08 is 8% slower; NAN: nothing */
+    double device_gib, host_gib; /* asked for: no more than these; NAN */
+    double peer_seconds;         /* NAN: none */
+};
+
+static const struct row rows[] = {
+    {"128k-all", "qwen2.5-7b", "128K", ALL BF16_MOMENTS, "yes", NULL, NAN, NAN, 110, 30.8},
+    {"128k-16g", "qwen2.5-7b", "128K", " --memory 16G --host-memory 100G" BF16_MOMENTS, "yes",
+     "128k-all", 0.08, 16, 100, 30.8},
+    {"128k-16g-host64g", "qwen2.5-7b", "128K", " --memory 16G --host-memory 64G" BF16, "yes",
+     "128k-all", 0.15, 16, 64, 30.8},
+    {"128k-12g", "qwen2.5-7b", "128K", " --memory 12G --host-memory 64G" BF16, "yes", "128k-all",
+     NAN, 12, 64, 30.8},
+    {"128k-8g", "qwen2.5-7b", "128K", " --memory 8G --host-memory 64G" BF16, "yes", "128k-all", NAN,
+     8, 64, 30.8},
+    {"128k-7g", "qwen2.5-7b", "128K", " --memory 7G --host-memory 64G" BF16, "yes", "128k-all", NAN,
+     7, 64, 30.8},
+    {"128k-6g", "qwen2.5-7b", "128K", " --memory 6G --host-memory 64G" BF16, "yes", "128k-all", NAN,
+     6, 64, 30.8},
+    {"128k-streamed", "qwen2.5-7b", "128K", ALL BF16_MOMENTS FAR_STATES, "yes", "128k-all", 0.03,
+     NAN, 110, 30.8},
+    {"256k-12g", "qwen2.5-7b", "256K", " --memory 12G --host-memory 100G" BF16, "yes", NULL, NAN,
+     12, 100, 101.2},
+    {"256k-host64g", "qwen2.5-7b", "256K", " --memory 138G --host-memory 64G" BF16_MOMENTS, "yes",
+     NULL, NAN, NAN, 64, 101.2},
+    {"512k-all", "qwen2.5-7b", "512K", ALL BF16_MOMENTS, "yes", NULL, NAN, NAN, 110, NAN},
+    {"64k-device", "qwen2.5-7b", "64K",
+     ALL BF16_MOMENTS QKV_KEPT " --set kv_place=device --set kept_place=device"
+                               " --set inputs=device",
+     "yes", NULL, NAN, NAN, 110, 10.47},
+    {"64k-residuals-host", "qwen2.5-7b", "64K",
+     ALL BF16_MOMENTS QKV_KEPT " --set kv_place=host --set kept_place=host --set inputs=host",
+     "yes", "64k-device", 0.03, NAN, 110, 10.47},
+    {"14b-64k", "qwen2.5-14b", "64K", ALL BF16, "yes", NULL, NAN, NAN, 110, NAN},
+    {"14b-longest", "qwen2.5-14b", NULL, ALL BF16 " --objective context", NULL, NULL, NAN, NAN, 110,
+     NAN},
+    {"32b-longest", "qwen2.5-32b", NULL, ALL BF16 " --objective context", NULL, NULL, NAN, NAN, 110,
+     NAN},
+};
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+struct options {
+    const char *machine, *backend, *folder;
+    bool plan_only, report_only;
+};
+
+struct figures {
+    bool planned, measured;
+    double context, used, host, seconds;        /* as planned */
+    double driver_used, taken_seconds, stalled; /* as measured */
+};
+
+static void read_plan(struct figures *figures, const json_t *plan)
+{
+    figures->planned = true;
+    figures->context = tdm_bench_number(plan, "context");
+    figures->used = tdm_bench_number(plan, "peak_bytes");
+    figures->host = tdm_bench_number(plan, "host_peak_bytes");
+    figures->seconds = tdm_bench_number(plan, "step_seconds");
+}
+
+/* Of the compute lane. */
+static double stalled_seconds(const json_t *program)
+{
+    size_t i;
+    json_t *lane;
+    json_array_foreach(json_object_get(program, "lanes"), i, lane)
+    {
+        if (strcmp(json_string_value(json_object_get(lane, "lane")), "compute") == 0)
+            return tdm_bench_number(lane, "measured_stall_seconds");
+    }
+    return NAN;
+}
+
+static void read_report(struct figures *figures, const json_t *report)
+{
+    const json_t *program = json_array_get(json_object_get(report, "programs"), 0);
+    const json_t *predicted = json_object_get(program, "predicted");
+    const json_t *measured = json_object_get(program, "measured");
+    figures->planned = figures->measured = true;
+    figures->context = tdm_bench_number(program, "tokens");
+    figures->used = tdm_bench_number(predicted, "peak_bytes");
+    figures->host = tdm_bench_number(predicted, "host_peak_bytes");
+    figures->seconds = tdm_bench_number(predicted, "step_seconds");
+    figures->driver_used = tdm_bench_number(measured, "peak_bytes");
+    figures->taken_seconds = tdm_bench_number(measured, "step_seconds");
+    figures->stalled = stalled_seconds(program);
+}
+
+static int plan_row(const struct options *options, const struct row *row, const char *stem,
+                    struct figures *figures)
+{
+    char arguments[1024], context[64] = "";
+    int status;
+    if (row->context != NULL)
+        snprintf(context, sizeof(context), "--context %s", row->context);
+    snprintf(arguments, sizeof(arguments), "%s %s --machine '%s' %s", row->model, context,
+             options->machine, row->plan);
+    json_t *plan = tdm_bench_plan(stem, arguments, &status);
+    if (plan != NULL && status == 0)
+        read_plan(figures, plan);
+    json_decref(plan);
+    return status;
+}
+
+static int measure(const struct options *options, const struct row *row, struct figures *figures)
+{
+    char stem[1024], arguments[256];
+    int status = 0;
+    snprintf(stem, sizeof(stem), "%s/%s", options->folder, row->name);
+    if (!options->report_only || row->runs == NULL)
+        status = plan_row(options, row, stem, figures);
+    if (status != 0 || options->plan_only || row->runs == NULL)
+        return status;
+    if (!options->report_only) {
+        snprintf(arguments, sizeof(arguments), "--backend %s --steps 1 --trace-ops all",
+                 options->backend);
+        status = tdm_bench_run(stem, arguments);
+    }
+    json_t *report = status == 0 ? tdm_bench_report(stem, 1) : NULL;
+    if (report != NULL)
+        read_report(figures, report);
+    json_decref(report);
+    return report != NULL ? 0 : status != 0 ? status : 1;
+}
+
+static double seconds_of(const struct figures *figures)
+{
+    return figures->measured ? figures->taken_seconds : figures->seconds;
+}
+
+static const struct figures *find_reference(const struct row *row, const struct figures *all)
+{
+    for (size_t i = 0; i < ROWS && row->reference != NULL; i++)
+        if (strcmp(rows[i].name, row->reference) == 0 && all[i].planned &&
+            all[i].measured == all[row - rows].measured)
+            return &all[i];
+    return NULL;
+}
+
+/* What was asked for and is not met; NULL: nothing. */
+static const char *missed(const struct row *row, const struct figures *figures, double slower)
+{
+    double used = figures->measured ? figures->driver_used : figures->used;
+    if (used > row->device_gib * GIB)
+        return "device memory";
+    if (figures->host > row->host_gib * GIB)
+        return "host memory";
+    if (slower > row->most_slower)
+        return "time";
+    if (figures->measured && fabs(figures->seconds / figures->taken_seconds - 1) > 0.08)
+        return "predicted time";
+    if (figures->measured && fabs(figures->used / figures->driver_used - 1) > 0.005)
+        return "predicted memory";
+    return NULL;
+}
+
+static void print_row(const struct row *row, const struct figures *figures,
+                      const struct figures *all)
+{
+    const struct figures *reference = find_reference(row, all);
+    double slower = reference == NULL ? NAN : seconds_of(figures) / seconds_of(reference) - 1;
+    const char *miss = missed(row, figures, slower);
+    printf("%-20s%7.0fK%9.2f", row->name, figures->context / 1024, figures->used / GIB);
+    if (figures->measured)
+        printf("%9.2f%9.2f%10.2f%10.2f%+7.1f%%%9.2f", figures->driver_used / GIB,
+               figures->host / GIB, figures->seconds, figures->taken_seconds,
+               100 * (figures->seconds / figures->taken_seconds - 1), figures->stalled);
+    else
+        printf("%9s%9.2f%10.2f%10s%8s%9s", "-", figures->host / GIB, figures->seconds, "-", "-",
+               "-");
+    if (isnan(slower))
+        printf("%9s", "-");
+    else
+        printf("%+8.1f%%", 100 * slower);
+    if (isnan(row->peer_seconds))
+        printf("%8s", "-");
+    else
+        printf("%7.0f%%", 100 * row->peer_seconds / seconds_of(figures));
+    printf("  %s%s\n", miss == NULL ? "as asked" : "missed: ", miss == NULL ? "" : miss);
+    fflush(stdout);
+}
+
+static bool read_options(int argc, char **argv, struct options *options, bool *list, int *first)
+{
+    int i = 1;
+    for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
+        if (strcmp(argv[i], "--plan") == 0)
+            options->plan_only = true;
+        else if (strcmp(argv[i], "--report") == 0)
+            options->report_only = true;
+        else if (strcmp(argv[i], "--list") == 0)
+            *list = true;
+        else if (i + 1 == argc)
+            return false;
+        else if (strcmp(argv[i], "--machine") == 0)
+            options->machine = argv[++i];
+        else if (strcmp(argv[i], "--backend") == 0)
+            options->backend = argv[++i];
+        else if (strcmp(argv[i], "--dir") == 0)
+            options->folder = argv[++i];
+        else
+            return false;
+    }
+    *first = i;
+    for (int k = i; k < argc; k++) {
+        size_t row = 0;
+        while (row < ROWS && strcmp(rows[row].name, argv[k]) != 0)
+            row++;
+        if (row == ROWS)
+            return false;
+    }
+    return !(options->plan_only && options->report_only);
+}
+
+static void print_list(void)
+{
+    for (size_t i = 0; i < ROWS; i++)
+        printf("%-20stidemark plan %s%s%s%s\n", rows[i].name, rows[i].model,
+               rows[i].context == NULL ? "" : " --context ",
+               rows[i].context == NULL ? "" : rows[i].context, rows[i].plan);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.machine = "h200-calibrated", .backend = "cuda", .folder = "."};
+    struct figures figures[ROWS] = {{0}};
+    bool list = false;
+    int first = 1, failed = 0;
+    if (!read_options(argc, argv, &options, &list, &first)) {
+        fprintf(stderr, "usage: bench/fullsize [--machine M] [--backend B] [--dir DIR] "
+                        "[--plan | --report] [--list | ROW...]\n"
+                        "ROW is a name of --list; tidemark is looked for on PATH\n");
+        return 2;
+    }
+    if (list) {
+        print_list();
+        return 0;
+    }
+    printf("%-20s%8s%9s%9s%9s%10s%10s%8s%9s%9s%8s\n", "row", "tokens", "GiB plan", "used", "host",
+           "s plan", "s taken", "error", "stalled", "slower", "peer");
+    for (size_t i = 0; i < ROWS; i++) {
+        bool chosen = first == argc;
+        for (int k = first; k < argc; k++)
+            chosen = chosen || strcmp(argv[k], rows[i].name) == 0;
+        int status = chosen ? measure(&options, &rows[i], &figures[i]) : 0;
+        if (chosen && status == 0)
+            print_row(&rows[i], &figures[i], figures);
+        if (status == 0)
+            continue;
+        printf("%-20sfailed: exit status %d\n", rows[i].name, status);
+        failed = 1;
+    }
+    return failed;
+}
