@@ -107,6 +107,11 @@ struct tdm_backend {
     enum tdm_status (*wait)(struct tdm_executor *executor, enum tdm_lane lane, enum tdm_lane other,
                             uint64_t position, struct tdm_error *err);
 
+    /* How many ops of a lane have ended in this step, as far as that can be told without waiting; but waits
+     * until the one at position `await` has (0: for none). NULL: an op has ended when it is launched. */
+    enum tdm_status (*ended)(struct tdm_executor *executor, enum tdm_lane lane, uint64_t await,
+                             uint64_t *ended, struct tdm_error *err);
+
     /* All lanes have ended. */
     enum tdm_status (*finish)(struct tdm_executor *executor, struct tdm_error *err);
 

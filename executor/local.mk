@@ -13,6 +13,8 @@ libexecutor_a_SOURCES += \
 	executor/calibrate_trace.c \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/forecast.c \
+	executor/forecast.h \
 	executor/host_arena.c \
 	executor/host_arena.h \
 	executor/host_memory.c \

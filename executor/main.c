@@ -432,7 +432,7 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
         (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
         print_json(&arguments, results, status);
     if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL)
-        tdm_hint(err, "finished steps are in %s; tidemark report shows them",
+        tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  arguments.run.trace_path);
     free(results);
     free(command);

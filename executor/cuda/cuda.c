@@ -305,6 +305,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .prepare = tdm_cuda_prepare,
     .run = {[0 ... TDM_OP_KINDS - 1] = tdm_cuda_run},
     .wait = tdm_cuda_wait,
+    .ended = tdm_cuda_ended,
     .finish = finish_cuda,
     .reap = reap_cuda,
     .upload = tdm_cuda_upload,
