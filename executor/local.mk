@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libexecutor_a_SOURCES += \
+	executor/amounts.c \
+	executor/amounts.h \
 	executor/arenas.c \
 	executor/arenas.h \
 	executor/backend.h \
@@ -23,6 +25,8 @@ libexecutor_a_SOURCES += \
 	executor/npy.c \
 	executor/npy.h \
 	executor/null.c \
+	executor/numa.c \
+	executor/numa.h \
 	executor/observer.c \
 	executor/observer.h \
 	executor/on_device.h \

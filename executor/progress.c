@@ -19,18 +19,53 @@ void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps
 }
 
 static void planned(void *self, const char *path, const struct tdm_program *program,
-                    double predicted_seconds)
+                    const struct tdm_amounts *amounts, double predicted_seconds)
 {
     struct tdm_progress *progress = self;
-    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
     fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", path,
             program->schedule->model->name,
             (unsigned long long)tdm_schedule_tokens(program->schedule),
             (unsigned long long)program->op_count);
-    fprintf(progress->out, "  takes %s of device and %s of host memory; predicted %s a step\n",
-            tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
-            tdm_format_bytes(program->arena_bytes[TDM_HOST], host),
+    fprintf(progress->out,
+            "  takes %s of device, %s of pinned and %s of pageable host memory; predicted %s a "
+            "step\n",
+            tdm_format_bytes(amounts->device_bytes, text[0]),
+            tdm_format_bytes(amounts->pinned_bytes, text[1]),
+            tdm_format_bytes(amounts->pageable_bytes, text[2]),
             tdm_format_seconds(predicted_seconds, seconds));
+}
+
+static const char *known_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    return bytes == UINT64_MAX ? "an unknown amount" : tdm_format_bytes(bytes, out);
+}
+
+static void compared(void *self, const struct tdm_free_memory *memory)
+{
+    const struct tdm_progress *progress = self;
+    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
+    fputs("  free: ", progress->out);
+    if (memory->device_bytes > 0)
+        fprintf(progress->out, "%s of the GPU's memory, ",
+                known_bytes(memory->device_bytes, device));
+    fprintf(progress->out, "%s of this computer's\n", known_bytes(memory->host_bytes, host));
+}
+
+/* Said once, and aloud: the run goes on, slower. */
+static void pageable(void *self, uint64_t bytes, const char *reason)
+{
+    const struct tdm_progress *progress = self;
+    char text[TDM_FORMAT_SIZE];
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(
+        progress->out,
+        "warning: %s of host memory cannot be pinned (%s) and stay pageable: copies are several "
+        "times slower and hold up the launches; raise the limit of locked memory (ulimit -l) or "
+        "plan with a smaller --host-memory\n",
+        tdm_format_bytes(bytes, text), reason);
+    fflush(progress->out);
 }
 
 /* On a terminal alone: it takes seconds. */
@@ -151,8 +186,14 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){progress, {progress, taken}, planned,  tokens,
-                                     moved,    stepped,           evaluated};
+    return (struct tdm_run_listener){.self = progress,
+                                     .taking = {progress, taken, pageable},
+                                     .planned = planned,
+                                     .compared = compared,
+                                     .tokens = tokens,
+                                     .moved = moved,
+                                     .stepped = stepped,
+                                     .evaluated = evaluated};
 }
 
 /* What the driver reports, and what of that is not the arena: context, kernels, libraries. */

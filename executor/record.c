@@ -45,6 +45,7 @@ static enum tdm_status observed_capacity(const struct tdm_program *program,
 
 static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                   const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory,
                                   struct tdm_trace_capacity capacity, struct tdm_error *err)
 {
     char where[160] = "", host[64] = "", versions[128], started[32];
@@ -59,12 +60,21 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .backend = options->backend->name,
                                 .where = where,
                                 .versions = versions,
-                                .started_at = started};
+                                .started_at = started,
+                                .pinned_bytes = memory.pinned_bytes,
+                                .pageable_bytes = memory.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
                           err);
 }
 
-enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+uint64_t tdm_recorder_op_bytes(void)
+{
+    return sizeof(struct tdm_timing) + sizeof(struct tdm_trace_timing) +
+           TDM_TRACE_BATCHES * sizeof(struct tdm_trace_timing);
+}
+
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **out, struct tdm_error *err)
 {
@@ -88,7 +98,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the times of %zu ops",
                           capacity.timings);
     if (status == TDM_OK)
-        status = open_trace(recorder, options, capacity, err);
+        status = open_trace(recorder, options, memory, capacity, err);
     if (status != TDM_OK) {
         free(recorder->timings);
         free(recorder->relative);

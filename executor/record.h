@@ -9,10 +9,19 @@
 
 struct tdm_recorder;
 
+/* Host memory of the run, as taken. */
+struct tdm_recorded_memory {
+    uint64_t pinned_bytes, pageable_bytes;
+};
+
 /* Creates the trace of a run; op times are recorded for step 1 and every `timed_every`-th step. */
-enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
+
+/* Bytes that a recorder and its trace take for an op of the longest program. */
+uint64_t tdm_recorder_op_bytes(void);
 
 /* Are the times of a step's ops recorded? */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);

@@ -86,6 +86,14 @@ static enum tdm_status load_one(const char *path, struct loaded *loaded, struct 
     return status;
 }
 
+static void tell_planned(const struct run *run, const char *path, const struct loaded *loaded)
+{
+    const struct tdm_amounts amounts =
+        tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
+    run->listener->planned(run->listener->self, path, loaded->program, &amounts,
+                           loaded->predicted_seconds);
+}
+
 static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
@@ -122,13 +130,22 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                          .planned_bytes = run->programs[i]->arena_bytes[place]};
         results[i].runtime_planned_bytes =
             run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE];
-        run->listener->planned(run->listener->self, options->schedule_paths[i],
-                               run->loaded[i].program, run->loaded[i].predicted_seconds);
+        tell_planned(run, options->schedule_paths[i], &run->loaded[i]);
     }
     if (options->evaluate_path != NULL)
-        run->listener->planned(run->listener->self, options->evaluate_path, evaluator->program,
-                               evaluator->predicted_seconds);
+        tell_planned(run, options->evaluate_path, evaluator);
     return TDM_OK;
+}
+
+/* A dry run ends here: would there be memory for it? */
+static enum tdm_status compare_memory(const struct run *run, struct tdm_error *err)
+{
+    struct tdm_free_memory memory;
+    enum tdm_status status =
+        tdm_arenas_check(run->options->backend, run->program_count, run->programs, &memory, err);
+    if (run->options->backend->executes)
+        run->listener->compared(run->listener->self, &memory);
+    return status;
 }
 
 /* Ends step 1 of a program: what the arenas show. */
@@ -391,6 +408,22 @@ static enum tdm_status check_paths(const struct tdm_run_options *options, struct
     return options->trace_path != NULL ? check_trace_path(options, err) : TDM_OK;
 }
 
+/* Host memory that is not pinned: what was planned to be, and what would be pinned and could not. */
+static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
+{
+    const struct tdm_backend *backend = run->options->backend;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < run->program_count; i++) {
+        const struct tdm_amounts amounts = tdm_amounts_of(run->programs[i], backend, true);
+        most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
+    }
+    if (backend->own_device_memory)
+        most = tdm_size_add(most, run->arenas.bytes[TDM_HOST] - pinned_bytes);
+    else
+        most = tdm_size_add(most, run->arenas.bytes[TDM_DEVICE]);
+    return most;
+}
+
 /* Of all steps, if they are not too many and timing them costs next to nothing; else of the first. */
 static uint64_t choose_timed(const struct run *run)
 {
@@ -409,8 +442,13 @@ static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
-    return tdm_recorder_open(options, run->program_count, run->programs, every, &run->recorder,
-                             err);
+    struct tdm_recorded_memory memory = {0};
+    if (options->backend->pinned_bytes != NULL)
+        memory.pinned_bytes = options->backend->pinned_bytes(run->arenas.executor);
+    if (options->backend->executes)
+        memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
+    return tdm_recorder_open(options, memory, run->program_count, run->programs, every,
+                             &run->recorder, err);
 }
 
 enum tdm_status tdm_run(const struct tdm_run_options *options,
@@ -435,6 +473,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
         status = check_paths(options, err);
+    if (status == TDM_OK && options->dry_run)
+        status = compare_memory(&run, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 

@@ -8,7 +8,8 @@
 #ifndef TDM_EXECUTOR_RUN_H
 #define TDM_EXECUTOR_RUN_H
 
-#include "executor/backend.h"
+#include "executor/amounts.h"
+#include "executor/arenas.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -46,7 +47,9 @@ struct tdm_run_listener {
     struct tdm_watch taking;
     /* Before anything is taken. */
     void (*planned)(void *self, const char *path, const struct tdm_program *program,
-                    double predicted_seconds);
+                    const struct tdm_amounts *amounts, double predicted_seconds);
+    /* Of a dry run: what there is of it. */
+    void (*compared)(void *self, const struct tdm_free_memory *memory);
     /* Tokens are there: how many (0: random), and their unigram entropy in nats. */
     void (*tokens)(void *self, uint64_t count, double entropy);
     /* Weights are being moved: what is done ("loading weights"), how many elements of how many. */

@@ -276,10 +276,13 @@ static const char *show_error(double error, char out[TDM_FORMAT_SIZE])
 static void print_run(const struct report *report)
 {
     const struct tdm_trace_run_info *run = report->run;
+    char pinned[TDM_FORMAT_SIZE], pageable[TDM_FORMAT_SIZE];
     printf("trace     %s\n", report->path);
     printf("command   %s\n", run->command);
     printf("backend   %s on %s\n", run->backend, run->ran_on);
     printf("versions  %s\n", run->versions);
+    printf("host      %s pinned, %s pageable\n", tdm_format_bytes(run->pinned_bytes, pinned),
+           tdm_format_bytes(run->pageable_bytes, pageable));
     printf("started   %s\n", run->started_at);
     if (run->resumed_from != NULL)
         printf("resumed   from %s\n", run->resumed_from);
@@ -709,13 +712,14 @@ static enum tdm_status print_json(const struct report *report, struct tdm_error 
     for (size_t i = 0; i < report->program_count; i++)
         if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
             json_array_append_new(programs, json_program(&report->programs[i]));
-    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "trace",
-                             json_text(report->path), "command", json_text(run->command), "backend",
-                             json_text(run->backend), "ran_on", json_text(run->ran_on), "versions",
-                             json_text(run->versions), "started_at", json_text(run->started_at),
-                             "resumed_from", json_text(run->resumed_from), "ended_at",
-                             json_text(run->ended_at), "ending", json_text(run->ending), "steps",
-                             (json_int_t)report->steps, "programs", programs);
+    json_t *root = json_pack(
+        "{s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "trace",
+        json_text(report->path), "host_pinned_bytes", (json_int_t)run->pinned_bytes,
+        "host_pageable_bytes", (json_int_t)run->pageable_bytes, "command", json_text(run->command),
+        "backend", json_text(run->backend), "ran_on", json_text(run->ran_on), "versions",
+        json_text(run->versions), "started_at", json_text(run->started_at), "resumed_from",
+        json_text(run->resumed_from), "ended_at", json_text(run->ended_at), "ending",
+        json_text(run->ending), "steps", (json_int_t)report->steps, "programs", programs);
     int failed =
         root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) != 0;
     json_decref(root);

@@ -137,6 +137,7 @@ tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_copy_test_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=cudaHostRegister
 tests_gpu_gather_test_SOURCES = tests/gpu/gather_test.c tests/gpu/gpu_test.h $(gather_cases)
 tests_gpu_gather_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_gather_test_LDADD = $(EXECUTOR_LIBS)

@@ -132,7 +132,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
     struct tdm_query query =
         tdm_query_begin(reader,
                         "SELECT command, backend, ran_on, versions, started_at, "
-                        "resumed_from, ended_at, ending, id FROM run "
+                        "resumed_from, ended_at, ending, id, pinned_bytes, "
+                        "pageable_bytes FROM run "
                         "ORDER BY id DESC LIMIT 1",
                         0, 0, err);
     while (tdm_query_next(&query)) {
@@ -145,6 +146,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
                 query.status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory", reader->path);
         }
         reader->run_id = tdm_query_integer(&query, TDM_RUN_STRINGS);
+        reader->run.pinned_bytes = tdm_query_count(&query, TDM_RUN_STRINGS + 1);
+        reader->run.pageable_bytes = tdm_query_count(&query, TDM_RUN_STRINGS + 2);
     }
     enum tdm_status status = tdm_query_end(&query);
     if (status != TDM_OK)
@@ -160,6 +163,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
         .resumed_from = reader->strings[5],
         .ended_at = reader->strings[6],
         .ending = reader->strings[7],
+        .pinned_bytes = reader->run.pinned_bytes,
+        .pageable_bytes = reader->run.pageable_bytes,
     };
     return TDM_OK;
 }

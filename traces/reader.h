@@ -30,9 +30,10 @@ void tdm_trace_reader_close(struct tdm_trace_reader *reader);
 /* The run (the last one, if a file holds several). Strings belong to the reader. */
 struct tdm_trace_run_info {
     const char *command, *backend, *ran_on, *versions, *started_at;
-    const char *resumed_from; /* NULL: a fresh run */
-    const char *ended_at;     /* NULL as ending */
-    const char *ending;       /* NULL: it was killed, or runs still */
+    const char *resumed_from;              /* NULL: a fresh run */
+    const char *ended_at;                  /* NULL as ending */
+    const char *ending;                    /* NULL: it was killed, or runs still */
+    uint64_t pinned_bytes, pageable_bytes; /* of host memory */
 };
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
 

@@ -18,6 +18,8 @@ CREATE TABLE run (
     versions     TEXT NOT NULL, -- of tidemark and its libraries
     started_at   TEXT NOT NULL, -- ISO 8601, UTC
     resumed_from TEXT,
+    pinned_bytes INTEGER NOT NULL,   -- of host memory
+    pageable_bytes INTEGER NOT NULL, -- as far as it grows with context and ops
     ended_at     TEXT,
     ending       TEXT           -- finished, interrupted, failed; NULL: running still, or killed
 ) STRICT;

@@ -18,16 +18,20 @@
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 3
+#define TDM_TRACE_VERSION 4
+
+/* Batches that go round between the run and the thread. */
+#define TDM_TRACE_BATCHES 4
 
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
-    const char *command;      /* as typed */
-    const char *backend;      /* "cpu" */
-    const char *where;        /* host name, cores or GPU */
-    const char *versions;     /* tidemark and libraries */
-    const char *started_at;   /* ISO 8601, UTC */
-    const char *resumed_from; /* NULL: a fresh run */
+    const char *command;                   /* as typed */
+    const char *backend;                   /* "cpu" */
+    const char *where;                     /* host name, cores or GPU */
+    const char *versions;                  /* tidemark and libraries */
+    const char *started_at;                /* ISO 8601, UTC */
+    const char *resumed_from;              /* NULL: a fresh run */
+    uint64_t pinned_bytes, pageable_bytes; /* of host memory */
 };
 
 /* An op's time as the backend measured it. */

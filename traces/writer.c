@@ -19,8 +19,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { POOL = 4 };
-
 enum insertion {
     INSERT_PROGRAM,
     INSERT_PROGRAM_PLACE,
@@ -76,15 +74,15 @@ struct tdm_trace {
     struct moments moments;
 
     struct tdm_trace_capacity capacity;
-    struct tdm_trace_batch batches[POOL];
+    struct tdm_trace_batch batches[TDM_TRACE_BATCHES];
 
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t to_thread, from_thread;
     /* Guarded by the mutex. */
-    struct tdm_trace_batch *free_batches[POOL];
+    struct tdm_trace_batch *free_batches[TDM_TRACE_BATCHES];
     size_t free_count;
-    struct tdm_trace_batch *queue[POOL]; /* oldest first */
+    struct tdm_trace_batch *queue[TDM_TRACE_BATCHES]; /* oldest first */
     size_t queue_count;
     bool writing;   /* the thread has the connection */
     bool recording; /* a program has it */
@@ -263,7 +261,7 @@ static int start_thread(struct tdm_trace *trace)
 static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
 {
     struct tdm_trace_capacity room = trace->capacity;
-    for (size_t i = 0; i < POOL; i++) {
+    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
         struct tdm_trace_batch *batch = &trace->batches[i];
         batch->timings = calloc(room.timings + 1, sizeof(batch->timings[0]));
         batch->touches = calloc(room.touches + 1, sizeof(batch->touches[0]));
@@ -272,7 +270,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
             return tdm_fail(
                 err, TDM_NO_MEMORY,
                 "%s: no memory for %d steps of %zu op times, %zu buffers and %zu changes",
-                trace->path, POOL, room.timings, room.touches, room.observed);
+                trace->path, TDM_TRACE_BATCHES, room.timings, room.touches, room.observed);
         trace->free_batches[trace->free_count++] = batch;
     }
     return TDM_OK;
@@ -280,7 +278,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
 
 static void trace_free(struct tdm_trace *trace)
 {
-    for (size_t i = 0; i < POOL; i++) {
+    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
         free(trace->batches[i].timings);
         free(trace->batches[i].touches);
         free(trace->batches[i].observed);
