@@ -21,6 +21,8 @@ libexecutor_a_SOURCES += \
 	executor/host_arena.h \
 	executor/host_memory.c \
 	executor/host_memory.h \
+	executor/midstep.c \
+	executor/midstep.h \
 	executor/multiplication.h \
 	executor/npy.c \
 	executor/npy.h \

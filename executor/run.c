@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/evaluate.h"
+#include "executor/midstep.h"
 #include "executor/record.h"
 #include "executor/run_weights.h"
 #include "executor/state.h"
@@ -166,6 +167,7 @@ struct training {
     const struct tdm_program *program;
     struct tdm_walk *walk;
     struct tdm_observer *observer;
+    struct tdm_midstep midstep;
     struct tdm_tokens *tokens, *validation;
     struct tdm_evaluation *evaluation; /* NULL: none */
     int32_t *inputs, *targets;
@@ -183,19 +185,21 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* What the driver of a device reports between two steps. */
-static enum tdm_status read_device_use(const struct run *run, struct tdm_run_result *result,
-                                       uint64_t *used_bytes, struct tdm_error *err)
+/* What the driver of a device reports after a step, and the most of what it reported in it. */
+static enum tdm_status read_device_use(const struct run *run, const struct tdm_midstep *midstep,
+                                       struct tdm_run_result *result, uint64_t *used_bytes,
+                                       struct tdm_error *err)
 {
-    uint64_t free_bytes;
     if (run->options->backend->used == NULL)
         return TDM_OK;
     enum tdm_status status =
-        run->options->backend->used(run->arenas.executor, used_bytes, &free_bytes, err);
-    result->device_planned_bytes =
-        tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes);
-    if (status == TDM_OK && *used_bytes > result->device_used_bytes)
-        result->device_used_bytes = *used_bytes;
+        run->options->backend->used(run->arenas.executor, used_bytes, NULL, err);
+    uint64_t most = midstep->most_used_bytes;
+    if (status == TDM_OK && *used_bytes > most)
+        most = *used_bytes;
+    if (most > result->device_used_bytes)
+        result->device_used_bytes = most;
+    result->device_planned_bytes = midstep->planned_bytes;
     return status;
 }
 
@@ -222,8 +226,11 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     int64_t start_ns = backend->now(run->arenas.executor);
+    tdm_midstep_begin(&training->midstep, number, start_ns);
     status = tdm_walk_step(training->walk, &step, observer, run->options->stop, err);
     int64_t end_ns = backend->now(run->arenas.executor);
+    if (status == TDM_INTERRUPTED)
+        (void)tdm_midstep_cut(&training->midstep, tdm_walk_launched(training->walk), end_ns, NULL);
     if (status == TDM_OK && backend->executes)
         status = tdm_state_read_loss(&run->arenas, program, &loss, &norm, err);
     if (status == TDM_OK && number == 1 && backend->executes)
@@ -231,7 +238,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     uint64_t used_bytes = 0;
-    status = read_device_use(run, result, &used_bytes, err);
+    status = read_device_use(run, &training->midstep, result, &used_bytes, err);
     if (status != TDM_OK)
         return status;
     if (run->recorder != NULL) {
@@ -358,6 +365,13 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     if (status == TDM_OK && run->recorder != NULL && options->evaluate_path != NULL)
         status = tdm_recorder_evaluator(run->recorder, options->evaluate_path,
                                         run->programs[options->schedule_count], err);
+    if (status == TDM_OK) {
+        tdm_midstep_open(
+            &training.midstep, &run->arenas, tdm_walk_forecast(training.walk), run->listener,
+            run->recorder,
+            tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes));
+        tdm_walk_watch(training.walk, &training.midstep.watch);
+    }
     for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++) {
         status = one_step(run, &training, step, result, err);
         if (status == TDM_OK && training.evaluation != NULL)

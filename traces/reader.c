@@ -345,6 +345,44 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
     return status;
 }
 
+static void take_unfinished(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_unfinished_row *step = row;
+    step->program = tdm_query_integer(query, 0);
+    step->step = tdm_query_integer(query, 1);
+    step->seconds = tdm_query_real(query, 2);
+    step->timed = tdm_query_integer(query, 3) != 0;
+    step->layers = (uint32_t)tdm_query_count(query, 4);
+    step->chunks = (uint32_t)tdm_query_count(query, 5);
+    step->layer = step->chunk = TDM_NONE;
+    if (sqlite3_column_type(query->statement, 6) == SQLITE_NULL)
+        return;
+    step->ops = tdm_query_count(query, 6) + 1;
+    step->phase = tdm_query_phase(query, 7);
+    step->layer = tdm_query_number(query, 8);
+    step->chunk = tdm_query_number(query, 9);
+    step->predicted_seconds = tdm_query_real(query, 10);
+}
+
+enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
+                                          struct tdm_trace_unfinished_row **rows, size_t *count,
+                                          struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        "SELECT s.program, s.step, s.seconds, " STEP_IS_TIMED ", "
+        "(SELECT max(layer) + 1 FROM op WHERE program = s.program AND kind = 'attention'), "
+        "(SELECT max(chunk) + 1 FROM op WHERE program = s.program), "
+        "o.number, o.phase, o.layer, o.chunk, o.predicted_end_ns / 1e9 FROM unfinished AS s "
+        "LEFT JOIN op AS o ON o.program = s.program AND o.number = s.op_number "
+        "WHERE s.run = ?1 ORDER BY s.program, s.step",
+        0, 0, sizeof(**rows), take_unfinished, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
 static void take_evaluation(struct tdm_query *query, void *row)
 {
     struct tdm_trace_evaluation_row *evaluation = row;

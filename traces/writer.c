@@ -25,6 +25,7 @@ enum insertion {
     INSERT_BUFFER,
     INSERT_OP,
     INSERT_MEMORY,
+    INSERT_REACHED,
     INSERT_STEP,
     INSERT_EVALUATION,
     INSERT_TIMING,
@@ -41,6 +42,9 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_REACHED] = "INSERT INTO reached VALUES (?, ?, ?, ?, ?) "
+                       "ON CONFLICT (run, program, step) DO UPDATE SET "
+                       "op_number = excluded.op_number, seconds = excluded.seconds",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -154,8 +158,13 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
                       tdm_integer(batch->evaluated_by), tdm_real(batch->loss),
                       tdm_count(batch->tokens), tdm_real(batch->seconds));
     enum tdm_status status =
-        INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
-               tdm_real(batch->gradient_norm), tdm_count(batch->tokens), tdm_real(batch->seconds));
+        INSERT(trace, INSERT_REACHED, err, run, program, step,
+               batch->ops_ended == 0 ? tdm_null() : tdm_count(batch->ops_ended - 1),
+               tdm_real(batch->seconds));
+    if (status == TDM_OK && !batch->unfinished)
+        status = INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
+                        tdm_real(batch->gradient_norm), tdm_count(batch->tokens),
+                        tdm_real(batch->seconds));
     for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
         const struct tdm_trace_timing *row = &batch->timings[i];
         status =
@@ -197,7 +206,7 @@ static enum tdm_status write_step(struct tdm_trace *trace, const struct tdm_trac
     if (batch->timing_count > trace->capacity.timings ||
         batch->touch_count > trace->capacity.touches ||
         batch->observed_count > trace->capacity.observed || batch->arena_count > TDM_PLACES ||
-        batch->used_count > TDM_PLACES)
+        batch->used_count > TDM_TRACE_SAMPLES)
         return tdm_fail(err, TDM_INTERNAL,
                         "%s: step %" PRIu64 " has more rows than its batch has room for",
                         trace->path, batch->step);
@@ -551,23 +560,38 @@ enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error 
 
 /* Steps. */
 
-enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
-                               struct tdm_error *err)
+/* Waits for a batch if `wait`. */
+static enum tdm_status take_batch(struct tdm_trace *trace, bool wait,
+                                  struct tdm_trace_batch **batch, struct tdm_error *err)
 {
+    struct tdm_trace_batch *taken = NULL;
     pthread_mutex_lock(&trace->mutex);
-    while (trace->free_count == 0)
+    while (wait && trace->free_count == 0)
         pthread_cond_wait(&trace->from_thread, &trace->mutex);
     enum tdm_status status = thread_failure(trace, err);
-    if (status == TDM_OK)
-        *batch = trace->free_batches[--trace->free_count];
+    if (status == TDM_OK && trace->free_count > 0)
+        taken = trace->free_batches[--trace->free_count];
     pthread_mutex_unlock(&trace->mutex);
     if (status != TDM_OK)
         return status;
 
-    struct tdm_trace_batch *taken = *batch;
-    *taken = (struct tdm_trace_batch){
-        .timings = taken->timings, .touches = taken->touches, .observed = taken->observed};
+    if (taken != NULL)
+        *taken = (struct tdm_trace_batch){
+            .timings = taken->timings, .touches = taken->touches, .observed = taken->observed};
+    *batch = taken;
     return TDM_OK;
+}
+
+enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                               struct tdm_error *err)
+{
+    return take_batch(trace, true, batch, err);
+}
+
+enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                                    struct tdm_error *err)
+{
+    return take_batch(trace, false, batch, err);
 }
 
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch)
