@@ -2,6 +2,7 @@
 /* Arenas: what a run takes, and that the machine has it before anything is taken. */
 #include "executor/arenas.h"
 
+#include "base/size.h"
 #include "executor/host_memory.h"
 #include "executor/room.h"
 
@@ -17,14 +18,47 @@ static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *p
     return most;
 }
 
-static enum tdm_status check_host(const struct tdm_arenas *arenas, struct tdm_error *err)
+static void size_arenas(struct tdm_arenas *arenas, uint32_t count,
+                        const struct tdm_program *const *programs)
+{
+    for (int place = 0; place < TDM_PLACES; place++)
+        for (uint32_t i = 0; i < count; i++)
+            if (programs[i]->arena_bytes[place] > arenas->bytes[place])
+                arenas->bytes[place] = programs[i]->arena_bytes[place];
+}
+
+static uint64_t host_room(void)
 {
     struct tdm_host_memory memory;
-    bool stands_in = !arenas->backend->own_device_memory; /* for the device's */
     tdm_host_memory_read("", &memory);
-    return tdm_room_check_host(tdm_host_memory_room(&memory),
-                               stands_in ? arenas->bytes[TDM_DEVICE] : 0, arenas->bytes[TDM_HOST],
-                               err);
+    return tdm_host_memory_room(&memory);
+}
+
+static enum tdm_status check_host(const struct tdm_arenas *arenas, uint64_t room_bytes,
+                                  struct tdm_error *err)
+{
+    bool stands_in = !arenas->backend->own_device_memory; /* for the device's */
+    return tdm_room_check_host(room_bytes, stands_in ? arenas->bytes[TDM_DEVICE] : 0,
+                               arenas->bytes[TDM_HOST], err);
+}
+
+enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
+                                 const struct tdm_program *const *programs,
+                                 struct tdm_free_memory *memory, struct tdm_error *err)
+{
+    struct tdm_arenas arenas = {.backend = backend};
+    size_arenas(&arenas, count, programs);
+    *memory = (struct tdm_free_memory){.host_bytes = host_room()};
+    if (!backend->executes)
+        return TDM_OK;
+    if (backend->free_bytes != NULL && backend->free_bytes(&memory->device_bytes, NULL) != TDM_OK)
+        memory->device_bytes = TDM_SIZE_MAX;
+    enum tdm_status status = check_host(&arenas, memory->host_bytes, err);
+    if (status != TDM_OK || backend->free_bytes == NULL)
+        return status;
+    const struct tdm_device_room room = {.free_bytes = memory->device_bytes,
+                                         .runtime_bytes = runtime_bytes(count, programs)};
+    return tdm_room_check_device(&room, arenas.bytes[TDM_DEVICE], err);
 }
 
 static enum tdm_status check_device(const struct tdm_arenas *arenas, uint64_t runtime,
@@ -51,11 +85,8 @@ enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint3
                                         struct tdm_error *err)
 {
     struct tdm_arenas arenas = {.backend = backend};
-    for (int place = 0; place < TDM_PLACES; place++)
-        for (uint32_t i = 0; i < count; i++)
-            if (programs[i]->arena_bytes[place] > arenas.bytes[place])
-                arenas.bytes[place] = programs[i]->arena_bytes[place];
-    enum tdm_status status = backend->executes ? check_host(&arenas, err) : TDM_OK;
+    size_arenas(&arenas, count, programs);
+    enum tdm_status status = backend->executes ? check_host(&arenas, host_room(), err) : TDM_OK;
     if (status == TDM_OK)
         status = backend->open(count, programs, &arenas.executor, err);
     if (status != TDM_OK)

@@ -14,6 +14,19 @@ struct tdm_arenas {
     uint64_t bytes[TDM_PLACES]; /* the most that any of the programs needs */
 };
 
+/* What the machine can give of a run's memory; TDM_SIZE_MAX: not known. */
+struct tdm_free_memory {
+    uint64_t device_bytes; /* of a device of its own; 0: there is none */
+    uint64_t host_bytes;
+};
+
+/* Compares what the programs need with what is free and takes nothing: TDM_INFEASIBLE if it is too little.
+ * *memory is set in any case. A device that is not there is one of which nothing is known: the
+ * schedule may be for another machine. */
+enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
+                                 const struct tdm_program *const *programs,
+                                 struct tdm_free_memory *memory, struct tdm_error *err);
+
 /* Opens the backend for `count` programs and takes an arena at each place. Refuses with TDM_INFEASIBLE,
  * before anything is taken, if the machine has less free than the programs need (arenas are memory
  * of this computer for the cpu backend). On success the caller owns *arenas. */

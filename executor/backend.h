@@ -73,6 +73,8 @@ struct tdm_card {
 struct tdm_watch {
     void *self;
     void (*taken)(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes);
+    /* The host arena stays pageable, and why. NULL: nobody asks. */
+    void (*pageable)(void *self, uint64_t bytes, const char *reason);
 };
 
 struct tdm_backend {
@@ -107,6 +109,11 @@ struct tdm_backend {
     enum tdm_status (*wait)(struct tdm_executor *executor, enum tdm_lane lane, enum tdm_lane other,
                             uint64_t position, struct tdm_error *err);
 
+    /* How many ops of a lane have ended in this step, as far as that can be told without waiting; but waits
+     * until the one at position `await` has (0: for none). NULL: an op has ended when it is launched. */
+    enum tdm_status (*ended)(struct tdm_executor *executor, enum tdm_lane lane, uint64_t await,
+                             uint64_t *ended, struct tdm_error *err);
+
     /* All lanes have ended. */
     enum tdm_status (*finish)(struct tdm_executor *executor, struct tdm_error *err);
 
@@ -127,9 +134,16 @@ struct tdm_backend {
                             uint64_t *touched_bytes, uint64_t *highest_byte, struct tdm_error *err);
 
     /* Of the memory of a device of its own: bytes that the driver reports this process to use, and bytes
-     * that can still be taken. NULL: it has none. */
+     * that can still be taken (`free_bytes` may be NULL). NULL: it has none. */
     enum tdm_status (*used)(const struct tdm_executor *executor, uint64_t *used_bytes,
                             uint64_t *free_bytes, struct tdm_error *err);
+
+    /* Bytes of the host arena that are pinned. NULL: none are. */
+    uint64_t (*pinned_bytes)(const struct tdm_executor *executor);
+
+    /* Bytes of the device's memory that can be taken; as far as it can, without opening anything. NULL: it has
+     * none of its own. */
+    enum tdm_status (*free_bytes)(uint64_t *bytes, struct tdm_error *err);
 
     /* The device that it would run on; nothing is opened. NULL: it has none of its own. */
     enum tdm_status (*card)(struct tdm_card *card, struct tdm_error *err);

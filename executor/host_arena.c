@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host arena: touched slice by slice, pinned at once. */
+/* The host arena: touched slice by slice, pinned at once if that is allowed. */
 #include "executor/host_arena.h"
 
 #include "base/units.h"
@@ -66,6 +66,20 @@ static enum tdm_status touch_slice(struct tdm_host_arena *arena, const char *roo
     return TDM_OK;
 }
 
+/* Pageable memory will do where the device is there and refuses: a limit, or what its driver can lock. */
+static enum tdm_status pin(struct tdm_host_arena *arena, const struct tdm_host_pinning *pinning,
+                           const struct tdm_watch *watch, struct tdm_error *err)
+{
+    struct tdm_error refusal = {0};
+    enum tdm_status status = pinning->pin(pinning->self, arena->base, arena->bytes, &refusal);
+    arena->pinned = status == TDM_OK;
+    if (status == TDM_NO_DEVICE)
+        return tdm_fail(err, status, "%s", refusal.message);
+    if (status != TDM_OK && watch != NULL && watch->pageable != NULL)
+        watch->pageable(watch->self, arena->bytes, refusal.message);
+    return TDM_OK;
+}
+
 enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinning *pinning,
                                     const struct tdm_watch *watch, const char *root,
                                     struct tdm_host_arena *out, struct tdm_error *err)
@@ -83,6 +97,7 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
     }
     arena.base = memory;
     madvise(memory, bytes, MADV_HUGEPAGE); /* faster if it works, right if it does not */
+    tdm_numa_prefer(memory, bytes, pinning->node);
     tdm_host_memory_read(root, &computer);
     enum tdm_status status = TDM_OK;
     while (arena.touched_bytes < bytes && status == TDM_OK) {
@@ -91,8 +106,7 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
         status = touch_slice(&arena, root, &computer, err);
     }
     if (status == TDM_OK)
-        status = pinning->pin(pinning->self, arena.base, bytes, err);
-    arena.pinned = status == TDM_OK;
+        status = pin(&arena, pinning, watch, err);
     if (status != TDM_OK) {
         tdm_host_arena_release(&arena, pinning);
         return status;

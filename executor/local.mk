@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libexecutor_a_SOURCES += \
+	executor/amounts.c \
+	executor/amounts.h \
 	executor/arenas.c \
 	executor/arenas.h \
 	executor/backend.h \
@@ -13,14 +15,20 @@ libexecutor_a_SOURCES += \
 	executor/calibrate_trace.c \
 	executor/evaluate.c \
 	executor/evaluate.h \
+	executor/forecast.c \
+	executor/forecast.h \
 	executor/host_arena.c \
 	executor/host_arena.h \
 	executor/host_memory.c \
 	executor/host_memory.h \
+	executor/midstep.c \
+	executor/midstep.h \
 	executor/multiplication.h \
 	executor/npy.c \
 	executor/npy.h \
 	executor/null.c \
+	executor/numa.c \
+	executor/numa.h \
 	executor/observer.c \
 	executor/observer.h \
 	executor/on_device.h \

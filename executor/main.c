@@ -56,13 +56,16 @@ static const char help[] =
     "                     fewer than 2,000,000 and take less than 1% of a step, else first\n"
     "  --force            replace an existing trace, or a directory that holds only saved files\n"
     "  --dry-run          read, lower and check the schedules, and headers of weights; say what\n"
-    "                     they would take, and stop\n"
+    "                     they would take and what is free on the GPU and this computer, and stop\n"
+    "                     (exit status 3 if that is too little)\n"
     "  --json             print one JSON object about the run on stdout\n"
     "  --help             this text\n"
     "\n"
     "Progress goes to stderr. The first step of a schedule is the measured one: its memory holds a\n"
-    "pattern before it and is scanned after it. Ctrl-C ends after the current op and leaves the trace\n"
-    "whole, with every finished step.\n"
+    "pattern before it and is scanned after it. In a step that takes long it says each few seconds\n"
+    "where it is, what is left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no,\n"
+    "and the trace has the ops up to there. Ctrl-C ends after the ops that are launched, 2 s at most\n"
+    "as predicted, and leaves the trace whole, with how far the step was.\n"
     "\n"
     "examples:\n"
     "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
@@ -432,7 +435,7 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
         (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
         print_json(&arguments, results, status);
     if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL)
-        tdm_hint(err, "finished steps are in %s; tidemark report shows them",
+        tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  arguments.run.trace_path);
     free(results);
     free(command);

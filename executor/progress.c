@@ -3,34 +3,85 @@
 #include "executor/progress.h"
 
 #include "base/units.h"
+#include "executor/forecast.h"
 #include "schedule/cost.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define BAR_CELLS 20
-#define PLAIN_SECONDS 5.0 /* between lines where there is no terminal */
+
+/* Between lines where there is no terminal: at least, and at most in a step. */
+#define PLAIN_SECONDS 5.0
+#define LONGEST_PLAIN_SECONDS 30.0
+
+/* From here on a terminal shows how far a step is. */
+#define WITHIN_SECONDS 2.0
 
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps)
 {
-    *progress =
-        (struct tdm_progress){.out = out, .terminal = isatty(fileno(out)) != 0, .steps = steps};
+    const char *wanted = getenv("TIDEMARK_PROGRESS");
+    *progress = (struct tdm_progress){.out = out,
+                                      .terminal = isatty(fileno(out)) != 0,
+                                      .quiet = wanted != NULL && strcmp(wanted, "no") == 0,
+                                      .steps = steps};
+}
+
+double tdm_progress_pause(double seconds)
+{
+    return fmin(LONGEST_PLAIN_SECONDS, fmax(PLAIN_SECONDS, seconds / 10));
 }
 
 static void planned(void *self, const char *path, const struct tdm_program *program,
-                    double predicted_seconds)
+                    const struct tdm_amounts *amounts, double predicted_seconds)
 {
     struct tdm_progress *progress = self;
-    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
     fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", path,
             program->schedule->model->name,
             (unsigned long long)tdm_schedule_tokens(program->schedule),
             (unsigned long long)program->op_count);
-    fprintf(progress->out, "  takes %s of device and %s of host memory; predicted %s a step\n",
-            tdm_format_bytes(program->arena_bytes[TDM_DEVICE], device),
-            tdm_format_bytes(program->arena_bytes[TDM_HOST], host),
+    fprintf(progress->out,
+            "  takes %s of device, %s of pinned and %s of pageable host memory; predicted %s a "
+            "step\n",
+            tdm_format_bytes(amounts->device_bytes, text[0]),
+            tdm_format_bytes(amounts->pinned_bytes, text[1]),
+            tdm_format_bytes(amounts->pageable_bytes, text[2]),
             tdm_format_seconds(predicted_seconds, seconds));
+}
+
+static const char *known_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
+{
+    return bytes == UINT64_MAX ? "an unknown amount" : tdm_format_bytes(bytes, out);
+}
+
+static void compared(void *self, const struct tdm_free_memory *memory)
+{
+    const struct tdm_progress *progress = self;
+    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
+    fputs("  free: ", progress->out);
+    if (memory->device_bytes > 0)
+        fprintf(progress->out, "%s of the GPU's memory, ",
+                known_bytes(memory->device_bytes, device));
+    fprintf(progress->out, "%s of this computer's\n", known_bytes(memory->host_bytes, host));
+}
+
+/* Said once, and aloud: the run goes on, slower. */
+static void pageable(void *self, uint64_t bytes, const char *reason)
+{
+    const struct tdm_progress *progress = self;
+    char text[TDM_FORMAT_SIZE];
+    if (progress->terminal)
+        fputs("\r\033[K", progress->out);
+    fprintf(
+        progress->out,
+        "warning: %s of host memory cannot be pinned (%s) and stay pageable: copies are several "
+        "times slower and hold up the launches; raise the limit of locked memory (ulimit -l) or "
+        "plan with a smaller --host-memory\n",
+        tdm_format_bytes(bytes, text), reason);
+    fflush(progress->out);
 }
 
 /* On a terminal alone: it takes seconds. */
@@ -66,9 +117,9 @@ static double since(const struct timespec *then)
     return (double)(now.tv_sec - then->tv_sec) + 1e-9 * (double)(now.tv_nsec - then->tv_nsec);
 }
 
-static void print_bar(const struct tdm_progress *progress, uint64_t done, uint64_t all)
+static void print_bar(const struct tdm_progress *progress, double done, double all)
 {
-    uint64_t cells = (uint64_t)((double)done / (double)all * BAR_CELLS);
+    uint64_t cells = (uint64_t)(done / all * BAR_CELLS);
     fputs("\r\033[K[", progress->out);
     for (uint64_t i = 0; i < BAR_CELLS; i++)
         fputc(i < cells ? '#' : '.', progress->out);
@@ -86,13 +137,43 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
     if (last)
         progress->moving = NULL;
     if (progress->terminal)
-        print_bar(progress, done, elements);
+        print_bar(progress, (double)done, (double)elements);
     else if (since(&progress->printed) < PLAIN_SECONDS)
         return;
     clock_gettime(CLOCK_MONOTONIC, &progress->printed);
     fprintf(progress->out, "%s%s: %.0f%%", progress->terminal ? "" : "  ", what,
             100 * (double)done / (double)elements);
     fputs(progress->terminal && !last ? "" : "\n", progress->out);
+    fflush(progress->out);
+}
+
+/* A line may be wider than the terminal: it is cut there, not wrapped. */
+#define WRAP_OFF "\033[?7l"
+#define WRAP_ON "\033[?7h"
+
+static void within(void *self, const struct tdm_run_moment *moment)
+{
+    struct tdm_progress *progress = self;
+    double seconds = moment->seconds;
+    if (progress->quiet || seconds < (progress->terminal ? WITHIN_SECONDS : PLAIN_SECONDS) ||
+        (!progress->terminal && since(&progress->printed) < tdm_progress_pause(seconds)))
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &progress->printed);
+
+    char where[TDM_WHERE_SIZE], text[2][TDM_FORMAT_SIZE];
+    double share = seconds / (seconds + moment->left_seconds);
+    if (progress->terminal)
+        print_bar(progress, (double)(moment->step - 1) + share, (double)progress->steps);
+    fprintf(
+        progress->out, "%sstep %llu/%llu  %s  %s, left %s", progress->terminal ? WRAP_OFF : "  ",
+        (unsigned long long)moment->step, (unsigned long long)progress->steps,
+        tdm_forecast_where(moment->program, moment->phase, moment->layer, moment->chunk, where),
+        tdm_format_seconds(seconds, text[0]), tdm_format_seconds(moment->left_seconds, text[1]));
+    if (moment->used_bytes > 0)
+        fprintf(progress->out, "  device %s used of %s planned",
+                tdm_format_bytes(moment->used_bytes, text[0]),
+                tdm_format_bytes(moment->planned_bytes, text[1]));
+    fputs(progress->terminal ? WRAP_ON : "\n", progress->out);
     fflush(progress->out);
 }
 
@@ -117,7 +198,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
     double left = progress->seconds / (double)step * (double)(progress->steps - step);
     char device[TDM_FORMAT_SIZE], remaining[TDM_FORMAT_SIZE];
     if (progress->terminal)
-        print_bar(progress, step, progress->steps);
+        print_bar(progress, (double)step, (double)progress->steps);
     fprintf(progress->out, "%sstep %llu/%llu", progress->terminal ? "" : "  ",
             (unsigned long long)step, (unsigned long long)progress->steps);
     if (!isnan(loss))
@@ -151,8 +232,15 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
-    return (struct tdm_run_listener){progress, {progress, taken}, planned,  tokens,
-                                     moved,    stepped,           evaluated};
+    return (struct tdm_run_listener){.self = progress,
+                                     .taking = {progress, taken, pageable},
+                                     .planned = planned,
+                                     .compared = compared,
+                                     .tokens = tokens,
+                                     .moved = moved,
+                                     .within = within,
+                                     .stepped = stepped,
+                                     .evaluated = evaluated};
 }
 
 /* What the driver reports, and what of that is not the arena: context, kernels, libraries. */

@@ -14,6 +14,7 @@
 struct tdm_progress {
     FILE *out;
     bool terminal;
+    bool quiet;                        /* nothing is said within steps */
     uint64_t steps;                    /* to do with each schedule */
     struct timespec printed;           /* when a plain line was printed last */
     const char *moving;                /* what is being done with weights; NULL: nothing */
@@ -22,7 +23,11 @@ struct tdm_progress {
     double validation_loss; /* the last one; NAN: none */
 };
 
+/* Quiet if TIDEMARK_PROGRESS is no. */
 void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps);
+
+/* Seconds between two plain lines when a step has taken so many: more, the longer it takes. */
+double tdm_progress_pause(double seconds);
 
 /* A listener that reports to `progress`, which must outlive it. */
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress);

@@ -5,6 +5,7 @@
 #include "config.h"
 #include "planner/simulate.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <sqlite3.h>
@@ -23,6 +24,9 @@ struct tdm_recorder {
     struct tdm_timing *timings; /* [timing_capacity] of one step, as reaped */
     struct tdm_trace_timing *relative;
     size_t timing_capacity;
+    size_t timing_count, sent_count; /* of the step under way: reaped, and in the trace already */
+    struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
+    size_t used_count;
     /* predicted live bytes as last recorded */
     uint64_t live[TDM_PLACES][TDM_CATEGORIES];
 };
@@ -45,6 +49,7 @@ static enum tdm_status observed_capacity(const struct tdm_program *program,
 
 static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                   const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory,
                                   struct tdm_trace_capacity capacity, struct tdm_error *err)
 {
     char where[160] = "", host[64] = "", versions[128], started[32];
@@ -59,12 +64,21 @@ static enum tdm_status open_trace(struct tdm_recorder *recorder,
                                 .backend = options->backend->name,
                                 .where = where,
                                 .versions = versions,
-                                .started_at = started};
+                                .started_at = started,
+                                .pinned_bytes = memory.pinned_bytes,
+                                .pageable_bytes = memory.pageable_bytes};
     return tdm_trace_open(options->trace_path, options->force, &run, capacity, &recorder->trace,
                           err);
 }
 
-enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+uint64_t tdm_recorder_op_bytes(void)
+{
+    return sizeof(struct tdm_timing) + sizeof(struct tdm_trace_timing) +
+           TDM_TRACE_BATCHES * sizeof(struct tdm_trace_timing);
+}
+
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **out, struct tdm_error *err)
 {
@@ -88,7 +102,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_
         status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the times of %zu ops",
                           capacity.timings);
     if (status == TDM_OK)
-        status = open_trace(recorder, options, capacity, err);
+        status = open_trace(recorder, options, memory, capacity, err);
     if (status != TDM_OK) {
         free(recorder->timings);
         free(recorder->relative);
@@ -163,38 +177,105 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
 /* ---- what is measured ---- */
 
 /* Bytes of this process that are in memory, less those of the arena that stands for a device; 0 if
- * unknown. */
+ * unknown. In a step: nothing is allocated. */
 static uint64_t host_bytes(const struct tdm_arenas *arenas)
 {
-    unsigned long long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    if (file == NULL)
+    char text[128];
+    int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
+    if (file >= 0)
+        close(file);
+    if (length < 0)
         return 0;
-    if (fscanf(file, "%*u %llu", &pages) != 1)
-        pages = 0;
-    fclose(file);
+    text[length] = '\0';
+    const char *resident = strchr(text, ' '); /* the second number, in pages */
+    uint64_t pages = resident == NULL ? 0 : strtoull(resident, NULL, 10);
     uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t device = arenas->base[TDM_DEVICE] == NULL ? 0 : arenas->bytes[TDM_DEVICE];
     return bytes > device ? bytes - device : 0;
 }
 
-/* Takes the step's times from the backend; relative to its begin. */
-static size_t reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
+/* Takes times of a step from the backend, behind those that it gave before; relative to its begin. */
+static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
 {
-    size_t count =
-        arenas->backend->reap(arenas->executor, recorder->timings, recorder->timing_capacity);
-    for (size_t i = 0; i < count; i++) {
+    size_t first = recorder->timing_count;
+    recorder->timing_count += arenas->backend->reap(arenas->executor, recorder->timings + first,
+                                                    recorder->timing_capacity - first);
+    for (size_t i = first; i < recorder->timing_count; i++) {
         const struct tdm_timing *timing = &recorder->timings[i];
         recorder->relative[i] = (struct tdm_trace_timing){
             timing->op_number,    timing->start_ns - start_ns,  timing->end_ns - start_ns,
             timing->counts.pairs, timing->counts.fetched_bytes, timing->counts.sent_bytes};
     }
-    return count;
+}
+
+/* What of the step under way is not in the trace yet. */
+static void hand_over(struct tdm_recorder *recorder, uint64_t step, struct tdm_trace_batch *batch)
+{
+    size_t count = recorder->timing_count - recorder->sent_count;
+    if (tdm_recorder_times(recorder, step)) {
+        memcpy(batch->timings, recorder->relative + recorder->sent_count,
+               count * sizeof(*batch->timings));
+        batch->timing_count = count;
+    }
+    recorder->sent_count = recorder->timing_count;
+    memcpy(batch->used, recorder->used, recorder->used_count * sizeof(*batch->used));
+    batch->used_count = recorder->used_count;
+    recorder->used_count = 0;
+}
+
+/* A sample too many is dropped: the trace has been busy for long. */
+static void add_sample(struct tdm_recorder *recorder, int64_t now_ns, enum tdm_place place,
+                       uint64_t used_bytes)
+{
+    if (used_bytes > 0 && recorder->used_count < TDM_TRACE_SAMPLES)
+        recorder->used[recorder->used_count++] =
+            (struct tdm_trace_used){now_ns - recorder->run_start_ns, place, used_bytes};
+}
+
+/* The run's clock starts with its first step. */
+static void start_run(struct tdm_recorder *recorder, int64_t start_ns)
+{
+    if (recorder->run_start_ns == 0)
+        recorder->run_start_ns = start_ns;
+}
+
+void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                         const struct tdm_recorded_part *part, uint64_t device_used_bytes)
+{
+    int64_t now_ns = part->start_ns + (int64_t)(1e9 * part->seconds);
+    start_run(recorder, part->start_ns);
+    if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* room for the step's end */
+        return;
+    add_sample(recorder, now_ns, TDM_HOST, host_bytes(arenas));
+    add_sample(recorder, now_ns, TDM_DEVICE, device_used_bytes);
 }
 
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step)
 {
     return step == 1 || step % recorder->timed_every == 0;
+}
+
+enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                                  const struct tdm_recorded_part *part, bool wait, bool *sent,
+                                  struct tdm_error *err)
+{
+    struct tdm_trace_batch *batch = NULL;
+    enum tdm_status status = wait ? tdm_trace_take(recorder->trace, &batch, err)
+                                  : tdm_trace_take_free(recorder->trace, &batch, err);
+    *sent = status == TDM_OK && batch != NULL;
+    if (!*sent)
+        return status;
+    start_run(recorder, part->start_ns);
+    batch->program_id = recorder->program_id;
+    batch->step = part->step;
+    batch->unfinished = true;
+    batch->ops_ended = part->ops_ended;
+    batch->seconds = part->seconds;
+    reap(recorder, arenas, part->start_ns);
+    hand_over(recorder, part->step, batch);
+    tdm_trace_send(recorder->trace, batch);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct tdm_program *program,
@@ -205,20 +286,19 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     enum tdm_status status = tdm_trace_take(recorder->trace, &batch, err);
     if (status != TDM_OK)
         return status;
-    if (recorder->run_start_ns == 0)
-        recorder->run_start_ns = recorded->start_ns;
+    start_run(recorder, recorded->start_ns);
     batch->program_id = recorder->program_id;
     batch->step = recorded->step;
     batch->loss = recorded->loss;
     batch->gradient_norm = recorded->gradient_norm;
     batch->seconds = 1e-9 * (double)(recorded->end_ns - recorded->start_ns);
     batch->tokens = tdm_schedule_tokens(program->schedule);
-
-    size_t count = reap(recorder, arenas, recorded->start_ns);
-    if (tdm_recorder_times(recorder, recorded->step)) {
-        memcpy(batch->timings, recorder->relative, count * sizeof(*batch->timings));
-        batch->timing_count = count;
-    }
+    batch->ops_ended = program->op_count;
+    reap(recorder, arenas, recorded->start_ns);
+    add_sample(recorder, recorded->end_ns, TDM_HOST, host_bytes(arenas));
+    add_sample(recorder, recorded->end_ns, TDM_DEVICE, recorded->device_used_bytes);
+    hand_over(recorder, recorded->step, batch);
+    size_t count = recorder->timing_count;
     /* without the time of every op there is no timeline, only touches */
     if (recorded->observer != NULL)
         batch->touch_count = tdm_observer_touches(recorded->observer, batch->touches);
@@ -230,12 +310,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
         memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
         batch->arena_count = TDM_PLACES;
     }
-    batch->used[0] = (struct tdm_trace_used){recorded->end_ns - recorder->run_start_ns, TDM_HOST,
-                                             host_bytes(arenas)};
-    batch->used_count = 1;
-    if (recorded->device_used_bytes > 0)
-        batch->used[batch->used_count++] = (struct tdm_trace_used){
-            batch->used[0].time_ns, TDM_DEVICE, recorded->device_used_bytes};
+    recorder->timing_count = recorder->sent_count = 0;
     tdm_trace_send(recorder->trace, batch);
     return TDM_OK;
 }

@@ -9,10 +9,19 @@
 
 struct tdm_recorder;
 
+/* Host memory of the run, as taken. */
+struct tdm_recorded_memory {
+    uint64_t pinned_bytes, pageable_bytes;
+};
+
 /* Creates the trace of a run; op times are recorded for step 1 and every `timed_every`-th step. */
-enum tdm_status tdm_recorder_open(const struct tdm_run_options *options, uint32_t count,
+enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
+                                  struct tdm_recorded_memory memory, uint32_t count,
                                   const struct tdm_program *const *programs, uint64_t timed_every,
                                   struct tdm_recorder **recorder, struct tdm_error *err);
+
+/* Bytes that a recorder and its trace take for an op of the longest program. */
+uint64_t tdm_recorder_op_bytes(void);
 
 /* Are the times of a step's ops recorded? */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
@@ -20,6 +29,25 @@ bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
 /* A program is about to run: its schedule, ops with predicted times, predicted memory. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
                                      const struct tdm_program *program, struct tdm_error *err);
+
+/* Of a step that has not ended. */
+struct tdm_recorded_part {
+    uint64_t step;
+    int64_t start_ns;   /* of the step, on the backend's clock */
+    double seconds;     /* since then */
+    uint64_t ops_ended; /* number of the compute lane's last op that has ended, and 1; 0: none */
+};
+
+/* Samples the memory of this process in a step, for the next part; and notes what the driver of the device
+ * reports (0: nothing). */
+void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                         const struct tdm_recorded_part *part, uint64_t device_used_bytes);
+
+/* Sends the trace what there is of a step: times of ops that have ended, samples. If the trace is still busy
+ * with what it was sent before, waits or (not *sent) leaves it for the next time. */
+enum tdm_status tdm_recorder_part(struct tdm_recorder *recorder, const struct tdm_arenas *arenas,
+                                  const struct tdm_recorded_part *part, bool wait, bool *sent,
+                                  struct tdm_error *err);
 
 struct tdm_recorded_step {
     uint64_t step;

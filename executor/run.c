@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/evaluate.h"
+#include "executor/midstep.h"
 #include "executor/record.h"
 #include "executor/run_weights.h"
 #include "executor/state.h"
@@ -86,6 +87,14 @@ static enum tdm_status load_one(const char *path, struct loaded *loaded, struct 
     return status;
 }
 
+static void tell_planned(const struct run *run, const char *path, const struct loaded *loaded)
+{
+    const struct tdm_amounts amounts =
+        tdm_amounts_of(loaded->program, run->options->backend, run->options->trace_path != NULL);
+    run->listener->planned(run->listener->self, path, loaded->program, &amounts,
+                           loaded->predicted_seconds);
+}
+
 static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
@@ -122,13 +131,22 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                          .planned_bytes = run->programs[i]->arena_bytes[place]};
         results[i].runtime_planned_bytes =
             run->loaded[i].schedule->machine->runtime_bytes[TDM_DEVICE];
-        run->listener->planned(run->listener->self, options->schedule_paths[i],
-                               run->loaded[i].program, run->loaded[i].predicted_seconds);
+        tell_planned(run, options->schedule_paths[i], &run->loaded[i]);
     }
     if (options->evaluate_path != NULL)
-        run->listener->planned(run->listener->self, options->evaluate_path, evaluator->program,
-                               evaluator->predicted_seconds);
+        tell_planned(run, options->evaluate_path, evaluator);
     return TDM_OK;
+}
+
+/* A dry run ends here: would there be memory for it? */
+static enum tdm_status compare_memory(const struct run *run, struct tdm_error *err)
+{
+    struct tdm_free_memory memory;
+    enum tdm_status status =
+        tdm_arenas_check(run->options->backend, run->program_count, run->programs, &memory, err);
+    if (run->options->backend->executes)
+        run->listener->compared(run->listener->self, &memory);
+    return status;
 }
 
 /* Ends step 1 of a program: what the arenas show. */
@@ -149,6 +167,7 @@ struct training {
     const struct tdm_program *program;
     struct tdm_walk *walk;
     struct tdm_observer *observer;
+    struct tdm_midstep midstep;
     struct tdm_tokens *tokens, *validation;
     struct tdm_evaluation *evaluation; /* NULL: none */
     int32_t *inputs, *targets;
@@ -166,19 +185,21 @@ static void note_loss(struct tdm_run_result *result, uint64_t step, uint64_t ste
         result->late_loss += (loss - result->late_loss) / (double)(step - before);
 }
 
-/* What the driver of a device reports between two steps. */
-static enum tdm_status read_device_use(const struct run *run, struct tdm_run_result *result,
-                                       uint64_t *used_bytes, struct tdm_error *err)
+/* What the driver of a device reports after a step, and the most of what it reported in it. */
+static enum tdm_status read_device_use(const struct run *run, const struct tdm_midstep *midstep,
+                                       struct tdm_run_result *result, uint64_t *used_bytes,
+                                       struct tdm_error *err)
 {
-    uint64_t free_bytes;
     if (run->options->backend->used == NULL)
         return TDM_OK;
     enum tdm_status status =
-        run->options->backend->used(run->arenas.executor, used_bytes, &free_bytes, err);
-    result->device_planned_bytes =
-        tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes);
-    if (status == TDM_OK && *used_bytes > result->device_used_bytes)
-        result->device_used_bytes = *used_bytes;
+        run->options->backend->used(run->arenas.executor, used_bytes, NULL, err);
+    uint64_t most = midstep->most_used_bytes;
+    if (status == TDM_OK && *used_bytes > most)
+        most = *used_bytes;
+    if (most > result->device_used_bytes)
+        result->device_used_bytes = most;
+    result->device_planned_bytes = midstep->planned_bytes;
     return status;
 }
 
@@ -205,8 +226,11 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     int64_t start_ns = backend->now(run->arenas.executor);
+    tdm_midstep_begin(&training->midstep, number, start_ns);
     status = tdm_walk_step(training->walk, &step, observer, run->options->stop, err);
     int64_t end_ns = backend->now(run->arenas.executor);
+    if (status == TDM_INTERRUPTED)
+        (void)tdm_midstep_cut(&training->midstep, tdm_walk_launched(training->walk), end_ns, NULL);
     if (status == TDM_OK && backend->executes)
         status = tdm_state_read_loss(&run->arenas, program, &loss, &norm, err);
     if (status == TDM_OK && number == 1 && backend->executes)
@@ -214,7 +238,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     uint64_t used_bytes = 0;
-    status = read_device_use(run, result, &used_bytes, err);
+    status = read_device_use(run, &training->midstep, result, &used_bytes, err);
     if (status != TDM_OK)
         return status;
     if (run->recorder != NULL) {
@@ -341,6 +365,13 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     if (status == TDM_OK && run->recorder != NULL && options->evaluate_path != NULL)
         status = tdm_recorder_evaluator(run->recorder, options->evaluate_path,
                                         run->programs[options->schedule_count], err);
+    if (status == TDM_OK) {
+        tdm_midstep_open(
+            &training.midstep, &run->arenas, tdm_walk_forecast(training.walk), run->listener,
+            run->recorder,
+            tdm_size_add(run->arenas.bytes[TDM_DEVICE], result->runtime_planned_bytes));
+        tdm_walk_watch(training.walk, &training.midstep.watch);
+    }
     for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++) {
         status = one_step(run, &training, step, result, err);
         if (status == TDM_OK && training.evaluation != NULL)
@@ -391,6 +422,22 @@ static enum tdm_status check_paths(const struct tdm_run_options *options, struct
     return options->trace_path != NULL ? check_trace_path(options, err) : TDM_OK;
 }
 
+/* Host memory that is not pinned: what was planned to be, and what would be pinned and could not. */
+static uint64_t pageable_bytes(const struct run *run, uint64_t pinned_bytes)
+{
+    const struct tdm_backend *backend = run->options->backend;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < run->program_count; i++) {
+        const struct tdm_amounts amounts = tdm_amounts_of(run->programs[i], backend, true);
+        most = amounts.pageable_bytes > most ? amounts.pageable_bytes : most;
+    }
+    if (backend->own_device_memory)
+        most = tdm_size_add(most, run->arenas.bytes[TDM_HOST] - pinned_bytes);
+    else
+        most = tdm_size_add(most, run->arenas.bytes[TDM_DEVICE]);
+    return most;
+}
+
 /* Of all steps, if they are not too many and timing them costs next to nothing; else of the first. */
 static uint64_t choose_timed(const struct run *run)
 {
@@ -409,8 +456,13 @@ static enum tdm_status open_recorder(struct run *run, struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
     uint64_t every = options->timed_every != 0 ? options->timed_every : choose_timed(run);
-    return tdm_recorder_open(options, run->program_count, run->programs, every, &run->recorder,
-                             err);
+    struct tdm_recorded_memory memory = {0};
+    if (options->backend->pinned_bytes != NULL)
+        memory.pinned_bytes = options->backend->pinned_bytes(run->arenas.executor);
+    if (options->backend->executes)
+        memory.pageable_bytes = pageable_bytes(run, memory.pinned_bytes);
+    return tdm_recorder_open(options, memory, run->program_count, run->programs, every,
+                             &run->recorder, err);
 }
 
 enum tdm_status tdm_run(const struct tdm_run_options *options,
@@ -435,6 +487,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
         status = check_paths(options, err);
+    if (status == TDM_OK && options->dry_run)
+        status = compare_memory(&run, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 

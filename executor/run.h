@@ -8,7 +8,8 @@
 #ifndef TDM_EXECUTOR_RUN_H
 #define TDM_EXECUTOR_RUN_H
 
-#include "executor/backend.h"
+#include "executor/amounts.h"
+#include "executor/arenas.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -39,18 +40,34 @@ struct tdm_run_options {
     const volatile sig_atomic_t *stop;
 };
 
-/* What a run says of itself while it goes on. Calls come from the run's thread, outside steps. */
+/* How far a step is: the op that runs, the seconds since the step began, and those that are left. */
+struct tdm_run_moment {
+    const struct tdm_program *program;
+    uint64_t step;
+    enum tdm_phase phase;
+    uint32_t layer, chunk; /* or TDM_NONE */
+    double seconds, left_seconds;
+    uint64_t used_bytes;    /* of the device, as its driver reports it; 0: not known */
+    uint64_t planned_bytes; /* of it: the arena and the runtime */
+};
+
+/* What a run says of itself while it goes on. Calls come from the run's thread, outside steps but for
+ * within(). */
 struct tdm_run_listener {
     void *self;
     /* While the arenas are taken. */
     struct tdm_watch taking;
     /* Before anything is taken. */
     void (*planned)(void *self, const char *path, const struct tdm_program *program,
-                    double predicted_seconds);
+                    const struct tdm_amounts *amounts, double predicted_seconds);
+    /* Of a dry run: what there is of it. */
+    void (*compared)(void *self, const struct tdm_free_memory *memory);
     /* Tokens are there: how many (0: random), and their unigram entropy in nats. */
     void (*tokens)(void *self, uint64_t count, double entropy);
     /* Weights are being moved: what is done ("loading weights"), how many elements of how many. */
     void (*moved)(void *self, const char *what, uint64_t done, uint64_t elements);
+    /* A few times a second, in a step. NULL: nobody asks. */
+    void (*within)(void *self, const struct tdm_run_moment *moment);
     void (*stepped)(void *self, const struct tdm_program *program, uint64_t step, double loss,
                     double gradient_norm, double seconds);
     /* An evaluation after a step. */

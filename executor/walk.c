@@ -4,17 +4,44 @@
 
 #include "schedule/order.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <time.h>
+
+/* The walk is ahead of the compute lane by so much at most, but by some ops: a lane is not to run dry. */
+#define AHEAD_SECONDS 2.0
+#define AHEAD_OPS 64u
+
+/* How much longer than predicted ops take is told by so many predicted seconds of them, and within bounds: the
+ * first ones of a step may have to wait. */
+#define TELLING_SECONDS 0.1
+#define MOST_SLOWNESS 10.0
+
+/* Between two looks of the watch. */
+#define LOOK_SECONDS 0.2
 
 struct tdm_walk {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
     struct tdm_order_tracker *order;
+    struct tdm_forecast *forecast;
+    const struct tdm_walk_watch *watch; /* NULL: nobody looks */
+    double slowness; /* measured over predicted seconds, if that is more than 1 */
     /* of the step under way */
     const struct tdm_step *step;
     struct tdm_observer *observer;
     const volatile sig_atomic_t *stop;
+    uint64_t launched[TDM_LANES];
+    uint64_t ended;       /* of the compute lane, as last seen */
+    double began, looked; /* seconds on a clock */
 };
+
+static double now_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
 
 enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm_arenas *arenas,
                              struct tdm_walk **out, struct tdm_error *err)
@@ -24,9 +51,12 @@ enum tdm_status tdm_walk_new(const struct tdm_program *program, const struct tdm
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a walk");
     walk->program = program;
     walk->arenas = arenas;
+    walk->slowness = 1;
     enum tdm_status status = tdm_order_new(program, &walk->order, err);
+    if (status == TDM_OK)
+        status = tdm_forecast_new(program, &walk->forecast, err);
     if (status != TDM_OK) {
-        free(walk);
+        tdm_walk_free(walk);
         return status;
     }
     *out = walk;
@@ -37,9 +67,106 @@ void tdm_walk_free(struct tdm_walk *walk)
 {
     if (walk == NULL)
         return;
+    tdm_forecast_free(walk->forecast);
     tdm_order_free(walk->order);
     free(walk);
 }
+
+const struct tdm_forecast *tdm_walk_forecast(const struct tdm_walk *walk)
+{
+    return walk->forecast;
+}
+
+void tdm_walk_watch(struct tdm_walk *walk, const struct tdm_walk_watch *watch)
+{
+    walk->watch = watch;
+}
+
+uint64_t tdm_walk_launched(const struct tdm_walk *walk)
+{
+    return walk->launched[TDM_LANE_COMPUTE];
+}
+
+uint64_t tdm_walk_op_bytes(void)
+{
+    return sizeof(struct tdm_forecast_op);
+}
+
+/* ---- how far the step is ---- */
+
+/* Sees how many ops of a lane have ended, when as many as `await` have. */
+static enum tdm_status see_ended(const struct tdm_walk *walk, enum tdm_lane lane, uint64_t await,
+                                 uint64_t *ended, struct tdm_error *err)
+{
+    const struct tdm_backend *backend = walk->arenas->backend;
+    *ended = walk->launched[lane];
+    return backend->ended == NULL ? TDM_OK
+                                  : backend->ended(walk->arenas->executor, lane, await, ended, err);
+}
+
+/* The same for the compute lane, and how much longer than predicted its ops took. */
+static enum tdm_status update(struct tdm_walk *walk, uint64_t await, struct tdm_error *err)
+{
+    enum tdm_status status = see_ended(walk, TDM_LANE_COMPUTE, await, &walk->ended, err);
+    double predicted = tdm_forecast_seconds(walk->forecast, walk->ended);
+    double seconds = now_seconds() - walk->began;
+    if (predicted >= TELLING_SECONDS)
+        walk->slowness = fmin(fmax(seconds / predicted, 1), MOST_SLOWNESS);
+    return status;
+}
+
+/* Lets the watch look, if it is time. */
+static enum tdm_status look(struct tdm_walk *walk, struct tdm_error *err)
+{
+    double now = now_seconds();
+    if (walk->watch == NULL || now - walk->looked < LOOK_SECONDS)
+        return TDM_OK;
+    walk->looked = now;
+    enum tdm_status status = update(walk, 0, err);
+    return status == TDM_OK
+               ? walk->watch->look(walk->watch->self, walk->ended, now - walk->began, err)
+               : status;
+}
+
+/* Is the compute lane's next op, once it is launched, too far from the last one that has ended? */
+static bool is_far_ahead(const struct tdm_walk *walk)
+{
+    uint64_t next = walk->launched[TDM_LANE_COMPUTE] + 1;
+    double seconds = tdm_forecast_seconds(walk->forecast, next) -
+                     tdm_forecast_seconds(walk->forecast, walk->ended);
+    return next - walk->ended > AHEAD_OPS && seconds * walk->slowness > AHEAD_SECONDS;
+}
+
+/* Before an op is launched: not too far ahead. */
+static enum tdm_status keep_pace(struct tdm_walk *walk, const struct tdm_op *op,
+                                 struct tdm_error *err)
+{
+    enum tdm_status status = look(walk, err);
+    while (status == TDM_OK && op->lane == TDM_LANE_COMPUTE &&
+           walk->arenas->backend->ended != NULL && is_far_ahead(walk)) {
+        status = update(walk, walk->ended + 1, err);
+        if (status == TDM_OK)
+            status = look(walk, err);
+    }
+    return status;
+}
+
+/* After the last op is launched: watched to the end. */
+static enum tdm_status watch_end(struct tdm_walk *walk, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    if (walk->arenas->backend->ended == NULL)
+        return TDM_OK;
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        for (uint64_t ended = 0; ended < walk->launched[lane] && status == TDM_OK;) {
+            status = see_ended(walk, (enum tdm_lane)lane, ended + 1, &ended, err);
+            if (status == TDM_OK)
+                status = look(walk, err);
+        }
+    return status;
+}
+
+/* ---- launching ---- */
 
 static void resolve(const struct tdm_walk *walk, const struct tdm_access *access,
                     struct tdm_operand *operand)
@@ -88,7 +215,20 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
     struct tdm_launch launch = launch_of(walk, op);
     if (walk->observer != NULL)
         tdm_observer_launch(walk->observer, op);
-    return backend->run[op->kind](executor, &launch, err);
+    status = backend->run[op->kind](executor, &launch, err);
+    if (status == TDM_OK)
+        walk->launched[op->lane]++;
+    return status;
+}
+
+static enum tdm_status interrupted(const struct tdm_walk *walk, const struct tdm_op *op,
+                                   struct tdm_error *err)
+{
+    char where[TDM_WHERE_SIZE];
+    return tdm_fail(err, TDM_INTERRUPTED, "interrupted in step %llu, before op %llu of %llu: %s",
+                    (unsigned long long)walk->step->number, (unsigned long long)op->number,
+                    (unsigned long long)walk->program->op_count,
+                    tdm_forecast_where(walk->program, op->phase, op->layer, op->chunk, where));
 }
 
 static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
@@ -98,10 +238,11 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
     tdm_order_push(walk->order, item, &waits);
     if (item->kind != TDM_RUN)
         return TDM_OK;
+    enum tdm_status status = keep_pace(walk, item->op, err);
+    if (status != TDM_OK)
+        return status;
     if (walk->stop != NULL && *walk->stop)
-        return tdm_fail(err, TDM_INTERRUPTED, "interrupted before op %llu of step %llu",
-                        (unsigned long long)item->op->number,
-                        (unsigned long long)walk->step->number);
+        return interrupted(walk, item->op, err);
     return launch_op(walk, item->op, &waits, err);
 }
 
@@ -136,10 +277,16 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     walk->step = step;
     walk->observer = observer;
     walk->stop = stop;
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        walk->launched[lane] = 0;
+    walk->ended = 0;
+    walk->began = walk->looked = now_seconds();
     tdm_order_reset(walk->order);
     if (observer != NULL)
         tdm_observer_reset(observer);
     enum tdm_status status = tdm_program_emit(walk->program, take_item, walk, err);
+    if (status == TDM_OK)
+        status = watch_end(walk, err);
     enum tdm_status finished =
         backend->finish == NULL
             ? TDM_OK

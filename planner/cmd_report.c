@@ -32,6 +32,7 @@ struct program_report {
     int64_t last_timed; /* TDM_TRACE_EVERY_STEP: none */
     double seconds;
     uint64_t tokens;
+    const struct tdm_trace_unfinished_row *unfinished; /* NULL: none; borrowed from the report */
     struct tdm_trace_peaks peaks;
     struct tdm_trace_arena_row arenas[TDM_PLACES];
     bool scanned[TDM_PLACES];
@@ -58,6 +59,7 @@ struct report {
     size_t steps; /* finished, of all programs */
     struct program_report *programs;
     size_t program_count;
+    struct tdm_trace_unfinished_row *unfinished;
     struct tdm_trace_evaluation_row *evaluations;
 };
 
@@ -69,6 +71,7 @@ static void report_free(struct report *report)
         free(report->programs[i].waits);
     }
     free(report->programs);
+    free(report->unfinished);
     free(report->evaluations);
 }
 
@@ -131,12 +134,21 @@ static enum tdm_status read_waits(struct tdm_trace_reader *reader, struct progra
     return status;
 }
 
+/* Is a step that did not end, and was timed, all that there is of a program? */
+static bool has_only_unfinished(const struct program_report *report)
+{
+    return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
+}
+
 static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t step,
                                     struct program_report *report, struct tdm_error *err)
 {
     int64_t program = report->program.program;
     enum tdm_status status = read_places(reader, step, report, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && has_only_unfinished(report))
+        status = tdm_trace_read_unfinished_times(reader, program, report->unfinished->step,
+                                                 &report->times, &report->time_count, err);
+    else if (status == TDM_OK)
         status =
             tdm_trace_read_times(reader, program, step, &report->times, &report->time_count, err);
     if (status == TDM_OK)
@@ -149,14 +161,34 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     return status;
 }
 
+/* Gives every step that did not end to its program; *chosen counts those that were asked for. */
+static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct report *report,
+                                       size_t *chosen, struct tdm_error *err)
+{
+    size_t count;
+    *chosen = 0;
+    enum tdm_status status = tdm_trace_read_unfinished(reader, &report->unfinished, &count, err);
+    for (size_t i = 0; i < count && status == TDM_OK; i++)
+        for (size_t j = 0; j < report->program_count; j++) {
+            const struct tdm_trace_unfinished_row *row = &report->unfinished[i];
+            if (report->programs[j].program.program != row->program ||
+                (report->step != TDM_TRACE_EVERY_STEP && row->step != report->step))
+                continue;
+            report->programs[j].unfinished = row;
+            ++*chosen;
+        }
+    return status;
+}
+
 /* Gives every step to its program; fails if none is left to speak of. */
 static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct report *report,
                                   struct tdm_error *err)
 {
     struct tdm_trace_step_row *steps;
-    size_t count;
-    size_t chosen = 0;
-    enum tdm_status status = tdm_trace_read_steps(reader, &steps, &count, err);
+    size_t count, chosen;
+    enum tdm_status status = read_unfinished(reader, report, &chosen, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_steps(reader, &steps, &count, err);
     if (status != TDM_OK)
         return status;
     report->steps = count;
@@ -170,7 +202,7 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct report
             }
         }
     }
-    if (count == 0) {
+    if (count == 0 && chosen == 0) {
         status = tdm_fail(err, TDM_INPUT, "%s: holds no finished step", report->path);
         tdm_hint(err, "let the run finish its first step, or run it again");
     } else if (chosen == 0) {
@@ -207,6 +239,13 @@ static enum tdm_status read_evaluations(struct tdm_trace_reader *reader, struct 
     return status;
 }
 
+/* Was something of it asked for? */
+static bool is_shown(const struct report *report, const struct program_report *program)
+{
+    return report->step == TDM_TRACE_EVERY_STEP || program->steps > 0 ||
+           program->unfinished != NULL;
+}
+
 static enum tdm_status read_report(struct tdm_trace_reader *reader, struct report *report,
                                    struct tdm_error *err)
 {
@@ -232,7 +271,7 @@ static enum tdm_status read_report(struct tdm_trace_reader *reader, struct repor
     if (status == TDM_OK)
         status = read_evaluations(reader, report, err);
     for (size_t i = 0; i < report->program_count && status == TDM_OK; i++)
-        if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
+        if (is_shown(report, &report->programs[i]))
             status = read_program(reader, report->step, &report->programs[i], err);
     return status;
 }
@@ -305,10 +344,13 @@ static const char *show_error(double error, char out[TDM_FORMAT_SIZE])
 static void print_run(const struct report *report)
 {
     const struct tdm_trace_run_info *run = report->run;
+    char pinned[TDM_FORMAT_SIZE], pageable[TDM_FORMAT_SIZE];
     printf("trace     %s\n", report->path);
     printf("command   %s\n", run->command);
     printf("backend   %s on %s\n", run->backend, run->ran_on);
     printf("versions  %s\n", run->versions);
+    printf("host      %s pinned, %s pageable\n", tdm_format_bytes(run->pinned_bytes, pinned),
+           tdm_format_bytes(run->pageable_bytes, pageable));
     printf("started   %s\n", run->started_at);
     if (run->resumed_from != NULL)
         printf("resumed   from %s\n", run->resumed_from);
@@ -345,6 +387,29 @@ static void print_evaluations(const struct program_report *report)
     if (best != last)
         printf(", least %.4f after step %" PRId64, best->loss, best->step);
     putchar('\n');
+}
+
+/* Of a step that did not end: how far it was, and when that was predicted. */
+static void print_unfinished(const struct program_report *report)
+{
+    const struct tdm_trace_unfinished_row *row = report->unfinished;
+    char measured[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
+    if (row == NULL)
+        return;
+    printf("step      %" PRId64 ", not finished: ", row->step);
+    if (row->ops > 0) {
+        printf("op %" PRIu64 " of %" PRIu64 " had ended (%s", row->ops, report->program.ops,
+               tdm_phase_name(row->phase));
+        if (row->layer < row->layers)
+            printf(", layer %" PRIu32 " of %" PRIu32, row->layer + 1, row->layers);
+        if (row->chunk != TDM_NONE)
+            printf(", chunk %" PRIu32 " of %" PRIu32, row->chunk + 1, row->chunks);
+        printf(") ");
+    } else {
+        printf("no op had ended ");
+    }
+    printf("after %s, predicted %s\n", show_seconds(row->seconds, measured),
+           show_seconds(row->predicted_seconds, predicted));
 }
 
 static void print_steps(const struct program_report *report)
@@ -550,10 +615,13 @@ static void print_waits(const struct program_report *report)
 static void print_program(const struct report *report, const struct program_report *program)
 {
     print_steps(program);
+    print_unfinished(program);
     print_evaluations(program);
     printf("\n%-7s  %-20s  %12s  %12s  %8s\n", "memory", "", "predicted", "measured", "error");
     for (int place = 0; place < TDM_PLACES; place++)
         print_place(program, place);
+    if (has_only_unfinished(program))
+        printf("\ntimes of the ops that had ended\n");
     if (program->steps > 0 && program->timed_steps == 0)
         printf("\nno op of %s was timed\n",
                report->step == TDM_TRACE_EVERY_STEP ? "these steps" : "this step");
@@ -569,7 +637,7 @@ static void print_text(const struct report *report)
     print_run(report);
     for (size_t i = 0; i < report->program_count; i++) {
         const struct program_report *program = &report->programs[i];
-        if (report->step == TDM_TRACE_EVERY_STEP || program->steps > 0)
+        if (is_shown(report, program))
             print_program(report, program);
     }
 }
@@ -758,6 +826,21 @@ static json_t *json_evaluations(const struct program_report *report)
     return array;
 }
 
+static json_t *json_unfinished(const struct program_report *report)
+{
+    const struct tdm_trace_unfinished_row *row = report->unfinished;
+    if (row == NULL)
+        return json_null();
+    bool some = row->ops > 0;
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:f}", "step", (json_int_t)row->step,
+                     "op_number", some ? json_integer((json_int_t)row->ops - 1) : json_null(),
+                     "phase", some ? json_string(tdm_phase_name(row->phase)) : json_null(), "layer",
+                     row->layer != TDM_NONE ? json_integer(row->layer) : json_null(), "chunk",
+                     row->chunk != TDM_NONE ? json_integer(row->chunk) : json_null(), "ops",
+                     (json_int_t)report->program.ops, "seconds", row->seconds, "predicted_seconds",
+                     row->predicted_seconds);
+}
+
 static json_t *json_program(const struct program_report *report)
 {
     json_t *object = json_pack(
@@ -773,6 +856,7 @@ static json_t *json_program(const struct program_report *report)
     json_object_set_new(object, "last_step", some ? json_integer(report->last.step) : json_null());
     json_object_set_new(object, "first_loss", json_seconds(some ? report->first.loss : NAN));
     json_object_set_new(object, "last_loss", json_seconds(some ? report->last.loss : NAN));
+    json_object_set_new(object, "unfinished", json_unfinished(report));
     json_object_set_new(object, "evaluations", json_evaluations(report));
     json_object_set_new(object, "predicted", json_predicted(report));
     json_object_set_new(object, "measured", json_measured(report));
@@ -789,15 +873,16 @@ static enum tdm_status print_json(const struct report *report, struct tdm_error 
     const struct tdm_trace_run_info *run = report->run;
     json_t *programs = json_array();
     for (size_t i = 0; i < report->program_count; i++)
-        if (report->step == TDM_TRACE_EVERY_STEP || report->programs[i].steps > 0)
+        if (is_shown(report, &report->programs[i]))
             json_array_append_new(programs, json_program(&report->programs[i]));
-    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "trace",
-                             json_text(report->path), "command", json_text(run->command), "backend",
-                             json_text(run->backend), "ran_on", json_text(run->ran_on), "versions",
-                             json_text(run->versions), "started_at", json_text(run->started_at),
-                             "resumed_from", json_text(run->resumed_from), "ended_at",
-                             json_text(run->ended_at), "ending", json_text(run->ending), "steps",
-                             (json_int_t)report->steps, "programs", programs);
+    json_t *root = json_pack(
+        "{s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "trace",
+        json_text(report->path), "host_pinned_bytes", (json_int_t)run->pinned_bytes,
+        "host_pageable_bytes", (json_int_t)run->pageable_bytes, "command", json_text(run->command),
+        "backend", json_text(run->backend), "ran_on", json_text(run->ran_on), "versions",
+        json_text(run->versions), "started_at", json_text(run->started_at), "resumed_from",
+        json_text(run->resumed_from), "ended_at", json_text(run->ended_at), "ending",
+        json_text(run->ending), "steps", (json_int_t)report->steps, "programs", programs);
     int failed =
         root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) != 0;
     json_decref(root);
@@ -885,10 +970,11 @@ const struct tdm_command tdm_cmd_report = {
         "stalled while it is idle before its last op ends. What the compute lane waited for is\n"
         "named, of the last timed step: the op that ended last before it went on, at the step's end\n"
         "what ended it, or the host, where it launched too late (lane null in JSON). A wrong rate\n"
-        "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Selection:\n"
-        "(query, key) pairs that page lists have room for, and held (counted on cpu); bytes that\n"
-        "attention gathers from the host and sends back, by chance and in truth; bytes of page\n"
-        "lists and means.\n"
+        "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Of a step\n"
+        "that did not end: how far it was, and the times of the ops that had ended, if there is no\n"
+        "other step. Selection: (query, key) pairs that page lists have room for, and held (counted\n"
+        "on cpu); bytes that attention gathers from the host and sends back, by chance and in truth;\n"
+        "bytes of page lists and means.\n"
         "\n"
         "Example:\n"
         "  tidemark report demo/run.db --step 100\n",

@@ -87,6 +87,12 @@ tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc \
 	-Wl,--wrap=posix_memalign,--wrap=strdup,--wrap=mmap
 
+# Steps of minutes on a clock of the test's own.
+cmocka_tests += tests/unit_long_steps
+tests_unit_long_steps_SOURCES = tests/unit_long_steps.c executor/progress.c executor/progress.h \
+	$(random_schedule)
+tests_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
+
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
 cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_schedule_json \
 	tests/unit_schedule_optimizer tests/validator_mutations
@@ -137,6 +143,7 @@ tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
+tests_gpu_copy_test_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=cudaHostRegister
 tests_gpu_gather_test_SOURCES = tests/gpu/gather_test.c tests/gpu/gpu_test.h $(gather_cases)
 tests_gpu_gather_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_gather_test_LDADD = $(EXECUTOR_LIBS)

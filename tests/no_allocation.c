@@ -107,9 +107,9 @@ static int64_t now(struct tdm_executor *executor)
 }
 
 static void planned(void *self, const char *path, const struct tdm_program *program,
-                    double predicted_seconds)
+                    const struct tdm_amounts *amounts, double predicted_seconds)
 {
-    (void)self, (void)path, (void)program, (void)predicted_seconds;
+    (void)self, (void)path, (void)program, (void)amounts, (void)predicted_seconds;
 }
 
 static void tokens(void *self, uint64_t token_count, double entropy)
@@ -161,8 +161,11 @@ static void write_schedules(const char *path, const char *evaluation_path, uint6
 
 static void run_steps(const char *name)
 {
-    const struct tdm_run_listener listener = {NULL,  {NULL, NULL}, planned,  tokens,
-                                              moved, stepped,      evaluated};
+    const struct tdm_run_listener listener = {.planned = planned,
+                                              .tokens = tokens,
+                                              .moved = moved,
+                                              .stepped = stepped,
+                                              .evaluated = evaluated};
     const char *scratch = getenv("TDM_SCRATCH") != NULL ? getenv("TDM_SCRATCH") : "/tmp";
     char path[512], evaluation[512], trace[512];
     struct tdm_error err = {0};

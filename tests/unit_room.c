@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is refused before it is taken: the arithmetic, and what is read of a computer's memory. */
 #include "base/size.h"
+#include "executor/amounts.h"
+#include "executor/arenas.h"
 #include "executor/host_arena.h"
 #include "executor/host_memory.h"
+#include "executor/numa.h"
 #include "executor/room.h"
 
 #include <setjmp.h>
@@ -14,7 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
@@ -173,7 +179,14 @@ static void test_growing_computer(void **state)
 /* What was pinned, and which time it fails. */
 struct pins {
     unsigned pinned, unpinned, fails_at;
+    enum tdm_status failure;
     uint64_t bytes;
+};
+
+/* What the watch was told. */
+struct watched {
+    uint64_t taken_bytes, pageable_bytes;
+    char reason[64];
 };
 
 static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
@@ -181,7 +194,7 @@ static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_e
     struct pins *pins = self;
     (void)start;
     if (++pins->pinned == pins->fails_at)
-        return tdm_fail(err, TDM_INTERNAL, "no more");
+        return tdm_fail(err, pins->failure, "no more");
     pins->bytes += bytes;
     return TDM_OK;
 }
@@ -195,22 +208,33 @@ static void unpin(void *self, void *start)
 
 static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
 {
-    uint64_t *seen = self;
-    assert_true(place == TDM_HOST && taken_bytes >= *seen && taken_bytes <= bytes);
-    *seen = taken_bytes;
+    struct watched *seen = self;
+    assert_true(place == TDM_HOST && taken_bytes >= seen->taken_bytes && taken_bytes <= bytes);
+    seen->taken_bytes = taken_bytes;
 }
 
-static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes, uint64_t *seen,
-                            struct tdm_error *err)
+static void pageable(void *self, uint64_t bytes, const char *reason)
 {
-    const struct tdm_host_pinning pinning = {pins, pin, unpin};
-    const struct tdm_watch watch = {seen, taken};
+    struct watched *seen = self;
+    seen->pageable_bytes = bytes;
+    snprintf(seen->reason, sizeof(seen->reason), "%s", reason);
+}
+
+static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes,
+                            struct watched *seen, struct tdm_error *err)
+{
+    const struct tdm_host_pinning pinning = {pins, 0, pin, unpin};
+    const struct tdm_watch watch = {seen, taken, pageable};
     struct tdm_host_arena arena = {0};
+    *seen = (struct watched){0};
     enum tdm_status status = tdm_host_arena_take(bytes, &pinning, &watch, root, &arena, err);
-    if (status != TDM_OK)
+    if (status != TDM_OK) {
         assert_null(arena.base);
-    else
+    } else {
         memset((char *)arena.base + bytes - 1, 1, 1);
+        assert_true(arena.bytes == bytes && arena.touched_bytes == bytes);
+        assert_true(arena.pinned == (seen->pageable_bytes == 0));
+    }
     tdm_host_arena_release(&arena, &pinning);
     return status;
 }
@@ -220,18 +244,12 @@ static void test_host_arena(void **state)
     (void)state;
     struct tdm_error err = {0};
     struct pins pins = {0};
-    uint64_t seen = 0;
+    struct watched seen;
     const char *root = root_of("arena");
     put(root, "proc/meminfo", meminfo);
     assert_int_equal(take(root, &pins, 3 * MIB + 5, &seen, &err), TDM_OK);
     assert_true(pins.pinned == 1 && pins.unpinned == 1 && pins.bytes == 3 * MIB + 5);
-    assert_int_equal(seen, 3 * MIB + 5);
-
-    /* what cannot be pinned is given back */
-    pins = (struct pins){.fails_at = 1};
-    seen = 0;
-    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INTERNAL);
-    assert_int_equal(pins.unpinned, 0);
+    assert_true(seen.taken_bytes == 3 * MIB + 5 && seen.pageable_bytes == 0);
 
     /* the computer has less than was thought */
     put(root, "proc/meminfo", "MemAvailable:  2048 kB\n");
@@ -239,6 +257,136 @@ static void test_host_arena(void **state)
     assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INFEASIBLE);
     assert_true(pins.pinned == 0 && strstr(err.message, "this computer gave 0 B") != NULL);
     assert_int_equal(take(root, &pins, UINT64_MAX, &seen, &err), TDM_NO_MEMORY);
+}
+
+/* What cannot be pinned is taken all the same, and said; without a device there is nothing to go on with. */
+static void test_pageable_arena(void **state)
+{
+    (void)state;
+    struct tdm_error err = {0};
+    struct pins pins = {.fails_at = 1, .failure = TDM_NO_MEMORY};
+    struct watched seen;
+    const char *root = root_of("pageable");
+    put(root, "proc/meminfo", meminfo);
+    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_OK);
+    assert_true(pins.unpinned == 0 && seen.taken_bytes == 3 * MIB);
+    assert_int_equal(seen.pageable_bytes, 3 * MIB);
+    assert_string_equal(seen.reason, "no more");
+
+    pins = (struct pins){.fails_at = 1, .failure = TDM_NO_DEVICE};
+    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_NO_DEVICE);
+    assert_true(pins.unpinned == 0 && seen.pageable_bytes == 0);
+    assert_string_equal(err.message, "no more");
+}
+
+/* ---- before a run ---- */
+
+static enum tdm_status free_bytes(uint64_t *bytes, struct tdm_error *err)
+{
+    (void)err;
+    *bytes = 10 * GIB;
+    return TDM_OK;
+}
+
+static enum tdm_status no_device(uint64_t *bytes, struct tdm_error *err)
+{
+    (void)bytes;
+    return tdm_fail(err, TDM_NO_DEVICE, "no GPU");
+}
+
+/* Two programs: the larger arenas count. Nothing is opened, so the runtime is all to come. */
+static void test_dry_run(void **state)
+{
+    (void)state;
+    struct tdm_machine machine = {.runtime_bytes = {[TDM_DEVICE] = GIB}};
+    const struct tdm_schedule schedule = {.machine = &machine};
+    struct tdm_program small = {.schedule = &schedule}, large = {.schedule = &schedule};
+    const struct tdm_program *programs[] = {&small, &large};
+    struct tdm_backend backend = {
+        .executes = true, .own_device_memory = true, .free_bytes = free_bytes};
+    struct tdm_free_memory memory;
+    struct tdm_error err = {0};
+    large.arena_bytes[TDM_DEVICE] = 9 * GIB;
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
+    assert_true(memory.device_bytes == 10 * GIB && memory.host_bytes > 0);
+    large.arena_bytes[TDM_DEVICE]++;
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
+    assert_non_null(strstr(err.message, "of the GPU's memory"));
+
+    backend.free_bytes = no_device; /* that may be elsewhere */
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
+    assert_true(memory.device_bytes == TDM_SIZE_MAX);
+    small.arena_bytes[TDM_HOST] = UINT64_MAX / 2; /* nobody has that */
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
+    assert_non_null(strstr(err.message, "of this computer's memory"));
+
+    small.arena_bytes[TDM_HOST] = 0; /* a device's arena that is memory of this computer */
+    large.arena_bytes[TDM_DEVICE] = UINT64_MAX / 2;
+    backend = (struct tdm_backend){.executes = true};
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
+    assert_true(memory.device_bytes == 0 && strstr(err.message, "of this computer's") != NULL);
+    backend.executes = false;
+    assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_OK);
+}
+
+/* What is pinned for a device is pageable where there is none; the trace takes a share of its own. */
+static void test_amounts(void **state)
+{
+    (void)state;
+    struct tdm_machine machine = {0};
+    struct tdm_sequence sequence = {.tokens = 1000};
+    const struct tdm_schedule schedule = {
+        .machine = &machine, .sequences = &sequence, .sequence_count = 1};
+    const struct tdm_program program = {.schedule = &schedule,
+                                        .op_count = 50,
+                                        .arena_bytes = {[TDM_DEVICE] = 3 * GIB, [TDM_HOST] = GIB}};
+    struct tdm_backend backend = {.executes = true, .own_device_memory = true};
+    struct tdm_amounts device = tdm_amounts_of(&program, &backend, false);
+    assert_true(device.device_bytes == 3 * GIB && device.pinned_bytes == GIB);
+    assert_true(device.pageable_bytes >= 8000 && device.pageable_bytes < 20000);
+    assert_true(tdm_amounts_of(&program, &backend, true).pageable_bytes > device.pageable_bytes);
+    backend.own_device_memory = false;
+    struct tdm_amounts computer = tdm_amounts_of(&program, &backend, false);
+    assert_true(computer.pinned_bytes == 0);
+    assert_int_equal(computer.pageable_bytes, device.pageable_bytes + GIB);
+}
+
+/* ---- nodes of memory ---- */
+
+static void test_node_of_device(void **state)
+{
+    (void)state;
+    const char *root = root_of("nodes");
+    put(root, "sys/bus/pci/devices/0000:4b:00.0/numa_node", "1\n");
+    put(root, "sys/bus/pci/devices/0000:4c:00.0/numa_node", "-1\n");
+    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE); /* nothing is known */
+    put(root, "sys/devices/system/node/online", "0\n");
+    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), TDM_NO_NODE); /* one is all */
+    put(root, "sys/devices/system/node/online", "0-1\n");
+    assert_int_equal(tdm_numa_node_of(root, "0000:4B:00.0"), 1);
+    assert_int_equal(tdm_numa_node_of(root, "0000:4C:00.0"), TDM_NO_NODE);
+    assert_int_equal(tdm_numa_node_of(root, "0000:4D:00.0"), TDM_NO_NODE);
+}
+
+/* The kernel is asked for nodes as it counts them: what a range prefers can be read back. */
+static void test_preferred_node(void **state)
+{
+    (void)state;
+    unsigned long mask[16] = {0};
+    int policy = -1;
+    void *memory = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    enum { PREFERRED = 1, OF_ADDRESS = 2 };
+    tdm_numa_prefer(memory, MIB, TDM_NO_NODE);
+    long known = syscall(SYS_get_mempolicy, &policy, mask, 1025, memory, OF_ADDRESS);
+    assert_true(known != 0 || policy != PREFERRED);
+    tdm_numa_prefer(memory, MIB, 0);
+    if (known == 0) { /* a kernel with nodes that lets us ask */
+        assert_int_equal(syscall(SYS_get_mempolicy, &policy, mask, 1025, memory, OF_ADDRESS), 0);
+        assert_true(policy == PREFERRED && mask[0] == 1);
+    }
+    memset(memory, 1, MIB);
+    munmap(memory, MIB);
 }
 
 /* Memory that is there and that the kernel has not begun to manage. */
@@ -273,6 +421,9 @@ int main(void)
         cmocka_unit_test(test_plain_computer),  cmocka_unit_test(test_groups),
         cmocka_unit_test(test_first_groups),    cmocka_unit_test(test_growing_computer),
         cmocka_unit_test(test_sleeping_memory), cmocka_unit_test(test_host_arena),
+        cmocka_unit_test(test_pageable_arena),  cmocka_unit_test(test_node_of_device),
+        cmocka_unit_test(test_preferred_node),  cmocka_unit_test(test_dry_run),
+        cmocka_unit_test(test_amounts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1055,10 +1055,64 @@ static void test_unknown_names(void **state)
     tdm_trace_reader_close(reader);
 }
 
+/* A step in parts is the step; who does not want to wait for a batch gets none. */
+static void test_parts(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace_unfinished_row *unfinished;
+    struct tdm_trace_step_row *steps;
+    struct tdm_trace_batch *batches[POOL + 1];
+    size_t count;
+    struct tdm_trace *trace = open_trace(in_folder("parts", path));
+    int64_t program = write_program(trace, "one");
+    for (uint64_t step = 1; step <= 2; step++)
+        for (uint64_t part = 0; part < 3; part++) {
+            assert_int_equal(tdm_trace_take(trace, &batches[0], &err), TDM_OK);
+            fill_batch(batches[0], program, step);
+            batches[0]->unfinished = part < 2;
+            batches[0]->ops_ended = 12 * part;
+            batches[0]->timing_count = part < 2 ? 12 : OPS - 24;
+            memmove(batches[0]->timings, batches[0]->timings + 12 * part,
+                    batches[0]->timing_count * sizeof(*batches[0]->timings));
+            if (part < 2)
+                batches[0]->touch_count = batches[0]->observed_count = batches[0]->arena_count = 0;
+            if (step < 2 || part < 2)
+                tdm_trace_send(trace, batches[0]);
+        }
+    /* the last one is not sent: the step goes on */
+    for (size_t i = 1; i < POOL; i++)
+        assert_int_equal(tdm_trace_take(trace, &batches[i], &err), TDM_OK);
+    assert_int_equal(tdm_trace_take_free(trace, &batches[POOL], &err), TDM_OK);
+    assert_null(batches[POOL]);
+    close_trace(trace);
+    assert_sound(path);
+
+    struct tdm_trace_reader *reader = open_reader(path);
+    assert_int_equal(tdm_trace_read_steps(reader, &steps, &count, &err), TDM_OK);
+    assert_true(count == 1 && steps->step == 1 && steps->timed);
+    assert_int_equal(tdm_trace_read_unfinished(reader, &unfinished, &count, &err), TDM_OK);
+    assert_true(count == 1 && unfinished->step == 2 && unfinished->timed);
+    assert_true(unfinished->ops == 12 && unfinished->seconds == 0.25);
+    assert_true(unfinished->phase == TDM_FORWARD && unfinished->layer == TDM_NONE); /* a copy */
+    assert_int_equal(unfinished->chunk, 1);
+    free(steps);
+    free(unfinished);
+    tdm_trace_reader_close(reader);
+    assert_int_equal(ask(path, "SELECT count(*) FROM timing WHERE step = 1"), OPS);
+    assert_int_equal(ask(path, "SELECT count(*) FROM timing WHERE step = 2"), 24);
+    assert_int_equal(ask(path, "SELECT count(*) FROM used_memory"), 5);
+    assert_int_equal(ask(path, "SELECT sum(ops) FROM unfinished_time"), 24);
+    assert_int_equal(ask(path, "SELECT count(*) FROM measured_time WHERE step = 2"), 0);
+    assert_int_equal(ask(path, "SELECT count(*) FROM stalls WHERE step = 2"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_round_trip, setup_case),
+        cmocka_unit_test_setup(test_parts, setup_case),
         cmocka_unit_test_setup(test_evaluations, setup_case),
         cmocka_unit_test_setup(test_peaks_as_views, setup_case),
         cmocka_unit_test_setup(test_refuses_and_forces, setup_case),

@@ -86,14 +86,16 @@ static enum tdm_status fill_database(const char *file, const char *path,
     if (status == TDM_OK)
         status = TDM_SQLITE(sqlite3_prepare_v2(db,
                                                "INSERT INTO run (command, backend, ran_on, "
-                                               "versions, started_at, resumed_from) "
-                                               "VALUES (?, ?, ?, ?, ?, ?)",
+                                               "versions, started_at, resumed_from, "
+                                               "pinned_bytes, pageable_bytes) "
+                                               "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                                                -1, &insert_run, NULL),
                             path, db, err);
     if (status == TDM_OK) {
-        struct tdm_value values[] = {tdm_text(run->command),    tdm_text(run->backend),
-                                     tdm_text(run->where),      tdm_text(run->versions),
-                                     tdm_text(run->started_at), tdm_text(run->resumed_from)};
+        struct tdm_value values[] = {tdm_text(run->command),       tdm_text(run->backend),
+                                     tdm_text(run->where),         tdm_text(run->versions),
+                                     tdm_text(run->started_at),    tdm_text(run->resumed_from),
+                                     tdm_count(run->pinned_bytes), tdm_count(run->pageable_bytes)};
         status =
             tdm_sqlite_run(db, path, insert_run, sizeof(values) / sizeof(values[0]), values, err);
     }

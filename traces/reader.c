@@ -132,7 +132,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
     struct tdm_query query =
         tdm_query_begin(reader,
                         "SELECT command, backend, ran_on, versions, started_at, "
-                        "resumed_from, ended_at, ending, id FROM run "
+                        "resumed_from, ended_at, ending, id, pinned_bytes, "
+                        "pageable_bytes FROM run "
                         "ORDER BY id DESC LIMIT 1",
                         0, 0, err);
     while (tdm_query_next(&query)) {
@@ -145,6 +146,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
                 query.status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory", reader->path);
         }
         reader->run_id = tdm_query_integer(&query, TDM_RUN_STRINGS);
+        reader->run.pinned_bytes = tdm_query_count(&query, TDM_RUN_STRINGS + 1);
+        reader->run.pageable_bytes = tdm_query_count(&query, TDM_RUN_STRINGS + 2);
     }
     enum tdm_status status = tdm_query_end(&query);
     if (status != TDM_OK)
@@ -160,6 +163,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
         .resumed_from = reader->strings[5],
         .ended_at = reader->strings[6],
         .ending = reader->strings[7],
+        .pinned_bytes = reader->run.pinned_bytes,
+        .pageable_bytes = reader->run.pageable_bytes,
     };
     return TDM_OK;
 }
@@ -335,6 +340,44 @@ enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                        "SELECT program, step, loss, gradient_norm, tokens, seconds, " STEP_IS_TIMED
                        " FROM step AS s WHERE run = ?1 ORDER BY finished",
                        0, 0, sizeof(**rows), take_step, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+static void take_unfinished(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_unfinished_row *step = row;
+    step->program = tdm_query_integer(query, 0);
+    step->step = tdm_query_integer(query, 1);
+    step->seconds = tdm_query_real(query, 2);
+    step->timed = tdm_query_integer(query, 3) != 0;
+    step->layers = (uint32_t)tdm_query_count(query, 4);
+    step->chunks = (uint32_t)tdm_query_count(query, 5);
+    step->layer = step->chunk = TDM_NONE;
+    if (sqlite3_column_type(query->statement, 6) == SQLITE_NULL)
+        return;
+    step->ops = tdm_query_count(query, 6) + 1;
+    step->phase = tdm_query_phase(query, 7);
+    step->layer = tdm_query_number(query, 8);
+    step->chunk = tdm_query_number(query, 9);
+    step->predicted_seconds = tdm_query_real(query, 10);
+}
+
+enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
+                                          struct tdm_trace_unfinished_row **rows, size_t *count,
+                                          struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status = tdm_query_rows(
+        reader,
+        "SELECT s.program, s.step, s.seconds, " STEP_IS_TIMED ", "
+        "(SELECT max(layer) + 1 FROM op WHERE program = s.program AND kind = 'attention'), "
+        "(SELECT max(chunk) + 1 FROM op WHERE program = s.program), "
+        "o.number, o.phase, o.layer, o.chunk, o.predicted_end_ns / 1e9 FROM unfinished AS s "
+        "LEFT JOIN op AS o ON o.program = s.program AND o.number = s.op_number "
+        "WHERE s.run = ?1 ORDER BY s.program, s.step",
+        0, 0, sizeof(**rows), take_unfinished, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
     return status;

@@ -30,9 +30,10 @@ void tdm_trace_reader_close(struct tdm_trace_reader *reader);
 /* The run (the last one, if a file holds several). Strings belong to the reader. */
 struct tdm_trace_run_info {
     const char *command, *backend, *ran_on, *versions, *started_at;
-    const char *resumed_from; /* NULL: a fresh run */
-    const char *ended_at;     /* NULL as ending */
-    const char *ending;       /* NULL: it was killed, or runs still */
+    const char *resumed_from;              /* NULL: a fresh run */
+    const char *ended_at;                  /* NULL as ending */
+    const char *ending;                    /* NULL: it was killed, or runs still */
+    uint64_t pinned_bytes, pageable_bytes; /* of host memory */
 };
 const struct tdm_trace_run_info *tdm_trace_reader_run(const struct tdm_trace_reader *reader);
 
@@ -65,6 +66,21 @@ struct tdm_trace_step_row {
 enum tdm_status tdm_trace_read_steps(struct tdm_trace_reader *reader,
                                      struct tdm_trace_step_row **rows, size_t *count,
                                      struct tdm_error *err);
+
+/* Steps that have begun and not ended: of a run that was cut short, or runs still. By program and step. */
+struct tdm_trace_unfinished_row {
+    int64_t program, step;
+    double seconds; /* since it began, when last seen */
+    uint64_t ops;   /* of the compute lane that had ended then, by number of the last one, and 1 */
+    enum tdm_phase phase;     /* of the last of them; if there is one */
+    uint32_t layer, chunk;    /* or TDM_NONE */
+    uint32_t layers, chunks;  /* of the program */
+    double predicted_seconds; /* to its end; 0 if there is none */
+    bool timed;               /* has op times */
+};
+enum tdm_status tdm_trace_read_unfinished(struct tdm_trace_reader *reader,
+                                          struct tdm_trace_unfinished_row **rows, size_t *count,
+                                          struct tdm_error *err);
 
 /* Evaluations of all programs, by program and step. */
 struct tdm_trace_evaluation_row {
@@ -103,6 +119,11 @@ struct tdm_trace_time_row {
 enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t program, int64_t step,
                                      struct tdm_trace_time_row **rows, size_t *count,
                                      struct tdm_error *err);
+
+/* The same of the ops of an unfinished step that had ended: how many, and what is predicted of these. */
+enum tdm_status tdm_trace_read_unfinished_times(struct tdm_trace_reader *reader, int64_t program,
+                                                int64_t step, struct tdm_trace_time_row **rows,
+                                                size_t *count, struct tdm_error *err);
 
 /* Of a program whose select ops make lists of pages: what these have room for and what they held,
  * and the bytes of all buffers of lists and of page means. */

@@ -31,20 +31,38 @@ static int compare_times(const void *left, const void *right)
     "WHERE run = ?1 AND program = ?2 " condition " GROUP BY phase, kind) AS m "     \
     "ON m.phase = p.phase AND m.kind = p.kind WHERE p.program = ?2"
 
-enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t program, int64_t step,
-                                     struct tdm_trace_time_row **rows, size_t *count,
-                                     struct tdm_error *err)
+static enum tdm_status read_times(struct tdm_trace_reader *reader, const char *sql, int64_t program,
+                                  int64_t step, struct tdm_trace_time_row **rows, size_t *count,
+                                  struct tdm_error *err)
 {
     void *found;
-    enum tdm_status status = tdm_query_rows(
-        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_TIMES("") : SELECT_TIMES("AND step = ?3"),
-        program, step, sizeof(**rows), take_time, &found, count, err);
+    enum tdm_status status =
+        tdm_query_rows(reader, sql, program, step, sizeof(**rows), take_time, &found, count, err);
     if (status != TDM_OK)
         return status;
     if (*count > 0)
         qsort(found, *count, sizeof(**rows), compare_times);
     *rows = found;
     return TDM_OK;
+}
+
+enum tdm_status tdm_trace_read_times(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_time_row **rows, size_t *count,
+                                     struct tdm_error *err)
+{
+    return read_times(
+        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_TIMES("") : SELECT_TIMES("AND step = ?3"),
+        program, step, rows, count, err);
+}
+
+enum tdm_status tdm_trace_read_unfinished_times(struct tdm_trace_reader *reader, int64_t program,
+                                                int64_t step, struct tdm_trace_time_row **rows,
+                                                size_t *count, struct tdm_error *err)
+{
+    return read_times(reader,
+                      "SELECT phase, kind, ops, predicted_seconds, measured_seconds "
+                      "FROM unfinished_time WHERE run = ?1 AND program = ?2 AND step = ?3",
+                      program, step, rows, count, err);
 }
 
 static void take_lane(struct tdm_query *query, void *row)
@@ -126,17 +144,20 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
     return status;
 }
 
-#define SELECT_PAIRS(condition)                                             \
-    "SELECT count(*), sum(pairs), CASE WHEN count(*) > 0 THEN "             \
-    "(SELECT 1.0 * sum(t.pairs) / count(DISTINCT t.step) FROM timing AS t " \
-    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "     \
-    "WHERE t.run = ?1 AND t.program = ?2 " condition                        \
+#define WHOLE_STEPS "(SELECT step FROM step WHERE run = ?1 AND program = ?2) "
+
+#define SELECT_PAIRS(condition)                                                \
+    "SELECT count(*), sum(pairs), CASE WHEN count(*) > 0 THEN "                \
+    "(SELECT 1.0 * sum(t.pairs) / count(DISTINCT t.step) FROM timing AS t "    \
+    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "        \
+    "WHERE t.run = ?1 AND t.program = ?2 AND t.step IN " WHOLE_STEPS condition \
     " AND o.kind = 'select' AND t.pairs > 0) END FROM op WHERE program = ?2 AND kind = 'select'"
 
-#define SELECT_GATHERED(condition)                                                \
-    "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "              \
-    "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / "      \
-    "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 " condition \
+#define SELECT_GATHERED(condition)                                           \
+    "SELECT sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)), "         \
+    "(SELECT 1.0 * sum(ifnull(fetched_bytes, 0) + ifnull(sent_bytes, 0)) / " \
+    "count(DISTINCT step) FROM timing WHERE run = ?1 AND program = ?2 "      \
+    "AND step IN " WHOLE_STEPS condition                                     \
     " AND fetched_bytes > 0) FROM op WHERE program = ?2 AND fetched_bytes > 0"
 
 #define SELECT_CONTENTS(condition)                                                             \

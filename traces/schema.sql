@@ -7,7 +7,8 @@
 --
 -- Names of places, lanes, categories, phases and op kinds are stored as text, as the reports print
 -- them, so that a trace explains itself. Times are nanoseconds from the begin of the step, unless
--- said otherwise. A measured row belongs to (run, program, step); only whole steps are ever there.
+-- said otherwise. A measured row belongs to (run, program, step). A step that takes long comes in parts:
+-- `step` has whole ones only, `reached` all, and views of measured steps leave out the others.
 -- A column holds NULL where there is nothing to say.
 
 CREATE TABLE run (
@@ -18,6 +19,8 @@ CREATE TABLE run (
     versions     TEXT NOT NULL, -- of tidemark and its libraries
     started_at   TEXT NOT NULL, -- ISO 8601, UTC
     resumed_from TEXT,
+    pinned_bytes INTEGER NOT NULL,   -- of host memory
+    pageable_bytes INTEGER NOT NULL, -- as far as it grows with context and ops
     ended_at     TEXT,
     ending       TEXT           -- finished, interrupted, failed; NULL: running still, or killed
 ) STRICT;
@@ -85,7 +88,16 @@ CREATE TABLE memory (
     PRIMARY KEY (program, moment, place, category)
 ) STRICT, WITHOUT ROWID;
 
--- Steps: one transaction each.
+-- Steps: one transaction each, and one each few seconds.
+
+CREATE TABLE reached ( -- how far a step is, of every one that has begun
+    run       INTEGER NOT NULL REFERENCES run,
+    program   INTEGER NOT NULL REFERENCES program,
+    step      INTEGER NOT NULL,
+    op_number INTEGER,       -- last op of the compute lane that has ended, of a whole step its last one
+    seconds   REAL NOT NULL, -- since it began
+    PRIMARY KEY (run, program, step)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE step (
     finished      INTEGER PRIMARY KEY, -- 1, 2, ... in the order in which steps ended
@@ -96,7 +108,8 @@ CREATE TABLE step (
     gradient_norm REAL,
     tokens        INTEGER NOT NULL,
     seconds       REAL NOT NULL,
-    UNIQUE (run, program, step)
+    UNIQUE (run, program, step),
+    FOREIGN KEY (run, program, step) REFERENCES reached (run, program, step)
 ) STRICT;
 
 CREATE TABLE evaluation ( -- of the weights as of after a step
@@ -111,7 +124,7 @@ CREATE TABLE evaluation ( -- of the weights as of after a step
     FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE timing ( -- of the steps whose ops were timed
+CREATE TABLE timing ( -- of the steps whose ops were timed, as far as they are
     run       INTEGER NOT NULL,
     program   INTEGER NOT NULL,
     step      INTEGER NOT NULL,
@@ -122,7 +135,7 @@ CREATE TABLE timing ( -- of the steps whose ops were timed
     fetched_bytes INTEGER, -- from the host by the op itself; NULL: not counted
     sent_bytes    INTEGER, -- and sent there
     PRIMARY KEY (run, program, step, op_number),
-    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
+    FOREIGN KEY (run, program, step) REFERENCES reached (run, program, step),
     FOREIGN KEY (program, op_number) REFERENCES op (program, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -172,7 +185,7 @@ CREATE TABLE used_memory ( -- what the driver reports, or the system of the proc
     time_ns    INTEGER NOT NULL, -- from the begin of the run
     place      TEXT NOT NULL,
     used_bytes INTEGER NOT NULL,
-    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+    FOREIGN KEY (run, program, step) REFERENCES reached (run, program, step)
 ) STRICT;
 
 -- Memory: totals of a place at every moment, their peak, and what lives at the peak.
@@ -245,7 +258,24 @@ GROUP BY program, phase, kind;
 
 CREATE VIEW measured_time AS
 SELECT t.run, t.program, t.step, o.phase, o.kind, sum(t.end_ns - t.start_ns) / 1e9 AS seconds
-FROM timing AS t
+FROM step AS s
+JOIN timing AS t ON t.run = s.run AND t.program = s.program AND t.step = s.step
+JOIN op AS o ON o.program = t.program AND o.number = t.op_number
+GROUP BY t.run, t.program, t.step, o.phase, o.kind;
+
+CREATE VIEW unfinished AS
+SELECT r.run, r.program, r.step, r.op_number, r.seconds
+FROM reached AS r
+LEFT JOIN step AS s ON s.run = r.run AND s.program = r.program AND s.step = r.step
+WHERE s.step IS NULL;
+
+-- Of the ops that have ended.
+CREATE VIEW unfinished_time AS
+SELECT t.run, t.program, t.step, o.phase, o.kind, count(*) AS ops,
+       sum(o.predicted_end_ns - o.predicted_start_ns) / 1e9 AS predicted_seconds,
+       sum(t.end_ns - t.start_ns) / 1e9 AS measured_seconds
+FROM unfinished AS u
+JOIN timing AS t ON t.run = u.run AND t.program = u.program AND t.step = u.step
 JOIN op AS o ON o.program = t.program AND o.number = t.op_number
 GROUP BY t.run, t.program, t.step, o.phase, o.kind;
 
@@ -272,7 +302,8 @@ SELECT m.run, m.program, m.step, m.lane, p.busy_seconds AS predicted_busy_second
        max(0, m.last_ns - m.busy_ns) / 1e9 AS measured_stall_seconds
 FROM (SELECT t.run, t.program, t.step, o.lane, sum(t.end_ns - t.start_ns) AS busy_ns,
              max(t.end_ns) AS last_ns
-      FROM timing AS t
+      FROM step AS s
+      JOIN timing AS t ON t.run = s.run AND t.program = s.program AND t.step = s.step
       JOIN op AS o ON o.program = t.program AND o.number = t.op_number
       GROUP BY t.run, t.program, t.step, o.lane) AS m
 JOIN predicted_lane AS p ON p.program = m.program AND p.lane = m.lane;

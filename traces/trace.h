@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trace: a run recorded to SQLite by a thread of its own, one transaction a step.
+ * The trace: a run recorded to SQLite by a thread of its own, one transaction a step, and a few in one that
+ * takes long.
  *
  * schema.sql holds tables and views (design: STRICT tables, user_version and application_id set). WAL
  * while the run lasts, one plain file after. A killed run leaves a database that holds every finished
- * step. The run hands over batches from a small fixed pool: no allocation and no waiting on the disk
+ * step, and of the one under way what was sent. The run hands over batches from a small fixed pool: no allocation and no waiting on the disk
  * in a step, unless the pool is exhausted.
  */
 #ifndef TDM_TRACES_TRACE_H
@@ -20,14 +21,18 @@
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
 #define TDM_TRACE_VERSION 4
 
+/* Batches that go round between the run and the thread. */
+#define TDM_TRACE_BATCHES 4
+
 /* What is known of a run when it starts. Strings are borrowed during the call. */
 struct tdm_trace_run {
-    const char *command;      /* as typed */
-    const char *backend;      /* "cpu" */
-    const char *where;        /* host name, cores or GPU */
-    const char *versions;     /* tidemark and libraries */
-    const char *started_at;   /* ISO 8601, UTC */
-    const char *resumed_from; /* NULL: a fresh run */
+    const char *command;                   /* as typed */
+    const char *backend;                   /* "cpu" */
+    const char *where;                     /* host name, cores or GPU */
+    const char *versions;                  /* tidemark and libraries */
+    const char *started_at;                /* ISO 8601, UTC */
+    const char *resumed_from;              /* NULL: a fresh run */
+    uint64_t pinned_bytes, pageable_bytes; /* of host memory */
 };
 
 /* An op's time as the backend measured it. */
@@ -69,13 +74,19 @@ struct tdm_trace_used {
     uint64_t used_bytes;
 };
 
-/* One step, or one evaluation after a step. Arrays belong to the batch and have the capacities given
+/* Samples that a batch has room for. */
+#define TDM_TRACE_SAMPLES 64
+
+/* One step, or one evaluation after a step; or of a step that has not ended what no batch before had: times
+ * and samples. Arrays belong to the batch and have the capacities given
  * at open. */
 struct tdm_trace_batch {
     int64_t program_id;
     int64_t
         evaluated_by; /* not 0: an evaluation by this program; step, loss, tokens, seconds count */
     uint64_t step;
+    bool unfinished; /* the step has not ended: `seconds` since it began, no loss and no tokens */
+    uint64_t ops_ended; /* number of the compute lane's last op that has ended, and 1; 0: none */
     double loss, gradient_norm, seconds;
     uint64_t tokens;
     size_t timing_count, touch_count, observed_count, arena_count, used_count;
@@ -83,7 +94,7 @@ struct tdm_trace_batch {
     struct tdm_trace_touch *touches;
     struct tdm_trace_observed *observed;
     struct tdm_trace_arena arenas[TDM_PLACES];
-    struct tdm_trace_used used[TDM_PLACES];
+    struct tdm_trace_used used[TDM_TRACE_SAMPLES];
 };
 
 struct tdm_trace_capacity {
@@ -118,6 +129,10 @@ enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error 
  * A failure of the writer thread (disk full) is reported by the next take: TDM_IO. */
 enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
                                struct tdm_error *err);
+
+/* The same without waiting: *batch is NULL if none is free. */
+enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                                    struct tdm_error *err);
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch);
 
 /* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer.

@@ -19,14 +19,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { POOL = 4 };
-
 enum insertion {
     INSERT_PROGRAM,
     INSERT_PROGRAM_PLACE,
     INSERT_BUFFER,
     INSERT_OP,
     INSERT_MEMORY,
+    INSERT_REACHED,
     INSERT_STEP,
     INSERT_EVALUATION,
     INSERT_TIMING,
@@ -43,6 +42,9 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_REACHED] = "INSERT INTO reached VALUES (?, ?, ?, ?, ?) "
+                       "ON CONFLICT (run, program, step) DO UPDATE SET "
+                       "op_number = excluded.op_number, seconds = excluded.seconds",
     [INSERT_STEP] = "INSERT INTO step (run, program, step, loss, gradient_norm, tokens, seconds) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -76,15 +78,15 @@ struct tdm_trace {
     struct moments moments;
 
     struct tdm_trace_capacity capacity;
-    struct tdm_trace_batch batches[POOL];
+    struct tdm_trace_batch batches[TDM_TRACE_BATCHES];
 
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t to_thread, from_thread;
     /* Guarded by the mutex. */
-    struct tdm_trace_batch *free_batches[POOL];
+    struct tdm_trace_batch *free_batches[TDM_TRACE_BATCHES];
     size_t free_count;
-    struct tdm_trace_batch *queue[POOL]; /* oldest first */
+    struct tdm_trace_batch *queue[TDM_TRACE_BATCHES]; /* oldest first */
     size_t queue_count;
     bool writing;   /* the thread has the connection */
     bool recording; /* a program has it */
@@ -156,8 +158,13 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
                       tdm_integer(batch->evaluated_by), tdm_real(batch->loss),
                       tdm_count(batch->tokens), tdm_real(batch->seconds));
     enum tdm_status status =
-        INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
-               tdm_real(batch->gradient_norm), tdm_count(batch->tokens), tdm_real(batch->seconds));
+        INSERT(trace, INSERT_REACHED, err, run, program, step,
+               batch->ops_ended == 0 ? tdm_null() : tdm_count(batch->ops_ended - 1),
+               tdm_real(batch->seconds));
+    if (status == TDM_OK && !batch->unfinished)
+        status = INSERT(trace, INSERT_STEP, err, run, program, step, tdm_real(batch->loss),
+                        tdm_real(batch->gradient_norm), tdm_count(batch->tokens),
+                        tdm_real(batch->seconds));
     for (size_t i = 0; i < batch->timing_count && status == TDM_OK; i++) {
         const struct tdm_trace_timing *row = &batch->timings[i];
         status =
@@ -199,7 +206,7 @@ static enum tdm_status write_step(struct tdm_trace *trace, const struct tdm_trac
     if (batch->timing_count > trace->capacity.timings ||
         batch->touch_count > trace->capacity.touches ||
         batch->observed_count > trace->capacity.observed || batch->arena_count > TDM_PLACES ||
-        batch->used_count > TDM_PLACES)
+        batch->used_count > TDM_TRACE_SAMPLES)
         return tdm_fail(err, TDM_INTERNAL,
                         "%s: step %" PRIu64 " has more rows than its batch has room for",
                         trace->path, batch->step);
@@ -263,7 +270,7 @@ static int start_thread(struct tdm_trace *trace)
 static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_error *err)
 {
     struct tdm_trace_capacity room = trace->capacity;
-    for (size_t i = 0; i < POOL; i++) {
+    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
         struct tdm_trace_batch *batch = &trace->batches[i];
         batch->timings = calloc(room.timings + 1, sizeof(batch->timings[0]));
         batch->touches = calloc(room.touches + 1, sizeof(batch->touches[0]));
@@ -272,7 +279,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
             return tdm_fail(
                 err, TDM_NO_MEMORY,
                 "%s: no memory for %d steps of %zu op times, %zu buffers and %zu changes",
-                trace->path, POOL, room.timings, room.touches, room.observed);
+                trace->path, TDM_TRACE_BATCHES, room.timings, room.touches, room.observed);
         trace->free_batches[trace->free_count++] = batch;
     }
     return TDM_OK;
@@ -280,7 +287,7 @@ static enum tdm_status allocate_batches(struct tdm_trace *trace, struct tdm_erro
 
 static void trace_free(struct tdm_trace *trace)
 {
-    for (size_t i = 0; i < POOL; i++) {
+    for (size_t i = 0; i < TDM_TRACE_BATCHES; i++) {
         free(trace->batches[i].timings);
         free(trace->batches[i].touches);
         free(trace->batches[i].observed);
@@ -556,23 +563,38 @@ enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error 
 
 /* Steps. */
 
-enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
-                               struct tdm_error *err)
+/* Waits for a batch if `wait`. */
+static enum tdm_status take_batch(struct tdm_trace *trace, bool wait,
+                                  struct tdm_trace_batch **batch, struct tdm_error *err)
 {
+    struct tdm_trace_batch *taken = NULL;
     pthread_mutex_lock(&trace->mutex);
-    while (trace->free_count == 0)
+    while (wait && trace->free_count == 0)
         pthread_cond_wait(&trace->from_thread, &trace->mutex);
     enum tdm_status status = thread_failure(trace, err);
-    if (status == TDM_OK)
-        *batch = trace->free_batches[--trace->free_count];
+    if (status == TDM_OK && trace->free_count > 0)
+        taken = trace->free_batches[--trace->free_count];
     pthread_mutex_unlock(&trace->mutex);
     if (status != TDM_OK)
         return status;
 
-    struct tdm_trace_batch *taken = *batch;
-    *taken = (struct tdm_trace_batch){
-        .timings = taken->timings, .touches = taken->touches, .observed = taken->observed};
+    if (taken != NULL)
+        *taken = (struct tdm_trace_batch){
+            .timings = taken->timings, .touches = taken->touches, .observed = taken->observed};
+    *batch = taken;
     return TDM_OK;
+}
+
+enum tdm_status tdm_trace_take(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                               struct tdm_error *err)
+{
+    return take_batch(trace, true, batch, err);
+}
+
+enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_batch **batch,
+                                    struct tdm_error *err)
+{
+    return take_batch(trace, false, batch, err);
 }
 
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch)

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arenas of the device and of pinned host memory, copies, zeros, and the pattern. */
+/*
+ * Arenas of the device and of host memory, copies, zeros, and the pattern.
+ *
+ * Copies are the same if the host arena could not be pinned: the driver then stages them in the order of their
+ * stream, and a copy to the device holds up the thread that launches it until the stream has come to it.
+ * What it waits for was launched before it, so that nothing waits for ever.
+ */
 #include "executor/cuda/cuda.h"
 
 #include "executor/pattern.h"
@@ -16,7 +22,54 @@ static void unpin(void *self, void *start)
     cudaHostUnregister(start);
 }
 
-static const struct tdm_host_pinning pinning = {NULL, pin, unpin};
+/* Near the GPU, if the computer has memory that is nearer than other. */
+static struct tdm_host_pinning pinning_of_device(void)
+{
+    struct tdm_host_pinning pinning = {NULL, TDM_NO_NODE, pin, unpin};
+    char bus[32];
+    int device;
+    if (cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetPCIBusId(bus, sizeof(bus), device) == cudaSuccess)
+        pinning.node = tdm_numa_node_of("", bus);
+    else
+        (void)cudaGetLastError();
+    return pinning;
+}
+
+/* Kernels cannot read what is not pinned. */
+static enum tdm_status refuse_host_read(void *self, const struct tdm_item *item,
+                                        struct tdm_error *err)
+{
+    const struct tdm_program *program = self;
+    if (item->kind != TDM_RUN || item->op->lane != TDM_LANE_COMPUTE)
+        return TDM_OK;
+    for (uint32_t i = 0; i < item->op->access_count; i++) {
+        uint32_t buffer = item->op->access[i].buffer;
+        if (buffer == TDM_NONE || program->buffers[buffer].place != TDM_HOST)
+            continue;
+        tdm_fail(err, TDM_INFEASIBLE,
+                 "the host arena cannot be pinned, and %s reads \"%s\" there itself",
+                 tdm_op_kind_name(item->op->kind), program->buffers[buffer].name);
+        return tdm_hint(err, "raise the limit of locked memory (ulimit -l), or plan without "
+                             "rings.gather");
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status take_host(struct tdm_executor *executor, struct tdm_cuda_arena *arena,
+                                 struct tdm_error *err)
+{
+    const struct tdm_host_pinning pinning = pinning_of_device();
+    enum tdm_status status =
+        tdm_host_arena_take(arena->bytes, &pinning, executor->watch, "", &arena->host, err);
+    arena->base = arena->host.base;
+    for (uint32_t i = 0; i < executor->program_count && status == TDM_OK && !arena->host.pinned;
+         i++) {
+        const struct tdm_program *program = executor->programs[i].program;
+        status = tdm_program_emit(program, refuse_host_read, (void *)program, err);
+    }
+    return status;
+}
 
 enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_place place,
                                     uint64_t bytes, void **base, struct tdm_error *err)
@@ -25,20 +78,16 @@ enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_plac
         return tdm_fail(err, TDM_INTERNAL, "the cuda backend has an arena at each place already");
     struct tdm_cuda_arena *arena = &executor->arenas[executor->arena_count++];
     *arena = (struct tdm_cuda_arena){.place = place, .bytes = bytes};
-    enum tdm_status status =
-        place == TDM_DEVICE
-            ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err)
-            : tdm_host_arena_take(bytes, &pinning, executor->watch, "", &arena->host, err);
-    if (status != TDM_OK)
-        return status;
-    if (place == TDM_HOST)
-        arena->base = arena->host.base;
-    *base = arena->base;
-    return TDM_OK;
+    enum tdm_status status = place == TDM_DEVICE ? TDM_CUDA(cudaMalloc(&arena->base, bytes), err)
+                                                 : take_host(executor, arena, err);
+    if (status == TDM_OK)
+        *base = arena->base;
+    return status;
 }
 
 void tdm_cuda_release_arenas(struct tdm_executor *executor)
 {
+    const struct tdm_host_pinning pinning = {NULL, TDM_NO_NODE, pin, unpin};
     for (uint32_t i = 0; i < executor->arena_count; i++) {
         struct tdm_cuda_arena *arena = &executor->arenas[i];
         if (arena->place == TDM_DEVICE)

@@ -267,7 +267,28 @@ static enum tdm_status used_cuda(const struct tdm_executor *executor, uint64_t *
                                  uint64_t *free_bytes, struct tdm_error *err)
 {
     enum tdm_status status = tdm_driver_use_read(&executor->driver_use, used_bytes, err);
-    return status == TDM_OK ? tdm_driver_free_read(free_bytes, err) : status;
+    return status == TDM_OK && free_bytes != NULL ? tdm_driver_free_read(free_bytes, err) : status;
+}
+
+static uint64_t pinned_bytes_cuda(const struct tdm_executor *executor)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < executor->arena_count; i++)
+        bytes += executor->arenas[i].host.pinned ? executor->arenas[i].bytes : 0;
+    return bytes;
+}
+
+static enum tdm_status free_bytes_cuda(uint64_t *bytes, struct tdm_error *err)
+{
+    struct tdm_driver_use use;
+    int devices = 0;
+    enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
+    if (status != TDM_OK)
+        return status;
+    tdm_driver_use_open(&use, 0);
+    bool known = tdm_driver_use_free(&use, bytes);
+    tdm_driver_use_close(&use);
+    return known ? TDM_OK : tdm_driver_free_read(bytes, err);
 }
 
 static enum tdm_status card_cuda(struct tdm_card *card, struct tdm_error *err)
@@ -305,6 +326,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .prepare = tdm_cuda_prepare,
     .run = {[0 ... TDM_OP_KINDS - 1] = tdm_cuda_run},
     .wait = tdm_cuda_wait,
+    .ended = tdm_cuda_ended,
     .finish = finish_cuda,
     .reap = reap_cuda,
     .upload = tdm_cuda_upload,
@@ -312,6 +334,8 @@ const struct tdm_backend tdm_cuda_backend = {
     .fill = tdm_cuda_fill,
     .scan = tdm_cuda_scan,
     .used = used_cuda,
+    .pinned_bytes = pinned_bytes_cuda,
+    .free_bytes = free_bytes_cuda,
     .card = card_cuda,
     .now = tdm_cuda_now,
     .outside_bytes = outside_bytes_cuda,

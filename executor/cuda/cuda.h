@@ -145,6 +145,8 @@ enum tdm_status tdm_cuda_run(struct tdm_executor *executor, const struct tdm_lau
                              struct tdm_error *err);
 enum tdm_status tdm_cuda_wait(struct tdm_executor *executor, enum tdm_lane lane,
                               enum tdm_lane other, uint64_t position, struct tdm_error *err);
+enum tdm_status tdm_cuda_ended(struct tdm_executor *executor, enum tdm_lane lane, uint64_t await,
+                               uint64_t *ended, struct tdm_error *err);
 enum tdm_status tdm_cuda_finish_lanes(struct tdm_executor *executor, struct tdm_error *err);
 int64_t tdm_cuda_now(struct tdm_executor *executor);
 

@@ -51,13 +51,28 @@ static bool find_device(struct tdm_driver_use *use, int device)
     return false;
 }
 
+static bool read_card(const struct tdm_driver_use *use, struct nvml_memory *memory)
+{
+    memset(memory, 0, sizeof(*memory));
+    return use->library != NULL && use->memory(use->device, memory) == NVML_OK;
+}
+
 /* In use on the card, by whomever. */
 static bool card_use(const struct tdm_driver_use *use, uint64_t *bytes)
 {
-    struct nvml_memory memory = {0};
-    if (use->library == NULL || use->memory(use->device, &memory) != NVML_OK)
+    struct nvml_memory memory;
+    if (!read_card(use, &memory))
         return false;
     *bytes = memory.used;
+    return true;
+}
+
+bool tdm_driver_use_free(const struct tdm_driver_use *use, uint64_t *bytes)
+{
+    struct nvml_memory memory;
+    if (!read_card(use, &memory))
+        return false;
+    *bytes = memory.free;
     return true;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,9 @@ struct tdm_driver_use {
  * found out is left out. */
 void tdm_driver_use_open(struct tdm_driver_use *use, int device);
 void tdm_driver_use_close(struct tdm_driver_use *use);
+
+/* Bytes of the card that nobody uses, by NVML: needs no context. False without it. */
+bool tdm_driver_use_free(const struct tdm_driver_use *use, uint64_t *bytes);
 
 /* Bytes of the current device that this process uses, context and libraries included. */
 enum tdm_status tdm_driver_use_read(const struct tdm_driver_use *use, uint64_t *bytes,

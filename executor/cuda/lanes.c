@@ -145,6 +145,23 @@ enum tdm_status tdm_cuda_wait(struct tdm_executor *executor, enum tdm_lane numbe
                     err);
 }
 
+enum tdm_status tdm_cuda_ended(struct tdm_executor *executor, enum tdm_lane number, uint64_t await,
+                               uint64_t *ended, struct tdm_error *err)
+{
+    struct tdm_cuda_lane *lane = &executor->lanes[number];
+    enum tdm_status status = TDM_OK;
+    while (lane->ended < lane->position && status == TDM_OK) {
+        if (lane->ended >= await &&
+            cudaEventQuery(event_of(mark_at(lane, lane->ended + 1))) == cudaErrorNotReady) {
+            (void)cudaGetLastError(); /* it has not ended: that is no failure of a later call */
+            break;
+        }
+        status = take_end(executor, lane, err);
+    }
+    *ended = lane->ended;
+    return status;
+}
+
 /* All lanes are idle: the base is now. */
 static enum tdm_status set_base(struct tdm_executor *executor, struct tdm_error *err)
 {

@@ -5,7 +5,8 @@
  *
  * Words travel in circles: from the host to the device on one lane, one word down on the compute lane, back on
  * a third. Each copy waits for the one before it, so after n rounds every word has moved down by n; a
- * copy that began too early would bring words that have moved less.
+ * copy that began too early would bring words that have moved less. The same with host memory that could not
+ * be pinned.
  */
 #include "executor/arenas.h"
 #include "tests/gpu/gpu_test.h"
@@ -15,6 +16,17 @@
 
 #define WORDS (UINT64_C(1) << 18)
 #define ROUNDS 5000u /* more than a lane's ring has events */
+
+/* The linker sends calls of our objects here: -Wl,--wrap. */
+cudaError_t __real_cudaHostRegister(void *start, size_t bytes, unsigned flags);
+cudaError_t __wrap_cudaHostRegister(void *start, size_t bytes, unsigned flags);
+
+static bool refuses;
+
+cudaError_t __wrap_cudaHostRegister(void *start, size_t bytes, unsigned flags)
+{
+    return refuses ? cudaErrorMemoryAllocation : __real_cudaHostRegister(start, bytes, flags);
+}
 
 static void die(const struct tdm_error *err)
 {
@@ -54,6 +66,20 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
     return status;
 }
 
+/* Counts a lane's ops as they end, one after the other: never more than were launched. False if it does not. */
+static bool watch_end(struct circle *circle, enum tdm_lane lane, struct tdm_error *err)
+{
+    uint64_t before = 0, ended = 0;
+    while (ended < circle->position[lane]) {
+        if (circle->backend->ended(circle->executor, lane, before + 1, &ended, err) != TDM_OK)
+            die(err);
+        if (ended <= before || ended > circle->position[lane])
+            return false;
+        before = ended;
+    }
+    return true;
+}
+
 static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *host,
                        uint64_t *device)
 {
@@ -74,6 +100,9 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
         if (status == TDM_OK)
             status = copy(circle, TDM_LANE_D2H, TDM_LANE_COMPUTE, host, below, WORDS - 1, &err);
     }
+    bool counted = true;
+    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++)
+        counted = watch_end(circle, (enum tdm_lane)lane, &err) && counted;
     if (status == TDM_OK)
         status = circle->backend->finish(circle->executor, &err);
     int64_t end = circle->backend->now(circle->executor);
@@ -87,6 +116,8 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
                   "%u rounds over three lanes in %.1f ms: %llu of %llu words wrong", ROUNDS,
                   1e-6 * (double)(end - begin), (unsigned long long)wrong,
                   (unsigned long long)(WORDS - ROUNDS));
+
+    gpu_test_case(test, counted, "ops are counted as they end");
 
     const int64_t slack_ns = 1000000;
     size_t count = circle->backend->reap(circle->executor, timings, 3 * ROUNDS), late = 0;
@@ -105,16 +136,14 @@ static void run_rounds(struct gpu_test *test, struct circle *circle, uint64_t *h
                   late);
 }
 
-int main(void)
+/* On host memory as it is pinned, or not. */
+static void travel(struct gpu_test *test, const struct tdm_schedule *schedule, bool pinned)
 {
-    struct gpu_test test = gpu_test_begin();
-    struct tdm_random_options options = {0};
-    struct tdm_schedule *schedule = NULL;
-    struct tdm_error err = {0};
     struct circle circle = {0};
+    struct tdm_error err = {0};
     void *host, *device;
-    if (tdm_random_schedule(1, &options, &schedule, &err) != TDM_OK ||
-        tdm_program_lower(schedule, &circle.program, &err) != TDM_OK ||
+    refuses = !pinned;
+    if (tdm_program_lower(schedule, &circle.program, &err) != TDM_OK ||
         tdm_backend_find("cuda", &circle.backend, &err) != TDM_OK ||
         circle.backend->open(1, (const struct tdm_program *const *)&circle.program,
                              &circle.executor, &err) != TDM_OK ||
@@ -123,23 +152,39 @@ int main(void)
         circle.backend->arena(circle.executor, TDM_DEVICE, 2 * WORDS * sizeof(uint64_t), &device,
                               &err) != TDM_OK)
         die(&err);
-    run_rounds(&test, &circle, host, device);
-    run_rounds(&test, &circle, host, device); /* a second step: positions begin again */
+    gpu_test_case(test,
+                  circle.backend->pinned_bytes(circle.executor) ==
+                      (pinned ? WORDS * sizeof(uint64_t) : 0),
+                  "host memory is %s", pinned ? "pinned" : "pageable");
+    run_rounds(test, &circle, host, device);
+    run_rounds(test, &circle, host, device); /* a second step: positions begin again */
 
     uint64_t touched, highest;
     if (circle.backend->fill(circle.executor, device, 2 * WORDS * 8, &err) != TDM_OK ||
-        circle.backend->upload(circle.executor, (uint64_t *)device + 5, &test.seed, 8, &err) !=
+        circle.backend->upload(circle.executor, (uint64_t *)device + 5, &test->seed, 8, &err) !=
             TDM_OK ||
-        circle.backend->upload(circle.executor, (uint64_t *)device + 900, &test.seed, 8, &err) !=
+        circle.backend->upload(circle.executor, (uint64_t *)device + 900, &test->seed, 8, &err) !=
             TDM_OK ||
         circle.backend->scan(circle.executor, device, 2 * WORDS * 8, &touched, &highest, &err) !=
             TDM_OK)
         die(&err);
-    gpu_test_case(&test, touched == 16 && highest == 901 * 8,
+    gpu_test_case(test, touched == 16 && highest == 901 * 8,
                   "the pattern shows 2 touched words, %llu bytes, the highest at %llu",
                   (unsigned long long)touched, (unsigned long long)highest - 8);
     circle.backend->close(circle.executor);
     tdm_program_free(circle.program);
+}
+
+int main(void)
+{
+    struct gpu_test test = gpu_test_begin();
+    struct tdm_random_options options = {0};
+    struct tdm_schedule *schedule = NULL;
+    struct tdm_error err = {0};
+    if (tdm_random_schedule(1, &options, &schedule, &err) != TDM_OK)
+        die(&err);
+    travel(&test, schedule, true);
+    travel(&test, schedule, false);
     tdm_schedule_free(schedule);
     return gpu_test_end(&test);
 }

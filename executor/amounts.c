@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The three amounts of memory of a run, counted. */
+#include "executor/amounts.h"
+
+#include "base/size.h"
+#include "executor/record.h"
+#include "executor/walk.h"
+
+struct tdm_amounts tdm_amounts_of(const struct tdm_program *program,
+                                  const struct tdm_backend *backend, bool traced)
+{
+    const uint64_t *arena_bytes = program->arena_bytes;
+    uint64_t tokens = backend->executes ? tdm_schedule_tokens(program->schedule) : 0;
+    struct tdm_amounts amounts = {
+        .device_bytes = arena_bytes[TDM_DEVICE],
+        .pageable_bytes = tdm_size_mul(tokens, 2 * sizeof(int32_t))}; /* inputs and targets */
+    uint64_t of_op =
+        sizeof(struct tdm_timing) + tdm_walk_op_bytes() + (traced ? tdm_recorder_op_bytes() : 0);
+    amounts.pageable_bytes =
+        tdm_size_add(amounts.pageable_bytes, tdm_size_mul(program->op_count, of_op));
+    if (backend->own_device_memory)
+        amounts.pinned_bytes = arena_bytes[TDM_HOST];
+    else
+        amounts.pageable_bytes = tdm_size_add(amounts.pageable_bytes, arena_bytes[TDM_HOST]);
+    return amounts;
+}
