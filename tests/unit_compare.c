@@ -85,12 +85,18 @@ static void seconds_are_the_formula(void **state)
     double computing = 1e15 / rate[TDM_RATE_PRODUCT] + 4e13 / rate[TDM_RATE_ATTENTION_FORWARD] +
                        6e13 / rate[TDM_RATE_ATTENTION_BACKWARD];
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) / computing - 1) < 1e-9);
-    cost.exposed_bytes = 450e9;
+    cost.exposed.node = 450e9;
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - computing - 1) < 1e-9);
-    cost.sent_bytes = 4500e9; /* more than there is to compute meanwhile */
+    cost.sent.node = 4500e9; /* more than there is to compute meanwhile */
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 11) < 1e-9);
-    machine->peer_rate = 0;
-    assert_true(tdm_machine_peer_rate(machine) <= rate[TDM_RATE_H2D]);
+    cost.sent.network = 50e9; /* the slower link */
+    assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 12) < 1e-9);
+    machine->network_rate = machine->peer_rate = 0;
+    machine->gpus_per_node = 0;
+    const struct tdm_links assumed = tdm_links_of(machine);
+    assert_true(assumed.node_bytes_per_second <= rate[TDM_RATE_H2D]);
+    assert_true(assumed.network_bytes_per_second < assumed.node_bytes_per_second);
+    assert_int_equal(assumed.gpus_per_node, 8);
     tdm_machine_free(machine);
     tdm_model_free(model);
 }
