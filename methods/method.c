@@ -138,12 +138,12 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     if (gpus < method->least_gpus) {
         tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %" PRIu64 " or more", method->name,
                  method->least_gpus);
-        return tdm_hint(err, "--gpus %" PRIu64 "; on one, method parallel", method->least_gpus);
+        return tdm_hint(err, "--gpus %" PRIu64 ", or method parallel on one", method->least_gpus);
     }
     if (gpus > method->most_gpus) {
         tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %s", method->name,
                  method->most_gpus == 1 ? "one GPU" : "fewer");
-        return tdm_hint(err, "--gpus %" PRIu64 "; on several, methods ddp, fsdp, ring and others",
+        return tdm_hint(err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
                         method->most_gpus);
     }
     return method->check == NULL ? TDM_OK : method->check(model, settings, err);

@@ -299,7 +299,8 @@ static double exchanged(const char *const *pairs)
 
 static double seconds_of(const char *name, uint64_t gpus, uint64_t tokens, const char *pair)
 {
-    const char *const pairs[] = {pair, NULL};
+    const char *gathered = strcmp(name, "burst") == 0 ? NULL : "reshard_after_forward=yes";
+    const char *const pairs[] = {pair, gathered, NULL}; /* as often as ZeRO-3 does */
     double seconds;
     cost_on(name, gpus, tokens, pairs, &seconds);
     return seconds;
