@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. */
+/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. The free block of a
+ * pool that changed last is kept out of it: what is allocated or freed in a row mostly cuts or grows the same one. */
 #include "methods/torch_allocator.h"
 
 #include "base/size.h"
@@ -47,7 +48,11 @@ struct tdm_torch_allocator {
     uint64_t capacity;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
-    struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
+    /* The free block of each pool that is in no treap, or NULL; and the least size of which it is known that it is the
+     * best fit up to its own. */
+    struct tdm_torch_block *last[POOLS];
+    uint64_t last_least[POOLS];
+    struct tdm_torch_block *range[POOLS]; /* first block of the expandable segment */
     struct tdm_torch_block *unmapped[POOLS];    /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
@@ -160,12 +165,49 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
 }
 
+/* ---- the free block that changed last ---- */
+
+#define NOT_KNOWN UINT64_MAX
+
+/* Puts it into the treap, where all others are. */
+static void put_back(struct tdm_torch_allocator *a, uint32_t pool)
+{
+    if (a->last[pool] != NULL)
+        insert(a, a->last[pool]);
+    a->last[pool] = NULL;
+}
+
+/* A free block that is in no treap; from `least` on it is known to be the best fit for sizes up to its own. */
+static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t least)
+{
+    put_back(a, block->pool);
+    a->last[block->pool] = block;
+    a->last_least[block->pool] = least;
+    if (a->expandable) /* where blocks are looked for by more than their size */
+        put_back(a, block->pool);
+}
+
+/* A free block becomes one that is not. */
+static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (a->last[block->pool] == block)
+        a->last[block->pool] = NULL;
+    else
+        take_out(a, block);
+}
+
 /* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
  * segment is taken last. */
 static struct tdm_torch_block *find_free(const struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    struct tdm_torch_block *block = best_fit(a, pool, size);
+    struct tdm_torch_block *last = a->last[pool], *block;
+    if (last != NULL && size <= last->size && size >= a->last_least[pool])
+        return last;
+    block = best_fit(a, pool, size);
+    if (last != NULL && size <= last->size &&
+        (block == NULL || smaller(last, block->size, block->address)))
+        return last;
     for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
         next = next_larger(a, block);
         if (next == NULL || room_to_grow(next) >= room_to_grow(block))
@@ -237,22 +279,22 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Makes a block free that is in no treap: merges it with free neighbours and puts it in. */
+/* Makes a block free that is in no treap: merges it with free neighbours. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
     block->allocated = false;
     block->requested = 0;
     if (is_free(block->after)) {
-        take_out(a, block->after);
+        take_free(a, block->after);
         swallow_next(a, block);
     }
     if (is_free(block->before)) {
         block = block->before;
-        take_out(a, block);
+        take_free(a, block);
         swallow_next(a, block);
     }
-    insert(a, block);
+    keep_out(a, block, NOT_KNOWN);
     return block;
 }
 
@@ -454,7 +496,8 @@ void tdm_torch_settle(struct tdm_torch_allocator *a)
 void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
     tdm_torch_settle(a);
-    for (unsigned pool = 0; pool < POOLS; pool++)
+    for (unsigned pool = 0; pool < POOLS; pool++) {
+        put_back(a, pool);
         for (struct tdm_torch_block *block;
              (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
             if (a->expandable) {
@@ -466,6 +509,7 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
             a->now.reserved -= block->size;
             spare(a, block);
         }
+    }
 }
 
 /* ---- the interface ---- */
@@ -514,13 +558,15 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
     uint64_t size = bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
     uint32_t pool = KINDS * stream + (size <= SMALL_MOST ? SMALL : LARGE);
     struct tdm_torch_block *block = find_free(a, pool, size);
+    uint64_t least = size;
     if (block != NULL) {
-        take_out(a, block);
+        take_free(a, block);
     } else {
         enum tdm_status status = grow(a, pool, size, &block);
         if (status == TDM_INFEASIBLE) {
             tdm_torch_empty_cache(a);
             a->retries++;
+            least = NOT_KNOWN;
             status = grow(a, pool, size, &block);
         }
         if (status != TDM_OK)
@@ -530,7 +576,8 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
         struct tdm_torch_block *rest = split(a, block, size);
         if (rest == NULL)
             return TDM_NO_MEMORY;
-        insert(a, rest);
+        /* What it is cut off was the best fit: no other free block is as large as `size` and smaller than that. */
+        keep_out(a, rest, least);
     }
     block->allocated = true;
     block->requested = bytes;
