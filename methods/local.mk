@@ -12,7 +12,7 @@ libtidemark_a_SOURCES += \
 	methods/chunk_attention.c \
 	methods/chunk_layer.c \
 	methods/chunk_method.c methods/chunk_method.h \
-	methods/chunk_pages.c \
+	methods/chunk_pages.c methods/chunk_rows.c \
 	methods/chunk_system.c \
 	methods/context.h methods/context_parts.h \
 	methods/context_attention.c \
