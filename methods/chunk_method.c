@@ -69,8 +69,7 @@ enum tdm_status tdm_longlora_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
     uint64_t groups = 2u << settings->torch.groups;
-    if (settings->torch.tokens % groups != 0)
-    {
+    if (settings->torch.tokens % groups != 0) {
         tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
                  settings->torch.tokens, groups);
         return tdm_hint(err, "--context %" PRIu64 ", padded",

@@ -274,8 +274,8 @@ static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool
     for (unsigned i = 0; i < 2; i++)
         for (uint64_t done = 0; done < count; done += block) {
             uint64_t now = count - done < block ? count - done : block;
-            struct tdm_value *made = make_pages(run, TDM_METHOD_KV_GRADIENTS,
-                                                now * page_bytes(run, grad_element_bytes(run)), row);
+            struct tdm_value *made = make_pages(
+                run, TDM_METHOD_KV_GRADIENTS, now * page_bytes(run, grad_element_bytes(run)), row);
             if (!row)
                 pages->grads[pages->grad_count++] = made;
         }

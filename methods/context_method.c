@@ -203,9 +203,8 @@ static enum tdm_status refuse_degrees(const struct tdm_model *model,
                  " is not %" PRIu64 " GPUs",
                  name, c->ulysses_degree, c->ring_degree, c->ranks);
     uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
-    return tdm_hint(
-        err, "--set ulysses_degree: %s; the others are rings",
-        tdm_divisors_format(tdm_common_divisor(heads, c->ranks), 1, UINT64_MAX, text));
+    return tdm_hint(err, "--set ulysses_degree: %s; the others are rings",
+                    tdm_divisors_format(tdm_common_divisor(heads, c->ranks), 1, UINT64_MAX, text));
 }
 
 static enum tdm_status check_degrees(const struct tdm_model *model,

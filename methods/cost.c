@@ -31,7 +31,8 @@ static void compute(const struct tdm_model *model, const struct tdm_torch_settin
                     struct tdm_method_cost *cost)
 {
     double tokens = (double)s->tokens, batch = (double)s->batch;
-    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch, attention = 0;
+    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch,
+           attention = 0;
     double head = 2.0 * model->hidden * model->vocabulary * tokens * batch;
     for (uint32_t i = 0; i < model->layers; i++)
         attention +=
@@ -105,7 +106,7 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
         break;
     case TDM_SHARING_FSDP:
         sent = parameters * BF16_BYTES + share * gathered_again(model, s) * BF16_BYTES +
-                           trained * gradient_bytes;
+               trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO2: /* tdm_zero_cost */
     case TDM_SHARING_ZERO3:

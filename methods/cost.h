@@ -15,11 +15,11 @@ struct tdm_torch_settings;
 
 /* Of one GPU and one step. */
 struct tdm_method_cost {
-    double product_flops;       /* of matrix products, with what is computed again */
-    double attention_flops;     /* pairs that are seen, with what is computed again */
-    struct tdm_traffic sent;    /* to other GPUs, while something is computed */
-    struct tdm_traffic exposed; /* to other GPUs, while nothing is */
-    struct tdm_ring_turn ring;  /* that goes round while attention is computed */
+    double product_flops;                 /* of matrix products, with what is computed again */
+    double attention_flops;               /* pairs that are seen, with what is computed again */
+    struct tdm_traffic sent;              /* to other GPUs, while something is computed */
+    struct tdm_traffic exposed;           /* to other GPUs, while nothing is */
+    struct tdm_ring_turn ring;            /* that goes round while attention is computed */
     double ring_forwards, ring_backwards; /* turns of it */
     double host_bytes;                    /* between the GPU and its host, both ways */
     /* That all GPUs together train in the step; 0: batch of every GPU, or of all where the method divides sequences. */

@@ -76,7 +76,8 @@ struct tdm_storage {
     bool shared; /* with another stream, which its block waits for once it is freed */
     struct tdm_torch_block *block; /* NULL if nothing was allocated: after a failure */
     struct tdm_label label;
-    uint32_t count; /* tensors that it stands for: tdm_value_extend; of these so many of a second kind */
+    uint32_t
+        count; /* tensors that it stands for: tdm_value_extend; of these so many of a second kind */
     uint32_t second_count;
     enum tdm_method_category second_category;
     struct tdm_label second_label;

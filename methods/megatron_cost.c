@@ -71,8 +71,7 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     const struct tdm_group tensor = group_of(settings, l.tensor, 1),
                            context = group_of(settings, l.context, l.tensor),
                            heads = group_of(settings, l.exchange_heads, l.tensor),
-                           ring =
-                               group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
+                           ring = group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
                            replicas = group_of(settings, l.context * l.data, l.tensor),
                            stages = group_of(settings, l.pipeline, l.tensor * l.context * l.data);
     compute(model, settings, &l, cost);

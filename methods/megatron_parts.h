@@ -151,12 +151,12 @@ struct tdm_value *megatron_context_attention(struct tdm_megatron *t, struct tdm_
 struct megatron_kernel {
     uint64_t queries, keys, heads, groups;
 };
-/* What cuDNN's forward takes for a moment after its results. */
-void megatron_kernel_seed(struct tdm_megatron *t);
 void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                              struct tdm_value **output, struct tdm_value **sums);
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                               struct tdm_value *grads[3]);
+/* What cuDNN's forward takes for a moment after its results. */
+void megatron_kernel_seed(struct tdm_megatron *t);
 
 /* ---- head and loss (megatron_loss.c) ---- */
 

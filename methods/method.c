@@ -143,8 +143,9 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     if (gpus > method->most_gpus) {
         tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %s", method->name,
                  method->most_gpus == 1 ? "one GPU" : "fewer");
-        return tdm_hint(err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
-                        method->most_gpus);
+        return tdm_hint(
+            err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
+            method->most_gpus);
     }
     return method->check == NULL ? TDM_OK : method->check(model, settings, err);
 }

@@ -48,10 +48,10 @@ struct tdm_torch_allocator {
     uint64_t capacity;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
-    struct tdm_torch_block *last[POOLS];  /* the free block of each that is in no treap, or NULL */
+    struct tdm_torch_block *last[POOLS]; /* the free block of each that is in no treap, or NULL */
     uint64_t none_from[POOLS], none_below[POOLS]; /* no block in the treap has such a size */
-    struct tdm_torch_block *range[POOLS]; /* first block of the expandable segment */
-    struct tdm_torch_block *unmapped[POOLS];    /* the first unmapped block of each */
+    struct tdm_torch_block *range[POOLS];         /* first block of the expandable segment */
+    struct tdm_torch_block *unmapped[POOLS];      /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS];

@@ -387,7 +387,9 @@ static enum tdm_status judge(const struct tdm_methods_comparison *c, struct tdm_
     }
     if (!any_runs)
         return tdm_fail(err, TDM_INPUT, "compare: no method can run so; why is said beside each");
-    return any_fits ? TDM_OK : tdm_fail(err, TDM_INFEASIBLE, "compare: no method fits, however short the context");
+    return any_fits ? TDM_OK
+                    : tdm_fail(err, TDM_INFEASIBLE,
+                               "compare: no method fits, however short the context");
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
@@ -428,7 +430,8 @@ const struct tdm_command tdm_cmd_compare = {
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
-        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated\n"
+        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated; gpus_per_node=N,\n"
+        "                      else as the machine has it, holds for what all of them send\n"
         "  --output FILE       a picture, .png or .svg: categories side by side, peaks by context\n"
         "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout\n"
@@ -437,7 +440,8 @@ const struct tdm_command tdm_cmd_compare = {
         "Peaks are those of predict, and of tidemark those of plan, on one GPU. Where nothing is said\n"
         "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
         "all else is as predict assumes it.\n"
-        "Seconds of a step are rough, and for ranking. Pictures need gnuplot.\n"
+        "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"
+        "Exit status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
         "\n"
         "Examples:\n"
         "  tidemark compare qwen2.5-7b --context 8K..128K\n"

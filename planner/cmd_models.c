@@ -53,8 +53,7 @@ static json_t *model_json(const struct tdm_model *model)
         "sliding_window_layers", (json_int_t)window_layers, "tied", model->tied,
         "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model),
         "active_matmul_parameters", (json_int_t)tdm_model_active_matmul_parameters(model),
-        "bf16_weight_bytes",
-        (json_int_t)(model->parameters * BF16_BYTES));
+        "bf16_weight_bytes", (json_int_t)(model->parameters * BF16_BYTES));
 }
 
 static const char *rope_name(enum tdm_rope_kind kind)

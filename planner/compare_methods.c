@@ -85,7 +85,8 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
 static uint64_t find_grain(const struct comparing *c, const struct tdm_compared *row,
                            struct tdm_error *err)
 {
-    const uint64_t grains[] = {GRAIN, GRAIN / tdm_common_divisor(GRAIN, 2 * c->request->gpus) * 2 * c->request->gpus};
+    const uint64_t grains[] = {GRAIN, GRAIN / tdm_common_divisor(GRAIN, 2 * c->request->gpus) * 2 *
+                                          c->request->gpus};
     for (size_t i = 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
         uint64_t least = c->request->contexts[0];
         struct tdm_method_settings settings = row->settings;

@@ -223,9 +223,8 @@ static void groups_span_nodes(void **state)
         uint64_t nodes;
         double leaving; /* of what is exchanged */
     } groups[] = {
-        {{8, 1, 8}, 1, 0},        {{16, 1, 8}, 2, 8.0 / 15}, {{4, 2, 8}, 1, 0},
-        {{8, 2, 8}, 2, 4.0 / 7},  {{4, 8, 8}, 4, 1},         {{4, 64, 8}, 4, 1},
-        {{64, 1, 0}, 1, 0},       {{6, 1, 4}, 2, 2.0 / 5},
+        {{8, 1, 8}, 1, 0}, {{16, 1, 8}, 2, 8.0 / 15}, {{4, 2, 8}, 1, 0},  {{8, 2, 8}, 2, 4.0 / 7},
+        {{4, 8, 8}, 4, 1}, {{4, 64, 8}, 4, 1},        {{64, 1, 0}, 1, 0}, {{6, 1, 4}, 2, 2.0 / 5},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
@@ -434,8 +433,7 @@ int main(void)
         cmocka_unit_test(shared_blocks_wait),    cmocka_unit_test(times_follow_the_equations),
         cmocka_unit_test(groups_span_nodes),     cmocka_unit_test(costs_are_ordered),
         cmocka_unit_test(rings_are_ranked),      cmocka_unit_test(fewer_checkpoints_send_less),
-        cmocka_unit_test(divisions_are_checked),
-        cmocka_unit_test(burst_peaks_are_near),
+        cmocka_unit_test(divisions_are_checked), cmocka_unit_test(burst_peaks_are_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
