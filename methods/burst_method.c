@@ -13,18 +13,12 @@ static bool has_nodes(const struct tdm_key_case *c)
     return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
 }
 
-static bool has_two_rings(const struct tdm_key_case *c)
-{
-    return !c->settings->burst.single_ring;
-}
-
 static bool has_optimizer(const struct tdm_key_case *c)
 {
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
 }
 
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
-static const struct tdm_key_need needs_two_rings = {"with double_ring=off", has_two_rings};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
 /* Choices whose first value is what is said where an option of the program is given. */
@@ -54,7 +48,7 @@ static const struct tdm_method_key burst_keys[] = {
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
      "projections with adapters", .read = tdm_key_read_targets},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
-     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = {&needs_two_rings}},
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",

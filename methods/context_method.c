@@ -24,12 +24,10 @@
             "GPUs that share a sequence, of which there are then several; unsaid: all", \
             tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
     }
-#define NODE_KEY(...)                                                                         \
-    {                                                                                         \
-        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network",           \
-            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = { \
-                __VA_ARGS__                                                                   \
-            }                                                                                 \
+#define NODE_KEY                                                                    \
+    {                                                                               \
+        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
+            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
     }
 
 #define ATTENTION_KEY                                                                       \
@@ -37,18 +35,6 @@
         "attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package", \
             tdm_key_read_choice, FIELD(torch.attention)                                     \
     }
-
-/* ---- needs ---- */
-
-static bool has_open_degrees(const struct tdm_key_case *c)
-{
-    const struct tdm_method *usp = c->settings->method;
-    return tdm_method_value(usp, c->choices, "ulysses_degree") == NULL &&
-           tdm_method_value(usp, c->choices, "ring_degree") == NULL;
-}
-
-static const struct tdm_key_need needs_open_degrees = {
-    "where ulysses_degree or ring_degree is said", has_open_degrees};
 
 /* ---- tables ---- */
 
@@ -58,19 +44,13 @@ static const struct tdm_method_key ring_keys[] = {
      tdm_key_read_choice, FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
+    NODE_KEY,
     ATTENTION_KEY,
     {.name = NULL},
 };
 
 static const struct tdm_method_key double_ring_keys[] = {
-    GROUP_KEY, SHARDING_KEY, NODE_KEY(NULL), ATTENTION_KEY, {.name = NULL},
-};
-
-static const struct tdm_method_key ulysses_keys[] = {
-    GROUP_KEY,
-    SHARDING_KEY,
-    ATTENTION_KEY,
-    {.name = NULL},
+    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -83,7 +63,7 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
-    NODE_KEY(&needs_open_degrees),
+    NODE_KEY,
     ATTENTION_KEY,
     {.name = NULL},
 };
@@ -92,8 +72,8 @@ const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, 
                                                       tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
                                                              tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_ulysses_keys[] = {ulysses_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                         tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
+                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
                                                      tdm_keys_torch, NULL};
 
