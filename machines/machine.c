@@ -17,7 +17,9 @@
  *   launch_seconds         least time of an operation
  *   copy_seconds           fixed time of a copy
  *   pinned_bytes_per_second  at which pinned host memory is taken; optional
- *   peer_bytes_per_second  between two GPUs of one computer, one way; optional
+ *   peer_bytes_per_second  between two GPUs of one node (computer), one way; optional
+ *   network_bytes_per_second  between two GPUs of different nodes, all sending at once, one way; optional
+ *   gpus_per_node          GPUs that are joined by more than the network; optional
  *   rates                  {product_flops_per_second, ...}: rates.h
  */
 #include "machines/machine.h"
@@ -33,6 +35,7 @@
 #include <unistd.h>
 
 #define BYTES_LIMIT (UINT64_C(1) << 50)
+#define GPUS_LIMIT 65536u
 
 static const char *const keys[] = {
     "format",
@@ -53,6 +56,8 @@ static const char *const keys[] = {
     "copy_seconds",
     "pinned_bytes_per_second",
     "peer_bytes_per_second",
+    "network_bytes_per_second",
+    "gpus_per_node",
     "rates",
     NULL,
 };
@@ -164,6 +169,8 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
     built->peer_rate = tdm_json_number_or(&reader, "peer_bytes_per_second", 1, 1e21, 0);
+    built->network_rate = tdm_json_number_or(&reader, "network_bytes_per_second", 1, 1e21, 0);
+    built->gpus_per_node = tdm_json_count_or(&reader, "gpus_per_node", 1, GPUS_LIMIT, 0);
     tdm_rates_read(&reader, built->table);
     for (unsigned i = 0; i < TDM_RATES; i++)
         built->rate[i] = tdm_rate_most(&built->table[i]);

@@ -33,7 +33,9 @@ struct tdm_machine {
     struct tdm_rate_table table[TDM_RATES];
     double rate[TDM_RATES]; /* the largest of each table */
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
-    double peer_rate;       /* bytes/s between two GPUs, one way; 0: not known */
+    double peer_rate;       /* bytes/s between two GPUs of a node, one way; 0: not known */
+    double network_rate;    /* bytes/s between two GPUs of different nodes, one way; 0: not known */
+    uint64_t gpus_per_node; /* that are joined by more than the network; 0: not known */
     double launch_seconds;  /* least time of one op on the compute lane */
     double copy_seconds;    /* fixed time of one copy */
     char missing[400];      /* keys that were missing when it was read, "" if none: see below */

@@ -2,7 +2,6 @@
 /* BurstEngine's options, what it cannot do, and what it costs. */
 #include "methods/burst.h"
 
-#include "methods/context_cost.h"
 #include "methods/method.h"
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
@@ -14,18 +13,12 @@ static bool has_nodes(const struct tdm_key_case *c)
     return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
 }
 
-static bool has_two_rings(const struct tdm_key_case *c)
-{
-    return !c->settings->burst.single_ring;
-}
-
 static bool has_optimizer(const struct tdm_key_case *c)
 {
     return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
 }
 
 static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
-static const struct tdm_key_need needs_two_rings = {"with double_ring=off", has_two_rings};
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
 /* Choices whose first value is what is said where an option of the program is given. */
@@ -55,7 +48,7 @@ static const struct tdm_method_key burst_keys[] = {
     {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
      "projections with adapters", .read = tdm_key_read_targets},
     {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
-     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = {&needs_two_rings}},
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
     {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
      tdm_key_read_switch, FIELD(expandable_segments)},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
@@ -104,11 +97,9 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
         return refuse_model(model, err);
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return tdm_context_refuse_window(model, settings, err);
-    if (!burst->single_ring && settings->torch.ranks > c->gpus_per_node &&
-        settings->torch.ranks % c->gpus_per_node != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "method burst: these GPUs are no whole nodes of gpus_per_node; "
-                        "double_ring=off takes any number");
+    if (!burst->single_ring &&
+        tdm_check_nodes("burst", settings->torch.ranks, c->gpus_per_node, err) != TDM_OK)
+        return tdm_hint(err, "--set double_ring=off takes any number");
     return TDM_OK;
 }
 
@@ -139,15 +130,17 @@ void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_setti
     double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
     double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
     double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
-    double ring = (double)s->ranks, again = forwards_again(burst),
-           shipped = again > 0 && again < 1 ? 0.5 : again;
+    double again = forwards_again(burst), shipped = again > 0 && again < 1 ? 0.5 : again;
     tdm_context_share_cost(model, settings, cost);
     if (!burst->whole_layers) /* one forward of its 4.5 comes again only where nothing is kept */
         cost->attention_flops *= (3.5 + again) / 4.5;
+    cost->ring = tdm_ring_of(tdm_torch_all_ranks(s));
+    cost->ring.double_ring = !burst->single_ring;
     /* K and V; in the backward Q, dO, dQ, log-sum-exps, and O or its row sums. */
-    cost->sent_bytes +=
-        model->layers * (ring - 1) *
-        (2 * block * (1 + shipped) + 3 * block + sums + (burst->optimized ? sums : block));
+    cost->ring.forward_bytes = 2 * block;
+    cost->ring.backward_bytes = 3 * block + sums + (burst->optimized ? sums : block);
+    cost->ring_forwards = model->layers * (1 + shipped);
+    cost->ring_backwards = model->layers;
     if (burst->offload && s->optimizer != TDM_TORCH_NO_OPTIMIZER)
         cost->host_bytes += 2 * 2 * tdm_torch_trained_parameters(model, s) /
                             (burst->replicated ? 1 : (double)s->ranks);

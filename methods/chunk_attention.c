@@ -93,10 +93,11 @@ static void leave_gradients(struct tdm_chunk_run *run, struct chunk_layer *layer
     m->category = TDM_METHOD_KV_GRADIENTS;
     for (uint64_t c = 0; c < run->number; c++) {
         struct chunk_pages *chunk = &layer->chunks[c];
-        while (chunk->grad_count < 2) {
-            chunk->grads[chunk->grad_count] = tdm_value_like(m, chunk->kv[chunk->grad_count]);
-            chunk->grad_count++;
-        }
+        for (; chunk->grad_count < 2; chunk->grad_count++)
+            if (tdm_chunk_is_run(run, c))
+                chunk->grads[chunk->grad_count] = tdm_value_like(m, chunk->kv[chunk->grad_count]);
+            else
+                tdm_chunk_row_add(run, tdm_chunk_kv_bytes(run, c));
     }
     m->category = before;
 }

@@ -2,6 +2,8 @@
 /* oomb, seco and longlora as methods: presets, what cannot be, and what a step costs. */
 #include "methods/chunk_method.h"
 
+#include "base/size.h"
+
 #include <inttypes.h>
 
 #define ELEMENT_BYTES 2.0
@@ -67,10 +69,12 @@ enum tdm_status tdm_longlora_check(const struct tdm_model *model,
                                    struct tdm_method_settings *settings, struct tdm_error *err)
 {
     uint64_t groups = 2u << settings->torch.groups;
-    if (settings->torch.tokens % groups != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
-                        settings->torch.tokens, groups);
+    if (settings->torch.tokens % groups != 0) {
+        tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
+                 settings->torch.tokens, groups);
+        return tdm_hint(err, "--context %" PRIu64 ", padded",
+                        tdm_size_ceil_div(settings->torch.tokens, groups) * groups);
+    }
     if (model->query_heads % 2 != 0)
         return tdm_fail(err, TDM_USAGE, "method longlora: %" PRIu32 " heads have no halves",
                         model->query_heads);
@@ -97,7 +101,7 @@ static void chunk_cost(const struct tdm_model *model, const struct tdm_method_se
 {
     const struct tdm_torch_settings *s = &settings->torch;
     double tokens = (double)s->tokens * (double)s->batch;
-    double forward = 2 * (double)tdm_model_matmul_parameters(model) * tokens;
+    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens;
     double attention =
         4.0 * model->query_heads * model->head_dim * pairs * model->layers * (double)s->batch;
     *cost = (struct tdm_method_cost){

@@ -109,19 +109,32 @@ void tdm_chunk_pages_free(struct tdm_chunk_run *run)
     }
     free(run->layers);
     free(run->block_room);
+    free(run->rows);
 }
 
-static struct tdm_value *new_of(struct tdm_eager *m, enum tdm_method_category category,
-                                uint64_t bytes)
+/* A tensor of pages: a value, or (`row`) one of a chunk that is not run. */
+static struct tdm_value *make_pages(struct tdm_chunk_run *run, enum tdm_method_category category,
+                                    uint64_t bytes, bool row)
 {
+    struct tdm_eager *m = run->m;
     enum tdm_method_category before = m->category;
     struct tdm_label label = m->label;
+    struct tdm_value *value = NULL;
     tdm_label(m, category == TDM_METHOD_KV_GRADIENTS ? "pages of dK, dV" : "pages of K, V");
     m->category = category;
-    struct tdm_value *value = tdm_value_new(m, bytes, 1, 1);
+    if (row)
+        tdm_chunk_row_add(run, bytes);
+    else
+        value = tdm_value_new(m, bytes, 1, 1);
     m->category = before;
     m->label = label;
     return value;
+}
+
+static struct tdm_value *new_of(struct tdm_chunk_run *run, enum tdm_method_category category,
+                                uint64_t bytes)
+{
+    return make_pages(run, category, bytes, false);
 }
 
 static void drop_pages(struct tdm_eager *m, struct chunk_pages *pages)
@@ -197,7 +210,7 @@ static void load(struct tdm_chunk_run *run, uint32_t number)
         uint64_t bytes = left < block ? left : block;
         bool kv = run->sweep || layer->loaded_count % a_kv == 0;
         layer->loaded[layer->loaded_count++] =
-            new_of(m, kv ? TDM_METHOD_KV : TDM_METHOD_KV_GRADIENTS, bytes);
+            new_of(run, kv ? TDM_METHOD_KV : TDM_METHOD_KV_GRADIENTS, bytes);
         left -= bytes;
     }
     m->stream = 0;
@@ -236,30 +249,35 @@ void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse)
 
 /* ---- chunks ---- */
 
+uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number)
+{
+    return run->settings->chunk.page_tokens == 0
+               ? tdm_chunk_tokens(run, number) * heads_bytes(run, BF16)
+               : tdm_chunk_pages(run, number) * page_bytes(run, BF16);
+}
+
 /* Padded to whole pages in a tensor of its own if they do not fill them. */
 static struct tdm_value *whole_pages(struct tdm_chunk_run *run, struct tdm_value *x)
 {
-    uint64_t bytes = run->settings->chunk.page_tokens == 0
-                         ? tdm_chunk_tokens(run, run->number) * heads_bytes(run, BF16)
-                         : tdm_chunk_pages(run, run->number) * page_bytes(run, BF16);
-    if (x == NULL)
-        return new_of(run->m, TDM_METHOD_KV, bytes);
+    uint64_t bytes = tdm_chunk_kv_bytes(run, run->number);
     if (tdm_size_mul(tdm_value_elements(x), BF16) == bytes) {
         struct tdm_value *view = tdm_value_view(run->m, x);
         tdm_value_set_category(run->m, view, TDM_METHOD_KV);
         return view;
     }
-    return new_of(run->m, TDM_METHOD_KV, bytes);
+    return new_of(run, TDM_METHOD_KV, bytes);
 }
 
-static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages)
+static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool row)
 {
     uint64_t count = tdm_chunk_pages(run, run->number), block = pages_a_block(run);
     for (unsigned i = 0; i < 2; i++)
         for (uint64_t done = 0; done < count; done += block) {
             uint64_t now = count - done < block ? count - done : block;
-            pages->grads[pages->grad_count++] = new_of(
-                run->m, TDM_METHOD_KV_GRADIENTS, now * page_bytes(run, grad_element_bytes(run)));
+            struct tdm_value *made = make_pages(
+                run, TDM_METHOD_KV_GRADIENTS, now * page_bytes(run, grad_element_bytes(run)), row);
+            if (!row)
+                pages->grads[pages->grad_count++] = made;
         }
 }
 
@@ -270,9 +288,9 @@ static void add_means(struct tdm_chunk_run *run, struct chunk_layer *layer)
     uint64_t page = heads_bytes(run, BF16) * run->settings->torch.batch;
     uint64_t before = tdm_chunk_pages_before(run, run->number);
     uint64_t added = tdm_chunk_pages(run, run->number);
-    struct tdm_value *means = new_of(m, TDM_METHOD_KV, added * page), *joined = means;
+    struct tdm_value *means = new_of(run, TDM_METHOD_KV, added * page), *joined = means;
     if (layer->means != NULL)
-        joined = new_of(m, TDM_METHOD_KV, (before + added) * page);
+        joined = new_of(run, TDM_METHOD_KV, (before + added) * page);
     if (joined != means)
         tdm_drop(m, means);
     tdm_drop(m, layer->means);
@@ -291,10 +309,15 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_value 
         tdm_host_take(run->m, host_bytes(run, run->number));
     if (offload && k == NULL) /* went to the host long ago */
         return;
-    pages->kv[0] = whole_pages(run, k);
-    pages->kv[1] = whole_pages(run, v);
+    if (k == NULL) {
+        for (unsigned i = 0; i < 2; i++)
+            make_pages(run, TDM_METHOD_KV, tdm_chunk_kv_bytes(run, run->number), true);
+    } else {
+        pages->kv[0] = whole_pages(run, k);
+        pages->kv[1] = whole_pages(run, v);
+    }
     if (run->settings->chunk.page_tokens > 0)
-        add_grads(run, pages);
+        add_grads(run, pages, k == NULL);
 }
 
 void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_value *queries)
@@ -319,19 +342,21 @@ void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_val
         tdm_drop(m, soft);
         struct tdm_value *values = tdm_value_new(m, pages, budget, BF16);
         struct tdm_value *wide = tdm_value_new(m, pages, budget, INT64);
-        layer->lists[run->number] = new_of(m, TDM_METHOD_KV, pages * budget * sizeof(int32_t));
+        layer->lists[run->number] = new_of(run, TDM_METHOD_KV, pages * budget * sizeof(int32_t));
         tdm_drop(m, values);
         tdm_drop(m, wide);
         tdm_drop(m, votes);
         tdm_drop(m, sums);
         return;
     }
-    layer->lists[run->number] = new_of(m, TDM_METHOD_KV, pages * budget * sizeof(int32_t));
+    layer->lists[run->number] = new_of(run, TDM_METHOD_KV, pages * budget * sizeof(int32_t));
 }
 
 void tdm_chunk_remove(struct tdm_chunk_run *run)
 {
     uint64_t last = run->held - 1;
+    if (!tdm_chunk_is_run(run, last)) /* none of them is read any more */
+        tdm_chunk_rows_drop(run);
     for (uint32_t l = 0; l < run->config->layers; l++) {
         struct chunk_layer *layer = &run->layers[l];
         if (layer->place == CHUNK_LEAVING)

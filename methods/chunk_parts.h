@@ -38,6 +38,9 @@ struct tdm_chunk_run {
     uint64_t number;               /* of the chunk that runs */
     bool sweep;                    /* the first forward, without a graph */
     struct tdm_value **block_room; /* one array for all blocks */
+    /* What the chunks that are not run hold, and the latest of K, V and of gradients among it (chunk_rows.c). */
+    struct tdm_value **rows, *row_ends[2];
+    uint32_t row_count, row_room;
 };
 
 /* ---- pages (chunk_pages.c) ---- */
@@ -50,6 +53,9 @@ uint64_t tdm_chunk_tokens(const struct tdm_chunk_run *run,
 uint64_t tdm_chunk_pages(const struct tdm_chunk_run *run, uint64_t number);
 uint64_t tdm_chunk_pages_before(const struct tdm_chunk_run *run, uint64_t number);
 
+/* Of K, or of V, of a chunk in one layer. */
+uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number);
+
 /* A layer is about to run, forward or (`reverse`) backward: its pages and those of the next come, others leave. */
 void tdm_chunk_visit(struct tdm_chunk_run *run, uint32_t layer, bool reverse);
 /* K and V of a chunk become pages with zero gradients; NULL: the chunk is not run, they are made here. */
@@ -59,6 +65,13 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t layer, struct tdm_value *
 void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t layer, struct tdm_value *queries);
 /* The last chunk is done: its pages go, transfers end. */
 void tdm_chunk_remove(struct tdm_chunk_run *run);
+
+/* ---- chunks that are not run (chunk_rows.c) ---- */
+
+bool tdm_chunk_is_run(const struct tdm_chunk_run *run, uint64_t number);
+/* A tensor of such a chunk, of the category and label that are set. */
+void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes);
+void tdm_chunk_rows_drop(struct tdm_chunk_run *run);
 
 /* ---- the model (chunk_layer.c, chunk_attention.c) ---- */
 

@@ -4,8 +4,7 @@
  * moved before, logits stay bf16, losses of tokens are summed; the name `loss` has a chunk's graph until the next
  * chunk's loss is there.
  *
- * Chunks in the middle do as their neighbours do, on less or more K and V: only the first and the last few are run,
- * of the others K and V alone are made and freed. The most is allocated in the last chunks' backward.
+ * Not all chunks are run (chunk_rows.c). The most is allocated in the last chunks' backward.
  */
 #include "methods/chunk_parts.h"
 
@@ -13,9 +12,6 @@
 #include "methods/ops.h"
 
 #include <stdlib.h>
-
-#define FIRST_CHUNKS 2u
-#define LAST_CHUNKS 3u
 
 static void end(void *state);
 
@@ -110,11 +106,6 @@ static void add_chunk(struct tdm_chunk_run *run, uint64_t number)
     }
 }
 
-static bool is_run(const struct tdm_chunk_run *run, uint64_t number)
-{
-    return number < FIRST_CHUNKS || number + LAST_CHUNKS >= run->chunks;
-}
-
 static void forward(void *state)
 {
     struct tdm_chunk_run *run = state;
@@ -123,7 +114,7 @@ static void forward(void *state)
     run->sweep = true;
     for (uint64_t c = 0; c < run->chunks && m->status == TDM_OK; c++) {
         run->held = c + 1;
-        if (is_run(run, c))
+        if (tdm_chunk_is_run(run, c))
             tdm_drop(m, run_chunk(run, c));
         else
             add_chunk(run, c);
@@ -171,7 +162,7 @@ static void backward(void *state)
     struct tdm_eager *m = run->m;
     bool pages = run->settings->chunk.page_tokens > 0;
     for (uint64_t c = run->chunks; c-- > 0 && m->status == TDM_OK;) {
-        if (is_run(run, c)) {
+        if (tdm_chunk_is_run(run, c)) {
             drop_second(run);
             struct tdm_value *loss = run_chunk(run, c);
             tdm_drop(m, run->loss); /* with the graph of the chunk before */

@@ -32,7 +32,7 @@ struct tdm_context {
     enum tdm_ring_balance balance;
     uint64_t ranks;                       /* that share a sequence; 0: all GPUs */
     uint64_t ring_degree, ulysses_degree; /* their product is the number of ranks */
-    uint64_t gpus_per_node;
+    uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
 };
 
 /* Tokens of a sequence after padding, so that every rank has as many; their number on a rank. */
@@ -68,7 +68,16 @@ enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
                                           const struct tdm_method_settings *settings,
                                           struct tdm_error *err);
 
+/* Rings of nodes: are these GPUs whole nodes, or all in one? */
+enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpus_per_node,
+                                struct tdm_error *err);
+
 /* ---- costs (context_cost.c) ---- */
+
+/* A rank's share of the work of the whole sequence, and what sharding sends; rings and all-to-alls add to it. */
+void tdm_context_share_cost(const struct tdm_model *model,
+                            const struct tdm_method_settings *settings,
+                            struct tdm_method_cost *cost);
 
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                       struct tdm_method_cost *cost);

@@ -1,56 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a divided sequence costs a GPU: its share of the work, and what goes from GPU to GPU. */
-#include "methods/context_cost.h"
-
 #include "methods/method.h"
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-/* ---- seconds of the rings ---- */
-
-static double inside(const struct tdm_links *links, double bytes)
-{
-    return links->node_latency_seconds + bytes / links->node_bytes_per_second;
-}
-
-static double between(const struct tdm_links *links, double bytes)
-{
-    return links->network_latency_seconds + bytes / links->network_bytes_per_second;
-}
-
-/* One tensor once round all ranks: the slower link rules every step of a single ring; of two rings that run at the same
- * time the slower one; else one after the other. */
-static double round_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links,
-                            double bytes, bool together)
-{
-    double ranks = (double)turn->ranks, nodes = (double)turn->nodes;
-    if (nodes <= 1)
-        return ranks * inside(links, bytes);
-    if (turn->kind == TDM_TURN_RING)
-        return ranks * larger(inside(links, bytes), between(links, bytes));
-    double inner = (ranks - nodes) * inside(links, bytes), outer = nodes * between(links, bytes);
-    return together ? larger(inner, outer) : inner + outer;
-}
-
-double tdm_ring_forward_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links)
-{
-    return 2 * round_seconds(turn, links, turn->key_bytes, true);
-}
-
-double tdm_ring_backward_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links)
-{
-    if (turn->kind == TDM_TURN_BURST)
-        return 3 * round_seconds(turn, links, turn->query_bytes, true) +
-               2 * round_seconds(turn, links, turn->sum_bytes, true);
-    /* Gradients of keys and values are ready only when a turn inside a node is. */
-    return 2 * round_seconds(turn, links, turn->key_bytes, true) +
-           2 * round_seconds(turn, links, turn->key_gradient_bytes, false);
-}
-
-/* ---- bytes ---- */
 
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
@@ -80,21 +30,34 @@ void tdm_context_share_cost(const struct tdm_model *model,
     cost->attention_flops /= ranks;
 }
 
+/* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its first turn in bf16. */
+static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_bytes)
+{
+    const struct tdm_group group = {c->ring_degree, c->ulysses_degree, c->gpus_per_node};
+    struct tdm_ring_turn ring = tdm_ring_of(group);
+    const double wide = FP32_BYTES / BF16_BYTES, turns = (double)ring.nodes;
+    ring.forward_bytes = ring.backward_bytes = 2 * key_bytes;
+    ring.double_ring = c->kind == TDM_CONTEXT_DOUBLE_RING;
+    ring.gradient_bytes = 2 * key_bytes * (ring.double_ring ? (wide + turns - 1) / turns : wide);
+    ring.node_gradient_bytes = 2 * key_bytes;
+    return ring;
+}
+
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                       struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
     const struct tdm_context *c = &s->context;
+    const struct tdm_group exchanging = {c->ulysses_degree, 1, c->gpus_per_node};
     double tokens = (double)tdm_context_local_tokens(c, s->tokens), layers = model->layers;
-    double forwards = s->checkpointing == TDM_CHECKPOINTING_OFF ? 1 : 2;
-    double ring = (double)c->ring_degree, ulysses = (double)c->ulysses_degree;
+    double forwards = 1 + tdm_torch_forwards_again(model, s), ulysses = (double)c->ulysses_degree;
     struct rank_bytes b = bytes_of(model, s, tokens);
     tdm_context_share_cost(model, settings, cost);
     /* q, k, v and the output change places, and in the backward their gradients. */
-    cost->exposed_bytes +=
-        layers * (forwards + 1) * (2 * b.query + 2 * b.key) * (ulysses - 1) / ulysses;
-    /* K and V R - 1 times, dK and dV R times and in fp32, between nodes of a double ring in bf16. */
-    cost->sent_bytes += layers * 2 * b.key * (ring - 1) * (forwards + 1);
-    if (ring > 1)
-        cost->sent_bytes += layers * 2 * b.key * (FP32_BYTES / BF16_BYTES) * ring;
+    tdm_traffic_add_exchange(&cost->exposed, exchanging,
+                             layers * (forwards + 1) * (2 * b.query + 2 * b.key) * (ulysses - 1) /
+                                 ulysses);
+    cost->ring = ring_of(c, b.key);
+    cost->ring_forwards = layers * forwards;
+    cost->ring_backwards = layers;
 }

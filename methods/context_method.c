@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Methods that divide a sequence, over Hugging Face's models: keys, presets, and what cannot be. */
 #include "base/size.h"
+#include "methods/divisors.h"
 #include "methods/method.h"
 
 #include <inttypes.h>
@@ -23,12 +24,10 @@
             "GPUs that share a sequence, of which there are then several; unsaid: all", \
             tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
     }
-#define NODE_KEY(...)                                                                         \
-    {                                                                                         \
-        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network",           \
-            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS, .needs = { \
-                __VA_ARGS__                                                                   \
-            }                                                                                 \
+#define NODE_KEY                                                                    \
+    {                                                                               \
+        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
+            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
     }
 
 #define ATTENTION_KEY                                                                       \
@@ -36,18 +35,6 @@
         "attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package", \
             tdm_key_read_choice, FIELD(torch.attention)                                     \
     }
-
-/* ---- needs ---- */
-
-static bool has_open_degrees(const struct tdm_key_case *c)
-{
-    const struct tdm_method *usp = c->settings->method;
-    return tdm_method_value(usp, c->choices, "ulysses_degree") == NULL &&
-           tdm_method_value(usp, c->choices, "ring_degree") == NULL;
-}
-
-static const struct tdm_key_need needs_open_degrees = {
-    "where ulysses_degree or ring_degree is said", has_open_degrees};
 
 /* ---- tables ---- */
 
@@ -57,19 +44,13 @@ static const struct tdm_method_key ring_keys[] = {
      tdm_key_read_choice, FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
+    NODE_KEY,
     ATTENTION_KEY,
     {.name = NULL},
 };
 
 static const struct tdm_method_key double_ring_keys[] = {
-    GROUP_KEY, SHARDING_KEY, NODE_KEY(NULL), ATTENTION_KEY, {.name = NULL},
-};
-
-static const struct tdm_method_key ulysses_keys[] = {
-    GROUP_KEY,
-    SHARDING_KEY,
-    ATTENTION_KEY,
-    {.name = NULL},
+    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -82,7 +63,7 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.balance)},
     GROUP_KEY,
     SHARDING_KEY,
-    NODE_KEY(&needs_open_degrees),
+    NODE_KEY,
     ATTENTION_KEY,
     {.name = NULL},
 };
@@ -91,8 +72,8 @@ const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, 
                                                       tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
                                                              tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_ulysses_keys[] = {ulysses_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                         tdm_keys_torch, NULL};
+const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
+                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
 const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
                                                      tdm_keys_torch, NULL};
 
@@ -139,6 +120,12 @@ static uint64_t usual_ulysses_degree(const struct tdm_context *context,
     return degree;
 }
 
+/* 0: it does not divide. */
+static uint64_t quotient(uint64_t ranks, uint64_t degree)
+{
+    return ranks % degree == 0 ? ranks / degree : 0;
+}
+
 static void settle_degrees(const struct tdm_model *model, struct tdm_torch_settings *torch)
 {
     struct tdm_context *c = &torch->context;
@@ -159,13 +146,67 @@ static void settle_degrees(const struct tdm_model *model, struct tdm_torch_setti
     case TDM_CONTEXT_USP:
         break;
     }
-    if (c->ulysses_degree == 0)
-        c->ulysses_degree = c->ring_degree > 0 ? c->ranks / c->ring_degree
-                                               : usual_ulysses_degree(c, model, c->ranks);
-    if (c->ulysses_degree == 0)
-        c->ulysses_degree = 1;
+    if (c->ulysses_degree == 0 && c->ring_degree == 0)
+        c->ulysses_degree = usual_ulysses_degree(c, model, c->ranks);
+    else if (c->ulysses_degree == 0)
+        c->ulysses_degree = quotient(c->ranks, c->ring_degree);
     if (c->ring_degree == 0)
-        c->ring_degree = c->ranks / c->ulysses_degree;
+        c->ring_degree = quotient(c->ranks, c->ulysses_degree);
+}
+
+/* Heads go whole to ranks: `u` of them must divide both kinds. */
+static enum tdm_status refuse_heads(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    struct tdm_error *err)
+{
+    const struct tdm_context *c = &settings->torch.context;
+    const char *name = settings->method->name;
+    char text[TDM_DIVISORS_BYTES];
+    uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
+    uint64_t of_gpus = tdm_common_divisor(heads, settings->torch.ranks);
+    tdm_fail(err, TDM_USAGE,
+             "method %s: %" PRIu64 " ranks do not divide %" PRIu32 " query heads and %" PRIu32
+             " KV heads",
+             name, c->ulysses_degree, model->query_heads, model->kv_heads);
+    if (c->kind == TDM_CONTEXT_USP)
+        return tdm_hint(err, "--set ulysses_degree: %s",
+                        tdm_divisors_format(of_gpus, 1, UINT64_MAX, text));
+    if (of_gpus > 1)
+        return tdm_hint(err, "--set sequence_parallel_size: %s; or method usp, with rings too",
+                        tdm_divisors_format(of_gpus, 2, UINT64_MAX, text));
+    tdm_divisors_format(heads, 2, UINT64_MAX, text);
+    if (text[0] == '\0')
+        return tdm_hint(err, "method ring takes any number");
+    return tdm_hint(err, "--gpus %s; method ring takes any number", text);
+}
+
+/* Of two degrees 0 is what was not said and could not be settled. */
+static enum tdm_status refuse_degrees(const struct tdm_model *model,
+                                      const struct tdm_method_settings *settings,
+                                      struct tdm_error *err)
+{
+    const struct tdm_context *c = &settings->torch.context;
+    const char *name = settings->method->name;
+    char text[TDM_DIVISORS_BYTES];
+    if (c->ulysses_degree == 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: ring_degree=%" PRIu64 " does not divide %" PRIu64 " GPUs", name,
+                 c->ring_degree, c->ranks);
+        return tdm_hint(err, "--set ring_degree: %s",
+                        tdm_divisors_format(c->ranks, 1, UINT64_MAX, text));
+    }
+    if (c->ring_degree == 0)
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: ulysses_degree=%" PRIu64 " does not divide %" PRIu64 " GPUs", name,
+                 c->ulysses_degree, c->ranks);
+    else
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: ulysses_degree %" PRIu64 " times ring_degree %" PRIu64
+                 " is not %" PRIu64 " GPUs",
+                 name, c->ulysses_degree, c->ring_degree, c->ranks);
+    uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
+    return tdm_hint(err, "--set ulysses_degree: %s; the others are rings",
+                    tdm_divisors_format(tdm_common_divisor(heads, c->ranks), 1, UINT64_MAX, text));
 }
 
 static enum tdm_status check_degrees(const struct tdm_model *model,
@@ -174,28 +215,38 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
 {
     const struct tdm_context *c = &settings->torch.context;
     const char *name = settings->method->name;
+    char text[TDM_DIVISORS_BYTES];
     uint64_t ranks = c->ranks, u = c->ulysses_degree;
-    if (settings->torch.ranks % ranks != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: %" PRIu64 " GPUs are not several times "
-                        "sequence_parallel_size=%" PRIu64,
-                        name, settings->torch.ranks, ranks);
+    if (settings->torch.ranks % ranks != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: %" PRIu64 " GPUs are not several times "
+                 "sequence_parallel_size=%" PRIu64,
+                 name, settings->torch.ranks, ranks);
+        return tdm_hint(err, "--set sequence_parallel_size: %s",
+                        tdm_divisors_format(settings->torch.ranks, 1, UINT64_MAX, text));
+    }
     if (tdm_size_mul(c->ring_degree, u) != ranks)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: ulysses_degree %" PRIu64 " times ring_degree %" PRIu64
-                        " is not %" PRIu64 " GPUs",
-                        name, u, c->ring_degree, ranks);
+        return refuse_degrees(model, settings, err);
     if (model->query_heads % u != 0 || model->kv_heads % u != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: %" PRIu64 " ranks do not divide %" PRIu32
-                        " query heads and %" PRIu32 " KV heads",
-                        name, u, model->query_heads, model->kv_heads);
-    if (c->kind == TDM_CONTEXT_DOUBLE_RING && ranks > c->gpus_per_node &&
-        ranks % c->gpus_per_node != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "method %s: %" PRIu64 " GPUs are no whole nodes of gpus_per_node=%" PRIu64,
-                        name, ranks, c->gpus_per_node);
+        return refuse_heads(model, settings, err);
+    if (c->kind == TDM_CONTEXT_DOUBLE_RING)
+        return tdm_check_nodes(name, ranks, c->gpus_per_node, err);
     return TDM_OK;
+}
+
+enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpus_per_node,
+                                struct tdm_error *err)
+{
+    char text[TDM_DIVISORS_BYTES];
+    if (ranks <= gpus_per_node || ranks % gpus_per_node == 0)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "method %s: %" PRIu64 " GPUs are no whole nodes of gpus_per_node=%" PRIu64, method,
+             ranks, gpus_per_node);
+    return tdm_hint(err, "--gpus %" PRIu64 " or %" PRIu64 ", or --set gpus_per_node: %s",
+                    ranks / gpus_per_node * gpus_per_node,
+                    (ranks / gpus_per_node + 1) * gpus_per_node,
+                    tdm_divisors_format(ranks, 1, gpus_per_node, text));
 }
 
 enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,

@@ -18,20 +18,28 @@ static double seen_pairs(const struct tdm_model *model, uint32_t layer, double t
     return window * (window + 1) / 2 + (tokens - window) * window;
 }
 
+double tdm_torch_forwards_again(const struct tdm_model *model, const struct tdm_torch_settings *s)
+{
+    if (s->checkpointing == TDM_CHECKPOINTING_OFF)
+        return 0;
+    if (s->checkpoint_every <= 1)
+        return 1;
+    return (double)(model->layers / s->checkpoint_every) / (double)model->layers;
+}
+
 static void compute(const struct tdm_model *model, const struct tdm_torch_settings *s,
                     struct tdm_method_cost *cost)
 {
     double tokens = (double)s->tokens, batch = (double)s->batch;
-    double forward = 2 * (double)tdm_model_matmul_parameters(model) * tokens * batch, attention = 0;
+    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens * batch,
+           attention = 0;
     double head = 2.0 * model->hidden * model->vocabulary * tokens * batch;
     for (uint32_t i = 0; i < model->layers; i++)
         attention +=
             4.0 * model->query_heads * model->head_dim * batch * seen_pairs(model, i, tokens);
     if (s->logits == TDM_LOGITS_BASE || s->logits == TDM_LOGITS_LAST)
         forward -= head;
-    double again = s->checkpointing == TDM_CHECKPOINTING_OFF ? 0
-                   : s->checkpoint_every > 1                 ? 1 / (double)s->checkpoint_every
-                                                             : 1;
+    double again = tdm_torch_forwards_again(model, s);
     /* The backward of a product is two of its size, of attention five for two; frozen weights have no gradient. */
     cost->product_flops = forward * (s->lora_rank > 0 ? 2 : 3) + again * (forward - head);
     cost->attention_flops = attention * (3.5 + again);
@@ -70,6 +78,11 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_tor
     return again;
 }
 
+struct tdm_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)
+{
+    return (struct tdm_group){s->ranks, 1, s->context.gpus_per_node};
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
@@ -78,31 +91,36 @@ void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_setti
     double parameters = (double)model->parameters * share;
     double trained = tdm_torch_trained_parameters(model, s) * share;
     double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
-    *cost = (struct tdm_method_cost){.sent_bytes = 0};
+    double sent = 0, exposed = 0;
+    *cost = (struct tdm_method_cost){.sequences = 0};
     compute(model, s, cost);
     switch (s->sharing) {
     case TDM_SHARING_NONE:
         break;
     case TDM_SHARING_DDP:
-        cost->sent_bytes = 2 * trained * gradient_bytes;
+        sent = 2 * trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO1: /* and every rank sends the parameters that it has stepped */
-        cost->sent_bytes = 2 * trained * gradient_bytes;
-        cost->exposed_bytes = trained * gradient_bytes;
+        sent = 2 * trained * gradient_bytes;
+        exposed = trained * gradient_bytes;
         break;
     case TDM_SHARING_FSDP:
-        cost->sent_bytes = parameters * BF16_BYTES + share * gathered_again(model, s) * BF16_BYTES +
-                           trained * gradient_bytes;
+        sent = parameters * BF16_BYTES + share * gathered_again(model, s) * BF16_BYTES +
+               trained * gradient_bytes;
         break;
     case TDM_SHARING_ZERO2: /* tdm_zero_cost */
     case TDM_SHARING_ZERO3:
         break;
     }
+    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(s), sent);
+    tdm_traffic_add(&cost->exposed, tdm_torch_all_ranks(s), exposed);
 }
 
-double tdm_machine_peer_rate(const struct tdm_machine *machine)
+double tdm_method_sent_bytes(const struct tdm_method_cost *cost)
 {
-    return machine->peer_rate > 0 ? machine->peer_rate : machine->rate[TDM_RATE_H2D];
+    return tdm_traffic_bytes(&cost->sent) + tdm_traffic_bytes(&cost->exposed) +
+           cost->ring_forwards * tdm_ring_forward_sent(&cost->ring) +
+           cost->ring_backwards * tdm_ring_backward_sent(&cost->ring);
 }
 
 /* Between two parts of seven, which attention's forward is of forward and backward, and four of nine, with checkpoints. */
@@ -111,16 +129,20 @@ double tdm_machine_peer_rate(const struct tdm_machine *machine)
 double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_model *model,
                           const struct tdm_machine *machine)
 {
+    const struct tdm_links links = tdm_links_of(machine);
     bool narrow = model->head_dim <= TDM_NARROW_HEAD_DIM;
     double forward =
+        cost->attention_flops * FORWARD_SHARE /
         machine->rate[narrow ? TDM_RATE_NARROW_ATTENTION_FORWARD : TDM_RATE_ATTENTION_FORWARD];
     double backward =
+        cost->attention_flops * (1 - FORWARD_SHARE) /
         machine->rate[narrow ? TDM_RATE_NARROW_ATTENTION_BACKWARD : TDM_RATE_ATTENTION_BACKWARD];
-    double computing =
-        cost->product_flops / machine->rate[TDM_RATE_PRODUCT] +
-        cost->attention_flops * (FORWARD_SHARE / forward + (1 - FORWARD_SHARE) / backward);
-    double peers = tdm_machine_peer_rate(machine);
-    double moving =
-        fmax(cost->sent_bytes / peers, cost->host_bytes / machine->rate[TDM_RATE_BOTH_WAYS]);
-    return fmax(computing, moving) + cost->exposed_bytes / peers;
+    double round_forward = cost->ring_forwards * tdm_ring_forward_seconds(&cost->ring, &links);
+    double round_backward = cost->ring_backwards * tdm_ring_backward_seconds(&cost->ring, &links);
+    double computing = cost->product_flops / machine->rate[TDM_RATE_PRODUCT] +
+                       fmax(forward, round_forward) + fmax(backward, round_backward);
+    /* Rings and collectives share the links. */
+    double sending = tdm_traffic_seconds(&cost->sent, &links) + round_forward + round_backward;
+    double moving = fmax(sending, cost->host_bytes / machine->rate[TDM_RATE_BOTH_WAYS]);
+    return fmax(computing, moving) + tdm_traffic_seconds(&cost->exposed, &links);
 }

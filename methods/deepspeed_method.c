@@ -233,8 +233,9 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
     /* Stage 2's buckets are all-reduced: use_multi_rank_bucket_allreduce. */
     double reduced = (two ? 2 : 1) * trained * gradient * share * steps;
     double gathered = 2.0 * (two ? trained : 2 * all * steps) * share;
-    cost->sent_bytes = (s->overlap_comm ? reduced + (two ? 0 : gathered) : 0);
-    cost->exposed_bytes = reduced + gathered - cost->sent_bytes;
+    double sent = s->overlap_comm ? reduced + (two ? 0 : gathered) : 0;
+    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(torch), sent);
+    tdm_traffic_add(&cost->exposed, tdm_torch_all_ranks(torch), reduced + gathered - sent);
     if (s->offload_optimizer) /* fp32 gradients down, bf16 parameters up */
         cost->host_bytes +=
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;

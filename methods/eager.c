@@ -114,6 +114,7 @@ static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint6
     m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &storage->block);
     if (m->status != TDM_OK)
         return;
+    storage->count = 1;
     m->live[storage->category] += tdm_torch_block_bytes(storage->block);
     tdm_peak_enter(m, storage);
     note_peak(m);
@@ -126,7 +127,8 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
     if (storage->block == NULL)
         return;
     uint64_t requested = tdm_torch_block_requested(storage->block);
-    m->live[storage->category] -= tdm_torch_block_bytes(storage->block);
+    m->live[storage->category] -= tdm_torch_block_bytes(storage->block) - storage->second_bytes;
+    m->live[storage->second_category] -= storage->second_bytes;
     tdm_peak_leave(m, storage);
     if (m->observe != NULL)
         m->observe(m->observer, storage, false, requested);
@@ -135,6 +137,7 @@ static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
     else
         tdm_torch_free(m->allocator, storage->block);
     storage->block = NULL;
+    storage->second_bytes = storage->second_count = 0;
 }
 
 static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
@@ -154,6 +157,39 @@ static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
         return;
     empty_storage(m, storage);
     give_item(&m->spare_storages, storage);
+}
+
+static bool same_label(const struct tdm_label *a, const struct tdm_label *b)
+{
+    return a->name == b->name && a->layer == b->layer && a->made == b->made;
+}
+
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_value *value, uint64_t bytes)
+{
+    struct tdm_storage *s = value->storage;
+    if (m->observe != NULL || m->status != TDM_OK || m->stopped || s->block == NULL || s->shared)
+        return false;
+    bool second = s->category != m->category || !same_label(&s->label, &m->label);
+    if (second && s->second_count > 0 &&
+        (s->second_category != m->category || !same_label(&s->second_label, &m->label)))
+        return false;
+    /* What was live at the peak must not change after it. */
+    if (s->taken <= m->peak_moment && tdm_torch_current(m->allocator).allocated + bytes <= m->peak)
+        return false;
+    uint64_t before = tdm_torch_block_bytes(s->block);
+    if (!tdm_torch_extend(m->allocator, s->block, m->stream, bytes))
+        return false;
+    uint64_t added = tdm_torch_block_bytes(s->block) - before;
+    m->live[m->category] += added;
+    s->count++;
+    if (second) {
+        s->second_category = m->category;
+        s->second_label = m->label;
+        s->second_bytes += added;
+        s->second_count++;
+    }
+    note_peak(m);
+    return true;
 }
 
 void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value)

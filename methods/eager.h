@@ -76,6 +76,12 @@ struct tdm_storage {
     bool shared; /* with another stream, which its block waits for once it is freed */
     struct tdm_torch_block *block; /* NULL if nothing was allocated: after a failure */
     struct tdm_label label;
+    uint32_t
+        count; /* tensors that it stands for: tdm_value_extend; of these so many of a second kind */
+    uint32_t second_count;
+    enum tdm_method_category second_category;
+    struct tdm_label second_label;
+    uint64_t second_bytes;
     /* Of those that have a block, by their moments (eager_peak.c). */
     struct tdm_storage *older, *newer;
     uint64_t taken, changed;                  /* when the block was, and the category */
@@ -235,6 +241,10 @@ void tdm_eager_end(struct tdm_eager *m);
 /* A new value with memory of its own, one reference. */
 struct tdm_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
                                 uint16_t element_bytes);
+/* Makes a value stand for one more tensor, of the category and label that are set, which goes when it does, where that
+ * lies right behind it: all counts as if there were two. False, and nothing is changed: it does not, or somebody
+ * observes. Tensors of at most two kinds are one. */
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_value *value, uint64_t bytes);
 /* Like another one in shape, dtype and order in memory. */
 struct tdm_value *tdm_value_like(struct tdm_eager *m, const struct tdm_value *like);
 /* Another value of the same storage, without a node. */

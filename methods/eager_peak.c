@@ -38,25 +38,40 @@ static bool same_group(const struct tdm_tensor_group *group, const struct tdm_la
            (group->label.layer == TDM_NO_LAYER) == (label->layer == TDM_NO_LAYER);
 }
 
-/* Adds a storage to the group of its label, as it was at the peak. */
+static void add_to_group(const struct tdm_label *label, enum tdm_method_category category,
+                         uint32_t tensors, uint64_t bytes, struct tdm_tensor_group *groups,
+                         uint32_t *count)
+{
+    struct tdm_tensor_group *group = groups;
+    while (group < groups + *count && !same_group(group, label, category))
+        group++;
+    if (group == groups + TDM_MOST_GROUPS)
+        return;
+    if (group == groups + *count) {
+        *group = (struct tdm_tensor_group){.label = *label, .category = category};
+        (*count)++;
+    }
+    if (group->label.layer != label->layer)
+        group->label.layer = TDM_MANY_LAYERS;
+    group->count += tensors;
+    group->bytes += bytes;
+}
+
+/* Adds a storage to the groups of its labels, as it was at the peak. */
 static void add(const struct tdm_eager *m, const struct tdm_storage *storage,
                 struct tdm_tensor_group *groups, uint32_t *count)
 {
     enum tdm_method_category category =
         storage->changed > m->peak_moment ? storage->category_before : storage->category;
-    struct tdm_tensor_group *group = groups;
-    while (group < groups + *count && !same_group(group, &storage->label, category))
-        group++;
-    if (group == groups + TDM_MOST_GROUPS)
-        return;
-    if (group == groups + *count) {
-        *group = (struct tdm_tensor_group){.label = storage->label, .category = category};
-        (*count)++;
-    }
-    if (group->label.layer != storage->label.layer)
-        group->label.layer = TDM_MANY_LAYERS;
-    group->count++;
-    group->bytes += tdm_torch_block_bytes(storage->block);
+    bool second_before = storage->second_category < category; /* the order of equal groups */
+    for (unsigned i = 0; i < 2; i++)
+        if ((i == 0) != second_before)
+            add_to_group(&storage->label, category, storage->count - storage->second_count,
+                         tdm_torch_block_bytes(storage->block) - storage->second_bytes, groups,
+                         count);
+        else if (storage->second_count > 0)
+            add_to_group(&storage->second_label, storage->second_category, storage->second_count,
+                         storage->second_bytes, groups, count);
 }
 
 void tdm_peak_note(struct tdm_eager *m)

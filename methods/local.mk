@@ -12,11 +12,11 @@ libtidemark_a_SOURCES += \
 	methods/chunk_attention.c \
 	methods/chunk_layer.c \
 	methods/chunk_method.c methods/chunk_method.h \
-	methods/chunk_pages.c \
+	methods/chunk_pages.c methods/chunk_rows.c \
 	methods/chunk_system.c \
 	methods/context.h methods/context_parts.h \
 	methods/context_attention.c \
-	methods/context_cost.c methods/context_cost.h \
+	methods/context_cost.c \
 	methods/context_double_ring.c \
 	methods/context_flash.c \
 	methods/context_method.c \
@@ -27,6 +27,7 @@ libtidemark_a_SOURCES += \
 	methods/deepspeed_gather.c \
 	methods/deepspeed_method.c methods/deepspeed_method.h \
 	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
+	methods/divisors.c methods/divisors.h \
 	methods/eager.c methods/eager.h methods/eager_parts.h \
 	methods/eager_backward.c methods/eager_checkpoint.c methods/eager_peak.c \
 	methods/eager_tiles.c methods/eager_tiles.h \
@@ -34,6 +35,7 @@ libtidemark_a_SOURCES += \
 	methods/key.c methods/key.h \
 	methods/keys_chunk.c \
 	methods/keys_megatron.c methods/keys_planned.c methods/keys_torch.c \
+	methods/links.c methods/links.h \
 	methods/longlora.c \
 	methods/megatron.h methods/megatron_parts.h \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \

@@ -77,6 +77,12 @@ static struct tdm_value *rotate(struct tdm_megatron *t, struct tdm_value *x)
 
 /* ---- the kernel ---- */
 
+void megatron_kernel_seed(struct tdm_megatron *t)
+{
+    if (!t->flash)
+        tdm_drop(t->m, tdm_value_new(t->m, 256, 1, 1));
+}
+
 void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                              struct tdm_value **output, struct tdm_value **sums)
 {
@@ -84,8 +90,7 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
     uint64_t rows = t->batch * kernel->queries;
     *output = tdm_value_new(m, rows, kernel->heads * t->config->head_dim, BF16);
     *sums = tdm_value_new(m, rows * kernel->heads, 1, FP32);
-    if (!t->flash)
-        tdm_drop(m, tdm_value_new(m, 256, 1, 1));
+    megatron_kernel_seed(t);
 }
 
 /* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O; FlashAttention-2:

@@ -75,26 +75,66 @@ static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t
     return kernel;
 }
 
+/* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other are one value. */
+struct kept_rows {
+    struct megatron_kept all;
+    struct tdm_value *ends[2][2]; /* by stream; small and large ones are apart */
+};
+
+static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t bytes)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_value **ends = rows->ends[m->stream == CP_STREAM];
+    for (unsigned i = 0; i < 2; i++)
+        if (ends[i] != NULL && tdm_value_extend(m, ends[i], bytes))
+            return;
+    ends[1] = ends[0];
+    ends[0] = megatron_keep(m, &rows->all, tdm_value_new(m, bytes, 1, 1));
+}
+
+/* A step that is neither the first nor the last. */
+static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint64_t buffer_bytes,
+                           const struct megatron_kernel *kernel, uint64_t half_bytes)
+{
+    uint64_t output = t->batch * kernel->queries * kernel->heads;
+    keep_row(t, rows, buffer_bytes);
+    if (half_bytes > 0)
+        keep_row(t, rows, half_bytes);
+    keep_row(t, rows, output * t->config->head_dim * BF16);
+    keep_row(t, rows, output * FP32);
+    megatron_kernel_seed(t);
+}
+
 /* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V] nothing. */
 static void ring_forward(struct tdm_megatron *t, struct tdm_value **values)
 {
     struct tdm_eager *m = t->m;
-    struct megatron_kept kept = {.count = 0};
+    struct kept_rows rows = {.all = {.count = 0}};
+    struct megatron_kept *kept = &rows.all;
     uint64_t steps = t->layout.exchange_ring, tokens = values[Q]->rows / t->batch;
-    struct tdm_value *buffer = tdm_value_new(m, values[K]->rows, 2 * values[K]->columns, BF16);
+    const uint64_t columns = 2 * values[K]->columns;
+    struct tdm_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
     for (uint64_t i = 0; i < steps; i++) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
         struct tdm_value *output, *sums;
+        bool halved = kernel.queries < tokens;
         m->stream = i % 2 == 0 ? 0 : CP_STREAM;
-        if (i > 0)
-            megatron_keep(m, &kept, buffer);
-        if (i > 0)
-            buffer = tdm_value_new(m, values[K]->rows, 2 * values[K]->columns, BF16);
-        if (kernel.queries < tokens)
-            make(t, &kept, values[Q]->rows / 2, values[Q]->columns, BF16);
+        if (i > 0 && i + 1 < steps && m->status != TDM_OK)
+            continue;
+        if (i > 0 && i + 1 < steps) {
+            middle_forward(t, &rows, values[K]->rows * columns * BF16, &kernel,
+                           halved ? values[Q]->rows / 2 * values[Q]->columns * BF16 : 0);
+            continue;
+        }
+        if (i > 0) {
+            megatron_keep(m, kept, buffer);
+            buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
+        }
+        if (halved)
+            make(t, kept, values[Q]->rows / 2, values[Q]->columns, BF16);
         megatron_kernel_forward(t, &kernel, &output, &sums);
-        megatron_keep(m, &kept, output);
-        megatron_keep(m, &kept, sums);
+        megatron_keep(m, kept, output);
+        megatron_keep(m, kept, sums);
         if (i == 0)
             values[SUMS] = tdm_value_new(m, sums->rows, 1, FP32);
     }
@@ -104,23 +144,30 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_value **values)
     tdm_drop(m, values[V]);
     values[K] = buffer;
     values[V] = NULL;
-    megatron_drop_all(m, &kept);
+    megatron_drop_all(m, kept);
 }
+
+#define LIKE_STEPS 4u /* of steps that take and give the same, so many are run */
 
 /* From values[Q] and values[K], the last buffer, to gradients[Q, K, V]. */
 static void ring_backward(struct tdm_megatron *t, struct tdm_value *const *values,
                           struct tdm_value **gradients)
 {
     struct tdm_eager *m = t->m;
-    uint64_t tokens = values[Q]->rows / t->batch;
+    uint64_t tokens = values[Q]->rows / t->batch, like = 0;
+    struct megatron_kernel before = {0};
     gradients[Q] = tdm_value_like(m, values[Q]);
     struct tdm_value *buffers[2];
     for (unsigned i = 0; i < 2; i++)
         buffers[i] = tdm_value_new(m, 2 * values[K]->rows, values[K]->columns, BF16);
-    for (uint64_t i = t->layout.exchange_ring; i-- > 0;) {
+    for (uint64_t i = t->layout.exchange_ring; i-- > 0 && m->status == TDM_OK;) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
         struct tdm_value *step[3] = {0};
         struct megatron_kept halves = {.count = 0};
+        like = kernel.queries == before.queries && kernel.keys == before.keys ? like + 1 : 0;
+        before = kernel;
+        if (like >= LIKE_STEPS)
+            continue;
         for (unsigned h = 0; h < 3 && kernel.queries < tokens; h++) /* of q, out, dout */
             make(t, &halves, values[Q]->rows / 2, values[Q]->columns, BF16);
         for (unsigned h = 0; h < 2 && kernel.keys < tokens; h++)

@@ -46,11 +46,18 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
     cost->attention_flops *= (3.5 + again) / 3.5;
     if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_RECOMPUTED_MLP) != 0)
         extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
-                (double)tdm_model_matmul_parameters(model);
+                (double)tdm_model_active_matmul_parameters(model);
     cost->product_flops += forward * extra;
     double steps = (double)l->microbatches / copies;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;
+}
+
+/* Ranks are numbered by tensor, context, data, pipeline, the first fastest. */
+static struct tdm_group group_of(const struct tdm_method_settings *settings, uint64_t ranks,
+                                 uint64_t stride)
+{
+    return (struct tdm_group){ranks, stride, settings->torch.context.gpus_per_node};
 }
 
 void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -58,9 +65,15 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
     struct tdm_megatron_layout l;
-    *cost = (struct tdm_method_cost){.sent_bytes = 0};
+    *cost = (struct tdm_method_cost){.sequences = 0};
     if (tdm_megatron_layout(model, settings, &l, NULL) != TDM_OK)
         return;
+    const struct tdm_group tensor = group_of(settings, l.tensor, 1),
+                           context = group_of(settings, l.context, l.tensor),
+                           heads = group_of(settings, l.exchange_heads, l.tensor),
+                           ring = group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
+                           replicas = group_of(settings, l.context * l.data, l.tensor),
+                           stages = group_of(settings, l.pipeline, l.tensor * l.context * l.data);
     compute(model, settings, &l, cost);
     cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
@@ -69,25 +82,33 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     double hidden = rows * model->hidden * BF16_BYTES;
     double kv = 2 * rows * model->kv_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
     double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
-    if (s->exchange == TDM_CP_ALL_GATHER)
-        cost->exposed_bytes += layers * (double)(l.context - 1) * kv * (forwards + 2);
-    else if (s->exchange != TDM_CP_A2A)
-        cost->sent_bytes += layers * (double)(l.exchange_ring - 1) * kv * (forwards + 2);
-    if (l.exchange_heads > 1)
-        cost->exposed_bytes += layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1);
-    cost->exposed_bytes += layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1);
+    if (s->exchange == TDM_CP_ALL_GATHER) {
+        tdm_traffic_add(&cost->exposed, context,
+                        layers * (double)(l.context - 1) * kv * (forwards + 2));
+    } else if (s->exchange != TDM_CP_A2A) {
+        cost->ring = tdm_ring_of(ring);
+        cost->ring.forward_bytes = kv;
+        cost->ring.backward_bytes = 2 * kv;
+        cost->ring_forwards = layers * forwards;
+        cost->ring_backwards = layers;
+    }
+    tdm_traffic_add_exchange(&cost->exposed, heads,
+                             layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1));
+    tdm_traffic_add(&cost->exposed, tensor,
+                    layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1));
     if (l.sequence_parallel &&
         (settings->torch.lora_rank == 0 ||
          s->regather)) /* the input of a product again, for its weight's gradient */
-        cost->sent_bytes += layers * 2 * share(l.tensor) * hidden;
+        tdm_traffic_add(&cost->sent, tensor, layers * 2 * share(l.tensor) * hidden);
     if (l.pipeline > 1)
-        cost->exposed_bytes += 2 * (double)(l.microbatches * l.chunks) * hidden /
-                               (l.sequence_parallel ? (double)l.tensor : 1);
+        tdm_traffic_add(&cost->exposed, stages,
+                        2 * (double)(l.microbatches * l.chunks) * hidden /
+                            (l.sequence_parallel ? (double)l.tensor : 1));
     double parameters =
         tdm_torch_trained_parameters(model, &settings->torch) / (double)(l.tensor * l.pipeline);
     double reduced = share(l.data * l.context) * parameters;
-    double *gradients = s->overlap_reduce ? &cost->sent_bytes : &cost->exposed_bytes;
-    *gradients += reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2);
+    tdm_traffic_add(s->overlap_reduce ? &cost->sent : &cost->exposed, replicas,
+                    reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2));
     if (s->distributed_optimizer)
-        cost->exposed_bytes += reduced * BF16_BYTES;
+        tdm_traffic_add(&cost->exposed, replicas, reduced * BF16_BYTES);
 }

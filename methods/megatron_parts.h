@@ -158,6 +158,8 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
                              struct tdm_value **output, struct tdm_value **sums);
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
                               struct tdm_value *grads[3]);
+/* What cuDNN's forward takes for a moment after its results. */
+void megatron_kernel_seed(struct tdm_megatron *t);
 
 /* ---- head and loss (megatron_loss.c) ---- */
 

@@ -3,6 +3,7 @@
 #include "methods/megatron_parts.h"
 
 #include "base/size.h"
+#include "methods/divisors.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,11 +29,14 @@ static enum tdm_status divide_gpus(const struct tdm_method_settings *settings,
         else
             said *= *sizes[i];
     }
-    if (gpus % said != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--gpus: %" PRIu64 " are not divided by the %" PRIu64
-                        " of tensor, context and pipeline parallelism",
-                        gpus, said);
+    if (gpus % said != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--gpus: %" PRIu64 " are not divided by the %" PRIu64
+                 " of tensor, context and pipeline parallelism",
+                 gpus, said);
+        return tdm_hint(err, "--gpus %" PRIu64 ", or sizes that make less",
+                        tdm_size_ceil_div(gpus, said) * said);
+    }
     if (open != NULL)
         *open = gpus / said;
     l->data = gpus / (l->tensor * l->context * l->pipeline);
@@ -44,11 +48,15 @@ static enum tdm_status divide_layers(const struct tdm_model *model,
                                      struct tdm_megatron_layout *l, struct tdm_error *err)
 {
     uint64_t stage_layers = model->layers / l->pipeline;
-    if (model->layers % l->pipeline != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
-                        " layers",
-                        l->pipeline, model->layers);
+    char divisors[TDM_DIVISORS_BYTES];
+    if (model->layers % l->pipeline != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
+                 " layers",
+                 l->pipeline, model->layers);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
+    }
     l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
     if (stage_layers % l->chunk_layers != 0)
         return tdm_fail(err, TDM_USAGE,
@@ -76,12 +84,18 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
     uint64_t tokens = settings->torch.tokens;
+    char divisors[TDM_DIVISORS_BYTES];
+    const uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
     if (model->query_heads % l->tensor != 0 || model->kv_heads % l->tensor != 0 ||
-        model->intermediate % l->tensor != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set tensor_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
-                        " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
-                        l->tensor, model->query_heads, model->kv_heads, model->intermediate);
+        model->intermediate % l->tensor != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set tensor_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
+                 " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
+                 l->tensor, model->query_heads, model->kv_heads, model->intermediate);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(tdm_common_divisor(heads, model->intermediate), 1,
+                                            UINT64_MAX, divisors));
+    }
     l->exchange_heads = l->exchange_ring = 1;
     if (s->exchange == TDM_CP_A2A)
         l->exchange_heads = l->context;
@@ -100,20 +114,26 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
                         " is not the %" PRIu64 " ranks of context parallelism",
                         s->exchange_heads, s->exchange_ring, l->context);
     if (model->kv_heads / l->tensor % l->exchange_heads != 0 ||
-        model->query_heads / l->tensor % l->exchange_heads != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set cp_comm_type: %" PRIu64 " ranks that exchange heads do not divide "
-                        "%" PRIu64 " KV heads of a GPU",
-                        l->exchange_heads, model->kv_heads / l->tensor);
+        model->query_heads / l->tensor % l->exchange_heads != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set cp_comm_type: %" PRIu64 " ranks that exchange heads do not divide "
+                 "%" PRIu64 " KV heads of a GPU",
+                 l->exchange_heads, model->kv_heads / l->tensor);
+        return tdm_hint(err, "numbers that do: %s; cp_comm_type=p2p takes any",
+                        tdm_divisors_format(heads / l->tensor, 1, UINT64_MAX, divisors));
+    }
     uint64_t parts = l->context > 1 ? 2 * l->context : 1;
     l->sequence_parallel = s->sequence_parallel && l->tensor > 1;
     if (l->sequence_parallel)
         parts = parts % 2 == 0 ? parts * l->tensor / (l->tensor % 2 == 0 ? 2 : 1) : l->tensor;
-    if (tokens % parts != 0)
-        return tdm_fail(err, TDM_USAGE,
-                        "--context: %" PRIu64 " is no multiple of the %" PRIu64
-                        " parts of context and sequence parallelism",
-                        tokens, parts);
+    if (tokens % parts != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--context: %" PRIu64 " is no multiple of the %" PRIu64
+                 " parts of context and sequence parallelism",
+                 tokens, parts);
+        return tdm_hint(err, "--context %" PRIu64 ", padded",
+                        tdm_size_ceil_div(tokens, parts) * parts);
+    }
     return TDM_OK;
 }
 

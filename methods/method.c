@@ -135,12 +135,18 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 {
     const struct tdm_method *method = settings->method;
     uint64_t gpus = settings->torch.ranks;
-    if (gpus < method->least_gpus)
-        return tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %" PRIu64 " or more",
-                        method->name, method->least_gpus);
-    if (gpus > method->most_gpus)
-        return tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %s", method->name,
-                        method->most_gpus == 1 ? "one GPU" : "fewer");
+    if (gpus < method->least_gpus) {
+        tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %" PRIu64 " or more", method->name,
+                 method->least_gpus);
+        return tdm_hint(err, "--gpus %" PRIu64 ", or method parallel on one", method->least_gpus);
+    }
+    if (gpus > method->most_gpus) {
+        tdm_fail(err, TDM_USAGE, "--gpus: method %s runs on %s", method->name,
+                 method->most_gpus == 1 ? "one GPU" : "fewer");
+        return tdm_hint(
+            err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
+            method->most_gpus);
+    }
     return method->check == NULL ? TDM_OK : method->check(model, settings, err);
 }
 

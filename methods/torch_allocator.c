@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. */
+/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. The free block of a
+ * pool that changed last is kept out of it: what is allocated or freed in a row mostly cuts or grows the same one. */
 #include "methods/torch_allocator.h"
 
 #include "base/size.h"
@@ -47,8 +48,10 @@ struct tdm_torch_allocator {
     uint64_t capacity;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
-    struct tdm_torch_block *range[POOLS];       /* first block of the expandable segment */
-    struct tdm_torch_block *unmapped[POOLS];    /* the first unmapped block of each */
+    struct tdm_torch_block *last[POOLS]; /* the free block of each that is in no treap, or NULL */
+    uint64_t none_from[POOLS], none_below[POOLS]; /* no block in the treap has such a size */
+    struct tdm_torch_block *range[POOLS];         /* first block of the expandable segment */
+    struct tdm_torch_block *unmapped[POOLS];      /* the first unmapped block of each */
     struct tdm_torch_bytes now, peak;
     uint64_t next_address, retries;
     struct gap gaps[GAPS];
@@ -160,12 +163,66 @@ static uint64_t room_to_grow(const struct tdm_torch_block *block)
     return block->size + (after != NULL && !after->mapped ? after->size : 0);
 }
 
+/* ---- the free block that changed last ---- */
+
+/* Puts it into the treap, where all others are. What is known of sizes above or below its own is kept, whichever
+ * there is more interest in. */
+static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
+{
+    struct tdm_torch_block *block = a->last[pool];
+    if (block == NULL)
+        return;
+    a->last[pool] = NULL;
+    insert(a, block);
+    if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
+        return;
+    if (interest > block->size)
+        a->none_from[pool] = block->size + 1;
+    else
+        a->none_below[pool] = block->size;
+}
+
+/* Of a free block that is in no treap. */
+static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    put_back(a, block->pool, block->size);
+    if (a->expandable) /* where blocks are looked for by more than their size */
+        insert(a, block);
+    else
+        a->last[block->pool] = block;
+}
+
+/* Is it, without a look at the treap, known to be the best fit? */
+static bool is_last_best(const struct tdm_torch_allocator *a, uint32_t pool, uint64_t size)
+{
+    const struct tdm_torch_block *last = a->last[pool];
+    return last != NULL && size <= last->size && size >= a->none_from[pool] &&
+           last->size < a->none_below[pool];
+}
+
+/* A free block becomes one that is not. */
+static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (a->last[block->pool] == block)
+        a->last[block->pool] = NULL;
+    else
+        take_out(a, block);
+}
+
 /* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
  * segment is taken last. */
-static struct tdm_torch_block *find_free(const struct tdm_torch_allocator *a, uint32_t pool,
+static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
                                          uint64_t size)
 {
-    struct tdm_torch_block *block = best_fit(a, pool, size);
+    struct tdm_torch_block *last = a->last[pool], *block;
+    if (is_last_best(a, pool, size))
+        return last;
+    block = best_fit(a, pool, size);
+    a->none_from[pool] = size;
+    a->none_below[pool] = block == NULL ? UINT64_MAX : block->size;
+    if (last != NULL && size <= last->size &&
+        (block == NULL || smaller(last, block->size, block->address)))
+        return last;
     for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
         next = next_larger(a, block);
         if (next == NULL || room_to_grow(next) >= room_to_grow(block))
@@ -237,22 +294,22 @@ static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *
     spare(a, next);
 }
 
-/* Makes a block free that is in no treap: merges it with free neighbours and puts it in. */
+/* Makes a block free that is in no treap: merges it with free neighbours. */
 static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
                                          struct tdm_torch_block *block)
 {
     block->allocated = false;
     block->requested = 0;
     if (is_free(block->after)) {
-        take_out(a, block->after);
+        take_free(a, block->after);
         swallow_next(a, block);
     }
     if (is_free(block->before)) {
         block = block->before;
-        take_out(a, block);
+        take_free(a, block);
         swallow_next(a, block);
     }
-    insert(a, block);
+    keep_out(a, block);
     return block;
 }
 
@@ -454,7 +511,8 @@ void tdm_torch_settle(struct tdm_torch_allocator *a)
 void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 {
     tdm_torch_settle(a);
-    for (unsigned pool = 0; pool < POOLS; pool++)
+    for (unsigned pool = 0; pool < POOLS; pool++) {
+        put_back(a, pool, 0);
         for (struct tdm_torch_block *block;
              (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
             if (a->expandable) {
@@ -466,6 +524,7 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
             a->now.reserved -= block->size;
             spare(a, block);
         }
+    }
 }
 
 /* ---- the interface ---- */
@@ -508,14 +567,34 @@ static void raise_peak(uint64_t now, uint64_t *peak)
         *peak = now;
 }
 
+static uint64_t rounded(uint64_t bytes)
+{
+    return bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
+}
+
+static uint32_t pool_of(uint32_t stream, uint64_t size)
+{
+    return KINDS * stream + (size <= SMALL_MOST ? SMALL : LARGE);
+}
+
+static void count(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t bytes,
+                  uint64_t size)
+{
+    block->requested += bytes;
+    a->now.requested += bytes;
+    a->now.allocated += size;
+    raise_peak(a->now.requested, &a->peak.requested);
+    raise_peak(a->now.allocated, &a->peak.allocated);
+}
+
 enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
                                  struct tdm_torch_block **out)
 {
-    uint64_t size = bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
-    uint32_t pool = KINDS * stream + (size <= SMALL_MOST ? SMALL : LARGE);
+    uint64_t size = rounded(bytes);
+    uint32_t pool = pool_of(stream, size);
     struct tdm_torch_block *block = find_free(a, pool, size);
     if (block != NULL) {
-        take_out(a, block);
+        take_free(a, block);
     } else {
         enum tdm_status status = grow(a, pool, size, &block);
         if (status == TDM_INFEASIBLE) {
@@ -530,16 +609,32 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream,
         struct tdm_torch_block *rest = split(a, block, size);
         if (rest == NULL)
             return TDM_NO_MEMORY;
-        insert(a, rest);
+        keep_out(a, rest);
     }
     block->allocated = true;
-    block->requested = bytes;
-    a->now.requested += bytes;
-    a->now.allocated += block->size;
-    raise_peak(a->now.requested, &a->peak.requested);
-    raise_peak(a->now.allocated, &a->peak.allocated);
+    count(a, block, bytes, block->size);
     *out = block;
     return TDM_OK;
+}
+
+bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint32_t stream,
+                      uint64_t bytes)
+{
+    uint64_t size = rounded(bytes);
+    uint32_t pool = pool_of(stream, size);
+    struct tdm_torch_block *next = a->last[pool];
+    if (next == NULL || block->after != next || !is_last_best(a, pool, size) ||
+        (next->size > size && !worth_splitting(a, next, size)))
+        return false;
+    next->address += size;
+    next->size -= size;
+    block->size += size;
+    if (next->size == 0) {
+        a->last[pool] = NULL;
+        swallow_next(a, block);
+    }
+    count(a, block, bytes, size);
+    return true;
 }
 
 void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)

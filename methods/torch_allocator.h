@@ -47,6 +47,11 @@ enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *allocator, uint32_t
                                  uint64_t bytes, struct tdm_torch_block **block);
 void tdm_torch_free(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);
 
+/* The next block, as part of this one, where it would lie right behind it and they are freed at the same time: all is as
+ * if there were two. False: it would not, or that is not seen at once; nothing is changed. */
+bool tdm_torch_extend(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block,
+                      uint32_t stream, uint64_t bytes);
+
 /* Frees what another stream may still use (record_stream): it no longer counts as allocated, but nobody gets it until
  * that stream is done (insert_events, process_events), which the caller says by settling, or memory is short. */
 void tdm_torch_free_later(struct tdm_torch_allocator *allocator, struct tdm_torch_block *block);

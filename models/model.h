@@ -176,9 +176,12 @@ const char *tdm_role_name(enum tdm_role role);
 void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *tensor, char *out,
                      uint32_t out_bytes);
 
-/* Parameters that take part in matrix products (each 2 FLOPs a token forward): layer matrices and
- * the head (also when tied); not the embedding look-up, biases or norms. */
+/* Parameters of matrix products: layer matrices, those of all experts among them, and the head (also when tied);
+ * not the embedding look-up, biases or norms. */
 uint64_t tdm_model_matmul_parameters(const struct tdm_model *model);
+
+/* Those of them that a token is multiplied by, each 2 FLOPs forward: of the experts only its own. */
+uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model);
 
 /* The shortest window of a layer that hides some of so many tokens; 0: there is none. */
 uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t tokens);

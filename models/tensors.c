@@ -189,13 +189,18 @@ void tdm_tensor_name(const struct tdm_model *model, const struct tdm_tensor *ten
         snprintf(out, out_bytes, "%s", name);
 }
 
-uint64_t tdm_model_matmul_parameters(const struct tdm_model *model)
+static uint64_t matmul_parameters(const struct tdm_model *model, bool active)
 {
     uint64_t parameters = (uint64_t)model->vocabulary * model->hidden; /* the head, tied or not */
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[i];
-        if (tensor->unit < model->layers && shapes[tensor->role].rows != SIDE_ONE)
-            parameters = tdm_size_add(parameters, tensor->elements);
+        uint64_t elements = tensor->elements;
+        if (tensor->unit >= model->layers || shapes[tensor->role].rows == SIDE_ONE)
+            continue;
+        if (active && (tensor->role == TDM_ROLE_EXPERTS_GATE_UP ||
+                       tensor->role == TDM_ROLE_EXPERTS_DOWN)) /* all experts are alike */
+            elements = elements / model->experts.count * model->experts.per_token;
+        parameters = tdm_size_add(parameters, elements);
     }
     return parameters;
 }
@@ -209,4 +214,14 @@ uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t token
             shortest = window;
     }
     return shortest;
+}
+
+uint64_t tdm_model_matmul_parameters(const struct tdm_model *model)
+{
+    return matmul_parameters(model, false);
+}
+
+uint64_t tdm_model_active_matmul_parameters(const struct tdm_model *model)
+{
+    return matmul_parameters(model, true);
 }

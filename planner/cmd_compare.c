@@ -128,13 +128,18 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
     printf("%-10s %" PRIu64 "; of a step %" PRIu64
            " sequence%s, on every GPU where each has its own\n",
            "gpus", r->gpus, r->batch, r->batch == 1 ? "" : "s");
-    tdm_format_bytes((uint64_t)tdm_machine_peer_rate(machine), text);
+    tdm_format_bytes((uint64_t)c->links.node_bytes_per_second, text);
     tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
     printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", "rates",
            machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
            machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);
     printf("%s/s between GPUs%s, %s/s with the host\n", text,
            machine->peer_rate > 0 ? "" : " (assumed)", sized);
+    if (r->gpus > c->links.gpus_per_node)
+        printf("%-10s %" PRIu64 " GPUs each%s, %s/s between them%s\n", "nodes",
+               c->links.gpus_per_node, c->nodes_are_assumed ? " (assumed)" : "",
+               tdm_format_bytes((uint64_t)c->links.network_bytes_per_second, text),
+               machine->network_rate > 0 ? "" : " (assumed)");
     for (size_t i = 0; i < c->count; i++) {
         const struct tdm_compared *row = c->rows[i];
         printf("%-10s %s:", i == 0 ? "settings" : "", row->method->name);
@@ -158,7 +163,7 @@ static void host_cell(const struct tdm_compared_point *point, char out[TDM_FORMA
 
 static void sent_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
 {
-    tdm_format_bytes((uint64_t)(point->cost.sent_bytes + point->cost.exposed_bytes), out);
+    tdm_format_bytes((uint64_t)tdm_method_sent_bytes(&point->cost), out);
 }
 
 static void moved_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
@@ -274,8 +279,8 @@ static json_t *point_json(const struct tdm_compared_point *point)
     json_t *more = json_pack(
         "{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "peak_bytes",
         (json_int_t)point->used_bytes, "host_bytes", (json_int_t)point->host_bytes, "categories",
-        categories, "sent_bytes", point->cost.sent_bytes + point->cost.exposed_bytes,
-        "exposed_bytes", point->cost.exposed_bytes, "host_moved_bytes", point->cost.host_bytes,
+        categories, "sent_bytes", tdm_method_sent_bytes(&point->cost), "exposed_bytes",
+        tdm_traffic_bytes(&point->cost.exposed), "host_moved_bytes", point->cost.host_bytes,
         "product_flops", point->cost.product_flops, "attention_flops", point->cost.attention_flops,
         "step_seconds", point->step_seconds, "tokens_per_second", tdm_compared_rate(point));
     json_object_update(object, more);
@@ -312,11 +317,14 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
     for (size_t i = 0; i < c->count; i++)
         json_array_append_new(methods, row_json(r, c->rows[i]));
     return tdm_print_json(
-        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:o}", "model", c->model->name, "machine",
-                  c->machine->name, "gpus", (json_int_t)r->gpus, "batch", (json_int_t)r->batch,
-                  "margin", r->margin, "device_bytes",
-                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
-                  (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods", methods),
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
+                  c->model->name, "machine", c->machine->name, "gpus", (json_int_t)r->gpus,
+                  "gpus_per_node", (json_int_t)c->links.gpus_per_node, "peer_bytes_per_second",
+                  c->links.node_bytes_per_second, "network_bytes_per_second",
+                  c->links.network_bytes_per_second, "batch", (json_int_t)r->batch, "margin",
+                  r->margin, "device_bytes", (json_int_t)c->machine->capacity_bytes[TDM_DEVICE],
+                  "host_memory_bytes", (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods",
+                  methods),
         err);
 }
 
@@ -381,6 +389,21 @@ static void say_going(void *self, const char *method, uint64_t context)
         tdm_ticker_say(self, "%s: %s tokens", method, tdm_format_tokens(context, text));
 }
 
+/* Is there an answer, in what was printed? */
+static enum tdm_status judge(const struct tdm_methods_comparison *c, struct tdm_error *err)
+{
+    bool any_runs = false, any_fits = false;
+    for (size_t i = 0; i < c->count; i++) {
+        any_runs |= c->rows[i]->refused[0] == '\0';
+        any_fits |= c->rows[i]->longest.fits;
+    }
+    if (!any_runs)
+        return tdm_fail(err, TDM_INPUT, "compare: no method can run so; why is said beside each");
+    return any_fits ? TDM_OK
+                    : tdm_fail(err, TDM_INFEASIBLE,
+                               "compare: no method fits, however short the context");
+}
+
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments a = {
@@ -402,6 +425,8 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         print_all(&a.request, &comparison);
     if (status == TDM_OK && a.picture.path != NULL)
         status = draw(&a.request, &comparison, &a.picture, err);
+    if (status == TDM_OK)
+        status = judge(&comparison, err);
     tdm_methods_comparison_free(&comparison);
     return status;
 }
@@ -418,7 +443,8 @@ const struct tdm_command tdm_cmd_compare = {
         "  --host-memory SIZE  as predict: of a computer, which its GPUs share\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
-        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated\n"
+        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated; gpus_per_node=N,\n"
+        "                      else as the machine has it, holds for what all of them send\n"
         "  --output FILE       a picture, .png or .svg: categories side by side, peaks by context\n"
         "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout\n"
@@ -427,7 +453,8 @@ const struct tdm_command tdm_cmd_compare = {
         "Peaks are those of predict, and of tidemark those of plan, on one GPU. Where nothing is said\n"
         "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
         "all else is as predict assumes it.\n"
-        "Seconds of a step are rough, and for ranking. Pictures need gnuplot.\n"
+        "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"
+        "Exit status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
         "\n"
         "Examples:\n"
         "  tidemark compare qwen2.5-7b --context 8K..128K\n"

@@ -43,7 +43,7 @@ static json_t *model_json(const struct tdm_model *model)
     uint32_t window_layers = count_windows(model, &window);
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
-        " s:I, s:I}",
+        " s:I, s:I, s:I}",
         "name", model->name, "architecture", model->architecture, "digest", model->digest,
         "parameters", (json_int_t)model->parameters, "layers", (json_int_t)model->layers, "hidden",
         (json_int_t)model->hidden, "intermediate", (json_int_t)model->intermediate, "query_heads",
@@ -51,8 +51,9 @@ static json_t *model_json(const struct tdm_model *model)
         (json_int_t)model->head_dim, "vocabulary", (json_int_t)model->vocabulary, "max_context",
         (json_int_t)model->max_context, "sliding_window", (json_int_t)window,
         "sliding_window_layers", (json_int_t)window_layers, "tied", model->tied,
-        "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model), "bf16_weight_bytes",
-        (json_int_t)(model->parameters * BF16_BYTES));
+        "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model),
+        "active_matmul_parameters", (json_int_t)tdm_model_active_matmul_parameters(model),
+        "bf16_weight_bytes", (json_int_t)(model->parameters * BF16_BYTES));
 }
 
 static const char *rope_name(enum tdm_rope_kind kind)

@@ -3,6 +3,7 @@
 #include "planner/compare_methods.h"
 
 #include "base/units.h"
+#include "methods/divisors.h"
 #include "methods/prediction.h"
 
 #include <inttypes.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define GRAIN UINT64_C(1024)
+#define MOST_GPUS_OF_A_NODE 65536u
 #define CLOSE 512u /* the longest context is right to one part in so many */
 
 struct comparing {
@@ -22,6 +24,12 @@ static void say(const struct comparing *c, const struct tdm_compared *row, uint6
 {
     if (c->request->going != NULL)
         c->request->going(c->request->self, row->method->name, context);
+}
+
+static void refuse(struct tdm_compared *row, const struct tdm_error *why)
+{
+    snprintf(row->refused, sizeof(row->refused), "%s%s%s", why->message,
+             why->hint[0] == '\0' ? "" : "; ", why->hint);
 }
 
 double tdm_compared_rate(const struct tdm_compared_point *point)
@@ -72,23 +80,13 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
 
 /* ---- the longest context ---- */
 
-static uint64_t common_multiple(uint64_t a, uint64_t b)
-{
-    uint64_t x = a, y = b;
-    while (y != 0) {
-        uint64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
-}
-
 /* The least of 1K tokens and the multiples by which sequences are cut for so many GPUs that the method takes; 0:
  * it takes none. */
 static uint64_t find_grain(const struct comparing *c, const struct tdm_compared *row,
                            struct tdm_error *err)
 {
-    const uint64_t grains[] = {GRAIN, common_multiple(GRAIN, 2 * c->request->gpus)};
+    const uint64_t grains[] = {GRAIN, GRAIN / tdm_common_divisor(GRAIN, 2 * c->request->gpus) * 2 *
+                                          c->request->gpus};
     for (size_t i = 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
         uint64_t least = c->request->contexts[0];
         struct tdm_method_settings settings = row->settings;
@@ -149,7 +147,7 @@ static enum tdm_status compare_method(const struct comparing *c, struct tdm_comp
     struct tdm_error why = {0};
     uint64_t grain = find_grain(c, row, &why);
     if (grain == 0) {
-        memcpy(row->refused, why.message, sizeof(row->refused));
+        refuse(row, &why);
         return TDM_OK;
     }
     for (size_t i = 0; i < r->context_count; i++) {
@@ -211,7 +209,7 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
         status = find_own(&words, true, &row->longest, err);
     }
     if (status == TDM_INPUT || status == TDM_USAGE) { /* no schedule of such a model */
-        memcpy(row->refused, err->message, sizeof(row->refused));
+        refuse(row, err);
         return TDM_OK;
     }
     return status;
@@ -219,30 +217,45 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
 
 /* ---- settings ---- */
 
-static void base_settings(const struct tdm_compare_request *r, const struct tdm_method *method,
+/* A key of some methods; here it holds for all, for what they send. */
+#define NODE_KEY "gpus_per_node"
+
+static void base_settings(const struct comparing *c, const struct tdm_method *method,
                           struct tdm_method_settings *settings)
 {
+    const struct tdm_compare_request *r = c->request;
     *settings = (struct tdm_method_settings){0};
     settings->torch.tokens = r->contexts[0];
     settings->torch.batch = r->batch;
     settings->torch.ranks = tdm_method_is_own(method) ? 1 : r->gpus;
+    settings->torch.context.gpus_per_node = c->all->links.gpus_per_node;
 }
 
 /* Would the method, with this setting alone, be something that can be asked for? */
-static bool takes(const struct tdm_compare_request *r, const struct tdm_method *method,
-                  const char *pair)
+static bool takes(const struct comparing *c, const struct tdm_method *method, const char *pair,
+                  struct tdm_error *err)
 {
+    const struct tdm_compare_request *r = c->request;
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
-    struct tdm_error err = {0};
-    base_settings(r, method, &settings);
-    if (tdm_method_apply(method, &pair, 1, &settings, &choices, &err) != TDM_OK)
+    base_settings(c, method, &settings);
+    if (tdm_method_apply(method, &pair, 1, &settings, &choices, err) != TDM_OK)
         return false;
     if (!tdm_method_is_own(method))
         return true;
     const struct tdm_own_words words =
         tdm_own_words(&settings, &choices, r->model, r->machine, r->margin);
-    return tdm_own_check(&words, &err) == TDM_OK;
+    return tdm_own_check(&words, err) == TDM_OK;
+}
+
+static const struct tdm_method_key *find_key(const struct tdm_method *method, const char *pair)
+{
+    const struct tdm_method_key *key;
+    size_t k = 0, length = strcspn(pair, "=");
+    while ((key = tdm_method_key(method, k++)) != NULL)
+        if (strlen(key->name) == length && memcmp(key->name, pair, length) == 0)
+            return key;
+    return NULL;
 }
 
 static void add_text(struct tdm_compared *row, const char *key, size_t length, const char *value)
@@ -261,18 +274,32 @@ static bool said(const struct tdm_compared *row, const char *key)
     return false;
 }
 
+/* A pair of --set: is it taken, and if not, what a method says that has its key. */
+struct pair_fate {
+    bool taken;
+    struct tdm_error why;
+};
+
 /* What was said and the method takes, and what comparisons have for the rest. */
-static enum tdm_status settle(const struct tdm_compare_request *r, struct tdm_compared *row,
-                              bool taken[TDM_METHOD_MOST_KEYS], struct tdm_error *err)
+static enum tdm_status settle(const struct comparing *c, struct tdm_compared *row,
+                              struct pair_fate *fates, struct tdm_error *err)
 {
+    const struct tdm_compare_request *r = c->request;
     const struct tdm_method_key *key;
     const char *pairs[TDM_METHOD_MOST_KEYS];
+    char nodes[24];
     for (size_t i = 0; i < r->pair_count; i++) {
         size_t length = strcspn(r->pairs[i], "=");
-        if (strlen(r->pairs[i]) >= TDM_COMPARED_TEXT || r->pairs[i][length] != '=' ||
-            !takes(r, row->method, r->pairs[i]))
+        struct tdm_error why = {0};
+        if (strlen(r->pairs[i]) >= TDM_COMPARED_TEXT)
+            return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", r->pairs[i]);
+        if (!takes(c, row->method, r->pairs[i], &why)) {
+            if (fates[i].why.status == TDM_OK &&
+                (find_key(row->method, r->pairs[i]) != NULL || r->name_count == 1))
+                fates[i].why = why;
             continue;
-        taken[i] = true;
+        }
+        fates[i].taken = true;
         add_text(row, r->pairs[i], length, r->pairs[i] + length + 1);
     }
     if (r->has_host_memory && tdm_method_is_own(row->method)) {
@@ -283,11 +310,36 @@ static enum tdm_status settle(const struct tdm_compare_request *r, struct tdm_co
     for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
         if (key->compared != NULL && !said(row, key->name))
             add_text(row, key->name, strlen(key->name), key->compared);
+    key = find_key(row->method, NODE_KEY);
+    snprintf(nodes, sizeof(nodes), "%" PRIu64, c->all->links.gpus_per_node);
+    if (key != NULL && !said(row, NODE_KEY) && strcmp(key->assumed, nodes) != 0)
+        add_text(row, NODE_KEY, strlen(NODE_KEY), nodes);
     for (size_t i = 0; i < row->text_count; i++)
         pairs[i] = row->texts[i];
-    base_settings(r, row->method, &row->settings);
+    base_settings(c, row->method, &row->settings);
     return tdm_method_apply(row->method, pairs, row->text_count, &row->settings, &row->choices,
                             err);
+}
+
+/* GPUs of a node, as said, else as the machine has them. */
+static enum tdm_status read_nodes(const struct comparing *c, struct pair_fate *fates,
+                                  struct tdm_error *err)
+{
+    struct tdm_methods_comparison *all = c->all;
+    const size_t length = strlen(NODE_KEY);
+    enum tdm_status status = TDM_OK;
+    all->links = tdm_links_of(all->machine);
+    all->nodes_are_assumed = all->machine->gpus_per_node == 0;
+    for (size_t i = 0; i < c->request->pair_count && status == TDM_OK; i++) {
+        const char *pair = c->request->pairs[i];
+        if (strncmp(pair, NODE_KEY, length) != 0 || pair[length] != '=')
+            continue;
+        status = tdm_parse_count(pair + length + 1, "--set " NODE_KEY, 1, MOST_GPUS_OF_A_NODE,
+                                 &all->links.gpus_per_node, err);
+        all->nodes_are_assumed = false;
+        fates[i].taken = true;
+    }
+    return status;
 }
 
 /* ---- all ---- */
@@ -301,11 +353,27 @@ static bool is_wanted(const struct tdm_compare_request *r, const struct tdm_meth
                                   (method->least_gpus <= r->gpus && r->gpus <= method->most_gpus));
 }
 
-static enum tdm_status add_rows(const struct tdm_compare_request *r,
-                                struct tdm_methods_comparison *all, struct tdm_error *err)
+/* No method takes it: in the words of one that has its key, if there is one. */
+static enum tdm_status refuse_pair(const char *pair, const struct pair_fate *fate,
+                                   struct tdm_error *err)
 {
+    if (fate->why.status != TDM_OK) {
+        *err = fate->why;
+        return TDM_USAGE;
+    }
+    if (strchr(pair, '=') == NULL)
+        return tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
+    tdm_fail(err, TDM_USAGE, "--set: no method here has a key \"%.*s\"", (int)strcspn(pair, "="),
+             pair);
+    return tdm_hint(err, "tidemark methods NAME lists the keys of a method");
+}
+
+static enum tdm_status add_rows(const struct comparing *c, struct tdm_error *err)
+{
+    const struct tdm_compare_request *r = c->request;
+    struct tdm_methods_comparison *all = c->all;
     const struct tdm_method *method;
-    bool taken[TDM_METHOD_MOST_KEYS] = {false};
+    struct pair_fate *fates = NULL;
     size_t most = 0;
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < r->name_count && status == TDM_OK; i++)
@@ -315,21 +383,29 @@ static enum tdm_status add_rows(const struct tdm_compare_request *r,
     for (method = tdm_methods(); method->name != NULL; method++)
         most++;
     all->rows = calloc(most, sizeof(struct tdm_compared *));
-    if (all->rows == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", most);
+    fates = calloc(TDM_METHOD_MOST_KEYS, sizeof(*fates));
+    if (all->rows == NULL || fates == NULL) {
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", most);
+        goto free_fates;
+    }
+    status = read_nodes(c, fates, err);
     for (method = tdm_methods(); method->name != NULL && status == TDM_OK; method++) {
         if (!is_wanted(r, method))
             continue;
         struct tdm_compared *row = calloc(1, sizeof(*row));
-        if (row == NULL)
-            return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a method");
+        if (row == NULL) {
+            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for a method");
+            break;
+        }
         all->rows[all->count++] = row;
         row->method = method;
-        status = settle(r, row, taken, err);
+        status = settle(c, row, fates, err);
     }
     for (size_t i = 0; i < r->pair_count && status == TDM_OK; i++)
-        if (!taken[i])
-            status = tdm_fail(err, TDM_USAGE, "--set: no method here takes \"%.64s\"", r->pairs[i]);
+        if (!fates[i].taken)
+            status = refuse_pair(r->pairs[i], &fates[i], err);
+free_fates:
+    free(fates);
     return status;
 }
 
@@ -376,7 +452,7 @@ enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
     if (status == TDM_OK && request->has_host_memory)
         comparison->machine->capacity_bytes[TDM_HOST] = request->host_memory_bytes;
     if (status == TDM_OK)
-        status = add_rows(request, comparison, err);
+        status = add_rows(&c, err);
     for (size_t i = 0; i < comparison->count && status == TDM_OK; i++) {
         struct tdm_compared *row = comparison->rows[i];
         status = tdm_method_is_own(row->method) ? compare_own(&c, row, err)

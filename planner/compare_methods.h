@@ -12,7 +12,8 @@
 #include "planner/own_method.h"
 
 #define TDM_COMPARED_CONTEXTS 32u
-#define TDM_COMPARED_TEXT 64u
+#define TDM_COMPARED_TEXT 128u
+#define TDM_REFUSAL_BYTES sizeof(struct tdm_error)
 
 struct tdm_compare_request {
     const char *model, *machine;
@@ -50,7 +51,7 @@ struct tdm_compared {
     char texts[TDM_METHOD_MOST_KEYS]
               [TDM_COMPARED_TEXT]; /* "checkpointing=on": said, or for comparisons */
     size_t text_count;
-    char refused[sizeof(((struct tdm_error *)0)->message)]; /* why it cannot run so, "" if it can */
+    char refused[TDM_REFUSAL_BYTES]; /* why it cannot run so, and what would; "" if it can */
     struct tdm_compared_point points[TDM_COMPARED_CONTEXTS];
     /* A multiple of 1K tokens (or of what the method needs), to within one part in 512 above 512K tokens. */
     struct tdm_compared_point longest;
@@ -59,6 +60,8 @@ struct tdm_compared {
 struct tdm_methods_comparison {
     struct tdm_model *model;
     struct tdm_machine *machine;
+    struct tdm_links links; /* of the machine; gpus_per_node may be said */
+    bool nodes_are_assumed;
     struct tdm_compared *
         *rows; /* the longest context first, of equal ones the fastest; refused ones last */
     size_t count;

@@ -231,7 +231,7 @@ static double recomputed(const struct tdm_schedule *schedule, const struct tdm_s
                          bool attention)
 {
     double passes = schedule->pass == TDM_EVALUATE ? 1 : 3;
-    double products = 2 * (double)tdm_model_matmul_parameters(schedule->model) *
+    double products = 2 * (double)tdm_model_active_matmul_parameters(schedule->model) *
                       (double)tdm_schedule_tokens(schedule);
     double forward = tdm_model_flops(schedule) / passes - products;
     double more =

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -16,8 +17,13 @@ static bool has_own(const struct tdm_machine *machine, enum tdm_rate rate)
 
 json_t *tdm_machine_json(const struct tdm_machine *machine)
 {
-    static const char *const as_they_are[] = {"base", "provenance", "assumed",
-                                              "pinned_bytes_per_second", "peer_bytes_per_second"};
+    static const char *const as_they_are[] = {"base",
+                                              "provenance",
+                                              "assumed",
+                                              "pinned_bytes_per_second",
+                                              "peer_bytes_per_second",
+                                              "network_bytes_per_second",
+                                              "gpus_per_node"};
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))
@@ -137,6 +143,12 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     fprintf(out, "%-22s %s at least\n", "an op", tdm_format_seconds(machine->launch_seconds, text));
     fprintf(out, "%-22s %s and its bytes\n", "a copy",
             tdm_format_seconds(machine->copy_seconds, text));
+    if (machine->peer_rate > 0)
+        fprintf(out, "%-22s %.1f GB/s\n", "between GPUs", machine->peer_rate / 1e9);
+    if (machine->network_rate > 0)
+        fprintf(out, "%-22s %.1f GB/s a GPU\n", "between nodes", machine->network_rate / 1e9);
+    if (machine->gpus_per_node > 0)
+        fprintf(out, "%-22s %" PRIu64 " GPUs\n", "a node", machine->gpus_per_node);
     value = json_object_get(machine->description, "pinned_bytes_per_second");
     if (value != NULL)
         fprintf(out, "%-22s %.1f GB/s taken\n", "pinned", json_number_value(value) / 1e9);

@@ -102,9 +102,9 @@ double tdm_model_flops(const struct tdm_schedule *schedule)
 {
     const struct tdm_model *model = schedule->model;
     double attention = 4.0 * model->query_heads * model->head_dim * tdm_attend_step_pairs(schedule);
-    double forward =
-        2.0 * (double)tdm_model_matmul_parameters(model) * (double)tdm_schedule_tokens(schedule) +
-        attention;
+    double forward = 2.0 * (double)tdm_model_active_matmul_parameters(model) *
+                         (double)tdm_schedule_tokens(schedule) +
+                     attention;
     return schedule->pass == TDM_EVALUATE ? forward : 3.0 * forward;
 }
 

@@ -176,8 +176,14 @@ static uint64_t figures(const struct tdm_model *model, const struct tdm_machine 
     for (uint32_t i = 0; i < p.count; i++)
         mix_step(&sum, &p.steps[i]);
     settings->method->cost(model, settings, &cost);
-    const double reals[] = {cost.product_flops, cost.attention_flops, cost.sent_bytes,
-                            cost.exposed_bytes, cost.host_bytes,      cost.sequences};
+    const double reals[] = {cost.product_flops,
+                            cost.attention_flops,
+                            tdm_method_sent_bytes(&cost),
+                            cost.exposed.node,
+                            cost.exposed.network,
+                            cost.host_bytes,
+                            cost.sequences,
+                            tdm_method_seconds(&cost, model, machine)};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
         mix_real(&sum, reals[i]);
     return sum;

@@ -85,12 +85,18 @@ static void seconds_are_the_formula(void **state)
     double computing = 1e15 / rate[TDM_RATE_PRODUCT] + 4e13 / rate[TDM_RATE_ATTENTION_FORWARD] +
                        6e13 / rate[TDM_RATE_ATTENTION_BACKWARD];
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) / computing - 1) < 1e-9);
-    cost.exposed_bytes = 450e9;
+    cost.exposed.node = 450e9;
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - computing - 1) < 1e-9);
-    cost.sent_bytes = 4500e9; /* more than there is to compute meanwhile */
+    cost.sent.node = 4500e9; /* more than there is to compute meanwhile */
     assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 11) < 1e-9);
-    machine->peer_rate = 0;
-    assert_true(tdm_machine_peer_rate(machine) <= rate[TDM_RATE_H2D]);
+    cost.sent.network = 50e9; /* the slower link */
+    assert_true(fabs(tdm_method_seconds(&cost, model, machine) - 12) < 1e-9);
+    machine->network_rate = machine->peer_rate = 0;
+    machine->gpus_per_node = 0;
+    const struct tdm_links assumed = tdm_links_of(machine);
+    assert_true(assumed.node_bytes_per_second <= rate[TDM_RATE_H2D]);
+    assert_true(assumed.network_bytes_per_second < assumed.node_bytes_per_second);
+    assert_int_equal(assumed.gpus_per_node, 8);
     tdm_machine_free(machine);
     tdm_model_free(model);
 }
@@ -193,6 +199,13 @@ static void words_are_checked(void **state)
     (void)state;
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
+    request.pairs[0] = "checkpointing=maybe"; /* in the words of the methods */
+    assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "off|on|on-reentrant"));
+    tdm_methods_comparison_free(&c);
+    request.pairs[0] = "gpus_per_node=none";
+    assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
+    tdm_methods_comparison_free(&c);
     request.pair_count = 0;
     request.names[0] = "serial";
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
@@ -200,8 +213,39 @@ static void words_are_checked(void **state)
     request.names[0] = "fsdp"; /* not on one GPU: said, not an error */
     must(tdm_compare_methods(&request, &c, &err), &err);
     assert_int_equal(c.count, 1);
-    assert_true(c.rows[0]->refused[0] != '\0');
+    assert_non_null(strstr(c.rows[0]->refused, "--gpus 2")); /* and what would do */
     tdm_methods_comparison_free(&c);
+}
+
+/* Nodes are the machine's, or as said, for every method; with more of them the same GPUs are slower. */
+static void nodes_are_for_all(void **state)
+{
+    struct tdm_compare_request request = {.model = "qwen2.5-0.5b",
+                                          .machine = "a100-80",
+                                          .batch = 1,
+                                          .gpus = 8,
+                                          .contexts = {1024},
+                                          .context_count = 1,
+                                          .pairs = {"gpus_per_node=2"},
+                                          .names = {"fsdp", "ring", "tensor-parallel"},
+                                          .name_count = 3};
+    struct tdm_methods_comparison one, four;
+    struct tdm_error err = {0};
+    (void)state;
+    must(tdm_compare_methods(&request, &one, &err), &err);
+    request.pair_count = 1;
+    must(tdm_compare_methods(&request, &four, &err), &err);
+    for (size_t i = 0; i < one.count; i++) {
+        const struct tdm_compared *row = one.rows[i], *other = find_row(&four, row->method->name);
+        const struct tdm_method_cost *a = &row->points[0].cost, *b = &other->points[0].cost;
+        if (row->refused[0] != '\0') /* its KV heads */
+            continue;
+        assert_true(a->sent.network + a->exposed.network <= 0);
+        assert_true(b->sent.network + b->exposed.network > 0);
+        assert_true(other->points[0].step_seconds > row->points[0].step_seconds);
+    }
+    tdm_methods_comparison_free(&one);
+    tdm_methods_comparison_free(&four);
 }
 
 int main(void)
@@ -209,7 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timelines_reach_the_peak), cmocka_unit_test(seconds_are_the_formula),
         cmocka_unit_test(methods_of_one_gpu),       cmocka_unit_test(methods_of_two_gpus),
-        cmocka_unit_test(words_are_checked),
+        cmocka_unit_test(words_are_checked),        cmocka_unit_test(nodes_are_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted by hand, times of
  * rings, what cannot be run, and BurstEngine's published peaks. */
-#include "methods/context_cost.h"
 #include "methods/prediction.h"
 
 #include <stdarg.h>
@@ -192,23 +191,52 @@ static void shared_blocks_wait(void **state)
 
 /* ---- times ---- */
 
+static double both_seconds(const struct tdm_ring_turn *turn, const struct tdm_links *links)
+{
+    return tdm_ring_forward_seconds(turn, links) + tdm_ring_backward_seconds(turn, links);
+}
+
 static void times_follow_the_equations(void **state)
 {
-    const struct tdm_links links = {0, 400e9, 0, 25e9};
-    struct tdm_ring_turn turn = {TDM_TURN_RING, 32, 4, 1e8, 1e8, 1e8, 0};
-    const double inside = 1e8 / 400e9, between = 1e8 / 25e9;
+    const struct tdm_links links = {0, 400e9, 0, 25e9, 8};
+    const double tensor = 1e8, inside = tensor / 400e9, between = tensor / 25e9;
+    struct tdm_ring_turn turn = {32, 4, false, 2 * tensor, 2 * tensor, 2 * tensor, 2 * tensor};
     (void)state;
-    double all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
-    assert_true(fabs(all - 6 * 32 * between) < 1e-9);
-    turn.kind = TDM_TURN_DOUBLE_RING;
-    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
-    assert_true(fabs(all - (4 * 4 * between + 2 * (28 * inside + 4 * between))) < 1e-9);
-    turn.kind = TDM_TURN_BURST;
-    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
-    assert_true(fabs(all - 5 * 4 * between) < 1e-9);
+    assert_true(fabs(both_seconds(&turn, &links) - 6 * 32 * between) < 1e-9);
+    turn.double_ring = true;
+    assert_true(fabs(both_seconds(&turn, &links) -
+                     (4 * 4 * between + 2 * (28 * inside + 4 * between))) < 1e-9);
+    turn.backward_bytes = 3 * tensor;
+    turn.gradient_bytes = turn.node_gradient_bytes = 0;
+    assert_true(fabs(both_seconds(&turn, &links) - 5 * 4 * between) < 1e-9);
     turn.nodes = 1; /* all links are alike */
-    all = tdm_ring_forward_seconds(&turn, &links) + tdm_ring_backward_seconds(&turn, &links);
-    assert_true(fabs(all - 5 * 32 * inside) < 1e-9);
+    assert_true(fabs(both_seconds(&turn, &links) - 5 * 32 * inside) < 1e-9);
+    turn.ranks = 1;
+    assert_true(both_seconds(&turn, &links) <= 0 && tdm_ring_backward_sent(&turn) <= 0);
+}
+
+/* Which link a group waits for, and how many nodes its ring spans. */
+static void groups_span_nodes(void **state)
+{
+    static const struct {
+        struct tdm_group group;
+        uint64_t nodes;
+        double leaving; /* of what is exchanged */
+    } groups[] = {
+        {{8, 1, 8}, 1, 0}, {{16, 1, 8}, 2, 8.0 / 15}, {{4, 2, 8}, 1, 0},  {{8, 2, 8}, 2, 4.0 / 7},
+        {{4, 8, 8}, 4, 1}, {{4, 64, 8}, 4, 1},        {{64, 1, 0}, 1, 0}, {{6, 1, 4}, 2, 2.0 / 5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        struct tdm_traffic round = {0, 0}, exchange = {0, 0};
+        bool spans = groups[i].nodes > 1;
+        tdm_traffic_add(&round, groups[i].group, 1e9);
+        tdm_traffic_add_exchange(&exchange, groups[i].group, 1e9);
+        assert_int_equal(tdm_ring_of(groups[i].group).nodes, groups[i].nodes);
+        assert_true(fabs((spans ? round.network : round.node) - 1e9) < 1);
+        assert_true(fabs(exchange.network - groups[i].leaving * 1e9) < 1);
+        assert_true(fabs(tdm_traffic_bytes(&exchange) - 1e9) < 1);
+    }
 }
 
 static enum tdm_status settle(const char *model_name, const char *name, uint64_t gpus,
@@ -233,17 +261,48 @@ static enum tdm_status settle(const char *model_name, const char *name, uint64_t
     return status;
 }
 
-static struct tdm_method_cost cost_of(const char *name, const char *const *pairs)
+#define GPUS_PER_NODE 8u
+
+/* Of a method on so many GPUs, with the nodes that compare has for all methods. */
+static struct tdm_method_cost cost_on(const char *name, uint64_t gpus, uint64_t tokens,
+                                      const char *const *pairs, double *seconds)
 {
     struct tdm_method_settings settings;
     struct tdm_method_cost cost;
+    struct tdm_machine *machine;
     struct tdm_model *model;
     struct tdm_error err;
-    assert_int_equal(settle("burst-7b", name, 8, pairs, &settings), TDM_OK);
+    assert_int_equal(settle("burst-7b", name, gpus, pairs, &settings), TDM_OK);
+    settings.torch.tokens = tokens;
+    settings.torch.context.gpus_per_node = GPUS_PER_NODE;
     must(tdm_model_load("burst-7b", &model, &err), &err);
+    must(tdm_machine_load("a100-80", &machine, &err), &err);
     settings.method->cost(model, &settings, &cost);
+    *seconds = tdm_method_seconds(&cost, model, machine);
     tdm_model_free(model);
+    tdm_machine_free(machine);
     return cost;
+}
+
+static struct tdm_method_cost cost_of(const char *name, const char *const *pairs)
+{
+    double seconds;
+    return cost_on(name, 8, UINT64_C(1) << 20, pairs, &seconds);
+}
+
+static double exchanged(const char *const *pairs)
+{
+    const struct tdm_method_cost cost = cost_of("ulysses", pairs);
+    return tdm_traffic_bytes(&cost.exposed);
+}
+
+static double seconds_of(const char *name, uint64_t gpus, uint64_t tokens, const char *pair)
+{
+    const char *gathered = strcmp(name, "burst") == 0 ? NULL : "reshard_after_forward=yes";
+    const char *const pairs[] = {pair, gathered, NULL}; /* as often as ZeRO-3 does */
+    double seconds;
+    cost_on(name, gpus, tokens, pairs, &seconds);
+    return seconds;
 }
 
 /* A backward that sends Q, dO and dQ in place of K, V and their gradients in fp32 sends less; attention that is kept is
@@ -256,14 +315,54 @@ static void costs_are_ordered(void **state)
                              *const all[] = {"grad_ckpt=full", NULL};
     (void)state;
     struct tdm_method_cost ring = cost_of("ring", on), burst = cost_of("burst", NULL);
-    assert_true(burst.sent_bytes < ring.sent_bytes);
+    assert_true(tdm_method_sent_bytes(&burst) < tdm_method_sent_bytes(&ring));
     assert_true(fabs(burst.attention_flops / ring.attention_flops - 1) < 1e-12);
-    assert_true(burst.sent_bytes < cost_of("burst", sends_output).sent_bytes);
+    struct tdm_method_cost output = cost_of("burst", sends_output);
+    assert_true(tdm_method_sent_bytes(&burst) < tdm_method_sent_bytes(&output));
     double later = cost_of("burst", half).attention_flops,
            kept = cost_of("burst", all).attention_flops;
     assert_true(fabs(later / burst.attention_flops - 3.75 / 4.5) < 1e-12);
     assert_true(fabs(kept / burst.attention_flops - 3.5 / 4.5) < 1e-12);
-    assert_true(cost_of("ulysses", NULL).exposed_bytes > 0);
+    assert_true(exchanged(NULL) > 0);
+}
+
+/* Where attention does not hide what goes round: over nodes a ring is slower than a double ring, and that slower than
+ * Burst's; inside a node the rings differ by nothing, Burst by what it does not send. Where it does, all are alike. */
+static void rings_are_ranked(void **state)
+{
+    static const char *const kept = "checkpointing=on";
+    const uint64_t shorter = UINT64_C(8) << 10, longer = UINT64_C(4) << 20;
+    (void)state;
+    for (uint64_t gpus = 16; gpus <= 64; gpus *= 2) {
+        double ring = seconds_of("ring", gpus, shorter, kept),
+               rings = seconds_of("double-ring", gpus, shorter, kept),
+               burst = seconds_of("burst", gpus, shorter, "use_checkpoint=on"),
+               single = seconds_of("burst", gpus, shorter, "double_ring=off");
+        assert_true(ring > 1.05 * rings && rings > 1.01 * burst && single > 1.05 * burst);
+    }
+    double ring = seconds_of("ring", 8, shorter, kept),
+           rings = seconds_of("double-ring", 8, shorter, kept),
+           burst = seconds_of("burst", 8, shorter, "use_checkpoint=on");
+    assert_true(fabs(ring / rings - 1) < 1e-12 && burst < ring);
+    ring = seconds_of("ring", 8, longer, kept);
+    assert_true(fabs(ring / seconds_of("burst", 8, longer, "use_checkpoint=on") - 1) < 0.01);
+    /* Groups inside nodes, and what is shared over all of them. */
+    assert_true(seconds_of("ulysses", 16, shorter, kept) > seconds_of("ulysses", 8, shorter, kept));
+    assert_true(seconds_of("usp", 64, shorter, "ulysses_degree=8") <
+                seconds_of("usp", 64, shorter, "ulysses_degree=1"));
+}
+
+/* Layers that are not run again have no second ring. */
+static void fewer_checkpoints_send_less(void **state)
+{
+    static const char *const every[] = {"checkpointing=on", "checkpoint_every=1", NULL},
+                             *const fourth[] = {"checkpointing=on", "checkpoint_every=4", NULL},
+                             *const none[] = {"checkpointing=off", NULL};
+    (void)state;
+    double again = cost_of("ring", every).ring_forwards, off = cost_of("ring", none).ring_forwards;
+    assert_true(fabs(again / off - 2) < 1e-12);
+    assert_true(fabs(cost_of("ring", fourth).ring_forwards / off - 1.25) < 1e-12);
+    assert_true(fabs(exchanged(fourth) / exchanged(every) - 2.25 / 3) < 1e-12);
 }
 
 /* ---- what cannot be ---- */
@@ -459,7 +558,10 @@ int main(void)
         cmocka_unit_test(ulysses_by_hand),
         cmocka_unit_test(shared_blocks_wait),
         cmocka_unit_test(times_follow_the_equations),
+        cmocka_unit_test(groups_span_nodes),
         cmocka_unit_test(costs_are_ordered),
+        cmocka_unit_test(rings_are_ranked),
+        cmocka_unit_test(fewer_checkpoints_send_less),
         cmocka_unit_test(divisions_are_checked),
         cmocka_unit_test(burst_peaks_are_near),
         cmocka_unit_test(windows_need_whole_sequences),

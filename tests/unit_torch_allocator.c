@@ -224,14 +224,60 @@ static void keeps_count(void **state)
     }
 }
 
+#define ROWS 40u
+#define OF_A_ROW 12u
+
+/* Blocks that are one with what lies before them, where that is offered, or each for itself: all counts are the same, also
+ * after other blocks were taken and rows were given back. */
+static void rows_are_as_their_blocks(void **state)
+{
+    struct tdm_torch_allocator *a = new_allocator(300 * MIB, false),
+                               *b = new_allocator(300 * MIB, false);
+    struct tdm_torch_block *rows[ROWS][OF_A_ROW] = {{NULL}}, *alone[ROWS][OF_A_ROW] = {{NULL}};
+    uint32_t random = 7, extended = 0;
+    (void)state;
+    for (unsigned turn = 0; turn < 4000; turn++) {
+        unsigned row = (random = random * 1664525u + 1013904223u) >> 8 & 31;
+        unsigned in_row = 0, kind = random >> 16 & 3;
+        for (unsigned i = 0; i < OF_A_ROW; i++) { /* a row goes, or comes */
+            tdm_torch_free(a, rows[row][i]);
+            tdm_torch_free(b, alone[row][i]);
+            if (alone[row][i] != NULL)
+                in_row++;
+            rows[row][i] = alone[row][i] = NULL;
+        }
+        for (unsigned i = 0, end = OF_A_ROW; i < OF_A_ROW && in_row == 0; i++) {
+            uint64_t bytes = kind == 0 ? 700 + i % 3 * 512 : (kind == 1 ? 300000 : 1500000 + 7 * i);
+            struct tdm_torch_block *block = NULL;
+            enum tdm_status status = tdm_torch_malloc(b, 0, bytes, &alone[row][i]);
+            if (end < OF_A_ROW && tdm_torch_extend(a, rows[row][end], 0, bytes))
+                extended++;
+            else if (tdm_torch_malloc(a, 0, bytes, &block) == TDM_OK)
+                rows[row][end = i] = block;
+            else
+                assert_int_equal(status, TDM_INFEASIBLE);
+        }
+        struct tdm_torch_bytes x = tdm_torch_current(a), y = tdm_torch_current(b);
+        assert_memory_equal(&x, &y, sizeof(x));
+        x = tdm_torch_peak(a);
+        y = tdm_torch_peak(b);
+        assert_memory_equal(&x, &y, sizeof(x));
+        assert_int_equal(tdm_torch_retries(a), tdm_torch_retries(b));
+    }
+    assert_true(extended > 1000);
+    tdm_torch_allocator_free(a);
+    tdm_torch_allocator_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_and_segments),    cmocka_unit_test(fits_best),
-        cmocka_unit_test(merges_neighbours),      cmocka_unit_test(has_peaks),
-        cmocka_unit_test(gives_back_and_refuses), cmocka_unit_test(expands),
-        cmocka_unit_test(expands_and_refuses),    cmocka_unit_test(keeps_count),
-        cmocka_unit_test(spares_the_end),         cmocka_unit_test(keeps_streams_apart),
+        cmocka_unit_test(rounds_and_segments),      cmocka_unit_test(fits_best),
+        cmocka_unit_test(merges_neighbours),        cmocka_unit_test(has_peaks),
+        cmocka_unit_test(gives_back_and_refuses),   cmocka_unit_test(expands),
+        cmocka_unit_test(expands_and_refuses),      cmocka_unit_test(keeps_count),
+        cmocka_unit_test(spares_the_end),           cmocka_unit_test(keeps_streams_apart),
+        cmocka_unit_test(rows_are_as_their_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
