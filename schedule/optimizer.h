@@ -37,6 +37,9 @@ void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimize
 /* Sets what is clipped, to norm 1, and when the update runs as that needs it. */
 void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
 
+/* Is a unit updated by the host's cores? With `optimizer.on` host all are whose state is at home there. */
+bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
+
 /* Are all units updated after the backward? */
 bool tdm_updates_at_end(const struct tdm_schedule *schedule);
 
