@@ -29,6 +29,9 @@
 #include "executor/stochastic.h"
 
 #include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 enum { BLOCK = TDM_UNIT_BLOCK };
 
@@ -333,6 +336,15 @@ void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads)
 #endif
     for (uint64_t begin = 0; begin < elements; begin += task)
         range(update, scale, begin, tdm_least(begin + task, elements));
+}
+
+uint32_t tdm_host_update_threads(uint32_t spare)
+{
+    uint32_t cores = 1;
+#ifdef _OPENMP
+    cores = (uint32_t)omp_get_num_procs();
+#endif
+    return cores > spare ? cores - spare : 1;
 }
 
 void tdm_host_update_warm_up(uint32_t threads)

@@ -45,6 +45,9 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch);
 /* Runs it on so many threads. Allocates nothing, once that many have run. */
 void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads);
 
+/* Cores of this computer but `spare` of them; at least one. */
+uint32_t tdm_host_update_threads(uint32_t spare);
+
 /* Starts so many threads of the caller, so that the first update need not. */
 void tdm_host_update_warm_up(uint32_t threads);
 
