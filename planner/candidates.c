@@ -125,7 +125,7 @@ struct run {
     struct tdm_error err;
     bool found;
     /* of each order and chunk size, with `fits` if there is one */
-    struct tdm_rounded best[TDM_ORDERS * TDM_CHUNK_SIZES];
+    struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
     const struct tdm_rounded *winner; /* of these */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
@@ -159,9 +159,9 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     if (status != TDM_OK)
         return status;
     /* room for every order and chunk size, near and far */
-    run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS * 2, sizeof(*run->rounded));
+    run->rounded = calloc((size_t)TDM_BASES * TDM_ORDERS * 2, sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
         best->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*best->groups));
         ok = ok && best->groups != NULL;
@@ -182,7 +182,7 @@ static void run_close(struct run *run)
     for (uint32_t i = 0; i < run->rounded_count; i++)
         tdm_rounded_free(&run->rounded[i]);
     free(run->rounded);
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++)
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
     tdm_kitchen_close(&run->kitchen);
@@ -201,7 +201,15 @@ static bool may_round(const struct run *run)
            pins->kv_gradients_place == TDM_DEVICE;
 }
 
-static struct tdm_rounding_limits rounding_limits(const struct run *run)
+/* Homes that stay: those that are pinned, and all where they are as updates on the host ask for. */
+static void fixed_homes(const struct run *run, uint32_t size, bool fixed[TDM_STATES])
+{
+    bool host = run->kitchen.bases[size].optimizer.on == TDM_HOST;
+    for (int state = 0; state < TDM_STATES; state++)
+        fixed[state] = host || run->kitchen.pins->has_home[state];
+}
+
+static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_t size)
 {
     const struct tdm_pins *pins = run->kitchen.pins;
     struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
@@ -211,7 +219,7 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run)
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;
-    memcpy(limits.fixed_homes, pins->has_home, sizeof(limits.fixed_homes));
+    fixed_homes(run, size, limits.fixed_homes);
     return limits;
 }
 
@@ -220,7 +228,7 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
                                  const struct tdm_relaxed *relaxed, bool far, struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    const struct tdm_rounding_limits limits = rounding_limits(run);
+    const struct tdm_rounding_limits limits = rounding_limits(run, size);
     enum tdm_status status =
         tdm_round(&run->kitchen, size, order, relaxation, relaxed, far, rounded, err);
     if (status != TDM_OK)
@@ -243,8 +251,10 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     struct tdm_relaxation *relaxation;
     struct tdm_relaxed relaxed;
     struct tdm_error reason;
+    bool fixed[TDM_STATES];
+    fixed_homes(run, size, fixed);
     enum tdm_status status = tdm_relaxation_new(
-        kitchen->estimators[size], order, run->limit_bytes, pins->has_home,
+        kitchen->estimators[size], order, run->limit_bytes, fixed,
         pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, &reason);
     if (status != TDM_OK) {
         run->bound_seconds = 0;
@@ -271,9 +281,9 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
 }
 
 /* Chunk sizes by rising time of a forward: what comes first has the lowest bound, most likely. */
-static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_CHUNK_SIZES])
+static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_BASES])
 {
-    double seconds[TDM_CHUNK_SIZES];
+    double seconds[TDM_BASES];
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         double time = tdm_estimator_forward_seconds(kitchen->estimators[i]);
         uint32_t at = i;
@@ -295,7 +305,7 @@ static bool may_have(const struct run *run, int order)
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
-    uint32_t sizes[TDM_CHUNK_SIZES];
+    uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
     sort_sizes(kitchen, sizes);
     for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
@@ -373,7 +383,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
         *step_seconds = simulation.step_seconds;
     }
     tdm_program_free(program);
-    struct tdm_rounded *best = &run->best[schedule->order * TDM_CHUNK_SIZES + size];
+    struct tdm_rounded *best = &run->best[schedule->order * TDM_BASES + size];
     if (status != TDM_OK || !*fits || (best->fits && simulation.step_seconds >= best->seconds))
         return status;
     struct tdm_group *groups = best->groups;
@@ -420,7 +430,7 @@ static bool could_win(const struct run *run, double seconds)
 static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
-    struct tdm_rounding_limits limits = rounding_limits(run);
+    struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
     uint64_t used_bytes[TDM_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
     bool fits;
@@ -499,8 +509,11 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
 static void stream_state(struct run *run)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
+    kitchen->streams = true;
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         struct tdm_schedule *base = &kitchen->bases[i];
+        if (base->optimizer.on == TDM_HOST) /* it is there */
+            continue;
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
             if (!kitchen->pins->has_home[state])
                 base->homes[state] = (struct tdm_home){0, TDM_HOST, TDM_HOST};
@@ -543,7 +556,7 @@ static void start_over(struct tdm_rounded *point, unsigned start)
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
 {
     const struct tdm_rounded *best = NULL;
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         const struct tdm_rounded *of = &run->best[i];
         if (of->fits && (order == TDM_ORDERS || (int)of->order == order) &&
             (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
@@ -557,7 +570,7 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
                                     enum tdm_order order, unsigned start, struct tdm_error *err)
 {
-    const struct tdm_rounding_limits limits = rounding_limits(run);
+    const struct tdm_rounding_limits limits = rounding_limits(run, from->size);
     struct tdm_rounded point = *from;
     point.groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
     if (point.groups == NULL)
@@ -578,7 +591,7 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
  * programs are small and effort is left, from other points of each order too. */
 static enum tdm_status polish(struct run *run, struct tdm_error *err)
 {
-    bool polished[TDM_ORDERS * TDM_CHUNK_SIZES] = {false};
+    bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
     if (!may_round(run) || switched_off(run, TDM_POLISH))
@@ -640,15 +653,25 @@ static void say_bound(const struct run *run, bool trains, struct tdm_search *sea
     search->binding = run->binding;
 }
 
-/* State that is not pinned begins on the device, whatever a search before this one found. */
-static void forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins)
+/* State that is not pinned begins on the device, whatever a search before this one found; where updates run on the
+ * host, there. TDM_USAGE if that is asked for where homes do not allow it. */
+static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    struct tdm_error *err)
 {
+    if (!pins->has_update_place)
+        schedule->optimizer.on = TDM_DEVICE;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         if (!pins->has_home[state])
             schedule->homes[state] =
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
     if (!pins->has_rings)
         schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+    if (schedule->optimizer.on == TDM_HOST && schedule->pass == TDM_TRAIN &&
+        !tdm_host_homes(schedule, pins, schedule->homes, err)) {
+        err->status = TDM_USAGE;
+        return TDM_USAGE;
+    }
+    return TDM_OK;
 }
 
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -656,12 +679,15 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 {
     const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
     bool trains = schedule->pass == TDM_TRAIN;
-    forget_homes(schedule, pins);
+    enum tdm_status status = forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
     struct tdm_home homes[TDM_STATES];
     const struct tdm_rings rings = schedule->rings;
+    const enum tdm_place on = schedule->optimizer.on;
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
+    status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
     if (status == TDM_OK && (!trains || !switched_off(&run, TDM_ENUMERATION)))
         status = enumerate(&run, err);
     if (status == TDM_OK && trains)
@@ -670,7 +696,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         status = try_rounded(&run, err);
     for (uint32_t i = 0; i < run.kitchen.size_count;
          i++) /* recipes have the state as it was asked for */
-        tdm_estimator_set_state(run.kitchen.estimators[i], homes, &rings);
+        tdm_estimator_set_state(run.kitchen.estimators[i], run.kitchen.bases[i].homes, &rings);
     if (status == TDM_OK)
         status = try_recipes(&run, err);
     if (status == TDM_OK && !run.found && trains) { /* what tdm_candidates_least() may have found */
@@ -686,6 +712,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     if (status == TDM_OK && !run.found) {
         memcpy(schedule->homes, homes, sizeof(homes));
         schedule->rings = rings;
+        schedule->optimizer.on = on;
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     }
     if (status == TDM_OK)
@@ -734,12 +761,16 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
 {
     struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
-    forget_homes(schedule, pins);
+    enum tdm_status status = forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
+    const enum tdm_place on = schedule->optimizer.on;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = find_least(schedule, pins, place, false, &least, err);
+    status = find_least(schedule, pins, place, false, &least, err);
     if (status == TDM_OK && schedule->pass == TDM_TRAIN)
         status = find_least(schedule, pins, place, true, &least, err);
     memcpy(schedule->homes, homes, sizeof(homes));
+    schedule->optimizer.on = on;
     if (status != TDM_OK)
         return status;
     if (least == TDM_SIZE_MAX)

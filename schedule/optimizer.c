@@ -188,8 +188,8 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
 }
 
 /* On the host a unit is updated where its state is: weights, master and moments must be there together. */
-static enum tdm_status check_on(const struct tdm_schedule *schedule, const char *file,
-                                struct tdm_error *err)
+enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
+                                       struct tdm_error *err)
 {
     static const enum tdm_state states[] = {TDM_STATE_MASTER, TDM_STATE_MOMENTS};
     const struct tdm_dtypes *dtypes = &schedule->dtypes;
@@ -264,7 +264,7 @@ enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const c
     if (status == TDM_OK)
         status = check_clip(o, file, err);
     if (status == TDM_OK)
-        status = check_on(schedule, file, err);
+        status = tdm_update_place_check(schedule, file, err);
     if (status == TDM_OK)
         status = check_master(schedule, file, err);
     return status == TDM_OK ? check_moments(schedule, file, err) : status;

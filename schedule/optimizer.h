@@ -46,6 +46,10 @@ bool tdm_updates_at_end(const struct tdm_schedule *schedule);
 /* Do the gradients of all units exist at once, at the end of the backward? */
 bool tdm_gradients_stay(const struct tdm_schedule *schedule);
 
+/* What updates on the host ask of the homes. TDM_INPUT with the reason. */
+enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
+                                       struct tdm_error *err);
+
 /* Ranges of the settings, and the table above. TDM_INPUT with the reason. */
 enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,
                                     struct tdm_error *err);
