@@ -27,7 +27,6 @@ bench_curves_SOURCES = bench/curves.c bench/training.h
 bench_curves_LDADD = $(TIDEMARK_LIBS)
 bench_host_optimizer_SOURCES = bench/host_optimizer.c
 bench_host_optimizer_LDADD = $(EXECUTOR_LIBS)
-bench_host_optimizer_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 bench_nests_SOURCES = bench/nests.c
 bench_nests_LDADD = $(TIDEMARK_LIBS)
 bench_retrieval_SOURCES = bench/retrieval.c

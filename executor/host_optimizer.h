@@ -45,6 +45,9 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch);
 /* Runs it on so many threads. Allocates nothing, once that many have run. */
 void tdm_host_update_run(const struct tdm_host_update *update, uint32_t threads);
 
+/* Cores that are left to the walk, the driver and the trace where a device computes meanwhile. */
+#define TDM_HOST_SPARE_CORES 2u
+
 /* Cores of this computer but `spare` of them; at least one. */
 uint32_t tdm_host_update_threads(uint32_t spare);
 

@@ -19,6 +19,8 @@ libexecutor_a_SOURCES += \
 	executor/host_memory.h \
 	executor/host_optimizer.c \
 	executor/host_optimizer.h \
+	executor/host_update_rate.c \
+	executor/host_update_rate.h \
 	executor/multiplication.h \
 	executor/npy.c \
 	executor/npy.h \

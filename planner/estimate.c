@@ -757,8 +757,8 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
     raise_to(&estimate->body_bytes, all + e->head_gradient + e->head_room + e->head_update + kept);
     raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
     raise_to(&estimate->bytes[TDM_HOST],
-             e->host_ring + e->host_head + stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
-                 (by_layer ? 0 : stored->kv[TDM_HOST]));
+             e->host_ring + e->host_head +
+                 (by_layer ? stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] : 0));
 }
 
 /* Updates after the backward begin with all gradients there. */
@@ -773,8 +773,8 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
     uint64_t weights = e->base->optimizer.on == TDM_HOST ? 0 : e->weight_ring;
     raise_to(&estimate->body_bytes, e->resident_bytes[TDM_DEVICE] + weights + e->state_rings +
                                         gradients[TDM_DEVICE]);
-    raise_to(&estimate->bytes[TDM_HOST],
-             gradients[TDM_HOST] + e->host_ring + larger(e->host_head, e->host_embedding));
+    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST] + e->host_ring + e->host_head);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
 }
 
 /* Is a group like the one below it, in all that its seconds depend on? Most groups of most schedules are. */

@@ -7,9 +7,6 @@
 
 #include <stdlib.h>
 
-/* Cores that are left to the walk, the driver and the trace. */
-#define SPARE_CORES 2u
-
 static void CUDART_CB call_update(void *call)
 {
     const struct tdm_cuda_call *due = call;
@@ -48,7 +45,7 @@ enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t 
     if (executor->calls == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for updates on the host");
     for (uint32_t i = 0; i < TDM_CUDA_RING; i++)
-        executor->calls[i].threads = tdm_host_update_threads(SPARE_CORES);
+        executor->calls[i].threads = tdm_host_update_threads(TDM_HOST_SPARE_CORES);
     enum tdm_status status = TDM_CUDA(cudaLaunchHostFunc(stream, call_warm_up, executor->calls), err);
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
