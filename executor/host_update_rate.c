@@ -34,8 +34,7 @@ static enum tdm_status take(uint64_t bytes, enum tdm_dtype dtype, struct tdm_ope
         return tdm_fail(err, TDM_NO_MEMORY, "no memory for a layer that is updated");
     madvise(data, pages * PAGE_BYTES, MADV_HUGEPAGE); /* without them it is slower */
     memset(data, 0, bytes);
-    *operand =
-        (struct tdm_operand){.data = data, .dtype = dtype, .slots = 1, .slot_bytes = bytes};
+    *operand = (struct tdm_operand){.data = data, .dtype = dtype, .slots = 1, .slot_bytes = bytes};
     return TDM_OK;
 }
 
@@ -51,8 +50,7 @@ enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32
     double moved = 0, passed = 0, begin;
     for (size_t i = 0; i < CONTENTS && status == TDM_OK; i++) {
         uint64_t bytes = tdm_content_bytes(schedule, contents[i], 0, 0);
-        status =
-            take(bytes, tdm_content_dtype(schedule, contents[i]), &launch.operand[i], err);
+        status = take(bytes, tdm_content_dtype(schedule, contents[i]), &launch.operand[i], err);
         moved += (contents[i] == TDM_UNIT_GRADIENT ? 1 : 2) * (double)bytes;
     }
     if (status == TDM_OK) {

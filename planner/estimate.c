@@ -708,10 +708,10 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
         raise_to(&estimate->head_bytes, group + e->work_head);
-    raise_to(&estimate->bytes[TDM_HOST],
-             stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] + stored->kv[TDM_HOST] +
-                 (span->last ? 0 : e->head_stays[TDM_HOST]) + host_gradients(e, span->top) +
-                 host_ring(e));
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             stored->kv[TDM_HOST] +
+                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
+                                             host_gradients(e, span->top) + host_ring(e));
 }
 
 /* The end of the forward, and in layer-major order the head after it. */
@@ -771,8 +771,8 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
         gradients[place] =
             e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
     uint64_t weights = e->base->optimizer.on == TDM_HOST ? 0 : e->weight_ring;
-    raise_to(&estimate->body_bytes, e->resident_bytes[TDM_DEVICE] + weights + e->state_rings +
-                                        gradients[TDM_DEVICE]);
+    raise_to(&estimate->body_bytes,
+             e->resident_bytes[TDM_DEVICE] + weights + e->state_rings + gradients[TDM_DEVICE]);
     raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST] + e->host_ring + e->host_head);
     raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
 }

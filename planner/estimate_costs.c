@@ -235,8 +235,7 @@ static void note_host_updates(struct tdm_estimator *e)
             visitors++;
         } else if (unit == embedding) {
             e->host_embedding =
-                bytes +
-                (base->model->tied ? tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0) : 0);
+                bytes + (base->model->tied ? tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0) : 0);
         } else {
             e->host_head = bytes;
         }

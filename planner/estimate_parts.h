@@ -72,8 +72,8 @@ struct tdm_estimator {
     /* of the host's lane: all its updates; and what is left of the step when the compute lane is through but for
      * norms: the embedding's gradient goes to the host and is the last to be used */
     double host_seconds, last_host_seconds, tail_seconds;
-    uint64_t longest_tokens;                /* of a chunk */
-    double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */
+    uint64_t longest_tokens; /* of a chunk */
+    double *tokens_before;   /* [chunks + 1] of the chunks before, in those */
     struct state_copies *before_forward, *around_backward; /* [layers] */
     double exposed_seconds;                                /* copies of embedding and head */
     struct layer_sweeps *sweeps;                           /* [layers] of the estimate under way */

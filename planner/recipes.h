@@ -37,7 +37,7 @@ struct tdm_kitchen {
     bool least; /* only what may need the least memory; keeps as little as can be */
     struct tdm_group_lists lists;
     uint32_t size_count;
-    bool streams; /* state that is not pinned is on the host */
+    bool streams;                         /* state that is not pinned is on the host */
     struct tdm_schedule bases[TDM_BASES]; /* shallow copies */
     struct tdm_estimator *estimators[TDM_BASES];
 };

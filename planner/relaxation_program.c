@@ -304,8 +304,8 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     const struct tdm_estimator *e = r->pricing.e;
     double fetch = unit_seconds(e, TDM_RATE_H2D, state, unit);
     double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
-    double both = times * (double)tdm_estimator_unit_bytes(e, state, unit) +
-                  sent_bytes(e, state, unit);
+    double both =
+        times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
     put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));

@@ -25,7 +25,8 @@ enum tdm_status tdm_cuda_run_host_update(struct tdm_executor *executor,
 {
     struct tdm_cuda_lane *lane = &executor->lanes[TDM_LANE_HOST];
     if (executor->calls == NULL)
-        return tdm_fail(err, TDM_INTERNAL, "the cuda backend was opened without updates on the host");
+        return tdm_fail(err, TDM_INTERNAL,
+                        "the cuda backend was opened without updates on the host");
     struct tdm_cuda_call *call = &executor->calls[lane->position % TDM_CUDA_RING];
     call->update = tdm_host_update_of(launch);
     return TDM_CUDA(cudaLaunchHostFunc(lane->stream, call_update, call), err);
@@ -46,6 +47,7 @@ enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t 
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for updates on the host");
     for (uint32_t i = 0; i < TDM_CUDA_RING; i++)
         executor->calls[i].threads = tdm_host_update_threads(TDM_HOST_SPARE_CORES);
-    enum tdm_status status = TDM_CUDA(cudaLaunchHostFunc(stream, call_warm_up, executor->calls), err);
+    enum tdm_status status =
+        TDM_CUDA(cudaLaunchHostFunc(stream, call_warm_up, executor->calls), err);
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
