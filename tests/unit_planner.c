@@ -420,7 +420,7 @@ static void test_shortage_of_host(void **state)
 {
     (void)state;
     static const char *const pairs[] = {"inputs=host", "groups=1", "order=layer-major"};
-    const uint64_t memory[] = {139 * GIB, 10 * GIB};
+    const uint64_t memory[] = {139 * GIB, 5 * GIB};
     const enum tdm_binding bindings[] = {TDM_BINDING_HOST, TDM_BINDING_BOTH};
     for (int i = 0; i < 2; i++) {
         struct tdm_pins pins = {0};
