@@ -118,8 +118,9 @@ struct run {
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
     uint32_t rounded_count;
-    double bound_seconds;
-    struct tdm_relaxed binding; /* the solution that has it */
+    enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
+    double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
+    struct tdm_relaxed binding;                 /* the solution that has it */
 
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
@@ -152,7 +153,9 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
                                 const uint64_t limit_bytes[TDM_PLACES], int queue_place,
                                 struct run *run, struct tdm_error *err)
 {
-    *run = (struct run){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
+    *run = (struct run){.queue = {.place = queue_place},
+                        .bound_of = {NO_BOUND, NO_BOUND},
+                        .bound_seconds = NO_BOUND};
     memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
     enum tdm_status status =
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
@@ -189,6 +192,12 @@ static void run_close(struct run *run)
 }
 
 /* ---- bounds and roundings ---- */
+
+/* Is a base one of those that are looked at now? */
+static bool is_due(const struct run *run, uint32_t size)
+{
+    return run->kitchen.bases[size].optimizer.on == run->on;
+}
 
 /* Do pins fix what rounding moves? Then recipes alone are candidates. */
 static bool may_round(const struct run *run)
@@ -256,14 +265,17 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     enum tdm_status status = tdm_relaxation_new(
         kitchen->estimators[size], order, run->limit_bytes, fixed,
         pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, &reason);
+    double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
     if (status != TDM_OK) {
-        run->bound_seconds = 0;
+        *bound = run->bound_seconds = 0;
         return TDM_OK;
     }
     if (*last != NULL)
         tdm_relaxation_warm(relaxation, *last);
-    tdm_relaxation_solve(relaxation, run->bound_seconds, TOLERANCE, MOST_SOLUTIONS, &relaxed);
+    tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed);
     run->counts.programs++;
+    if (relaxed.bound_seconds < *bound)
+        *bound = relaxed.bound_seconds;
     if (relaxed.bound_seconds < run->bound_seconds) {
         run->bound_seconds = relaxed.bound_seconds;
         run->binding = relaxed;
@@ -302,19 +314,28 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
-static enum tdm_status relax(struct run *run, struct tdm_error *err)
+/* All chunk sizes of an order, with updates at run->on. */
+static enum tdm_status relax_order(struct run *run, enum tdm_order order, struct tdm_error *err)
 {
-    struct tdm_kitchen *kitchen = &run->kitchen;
     uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
-    sort_sizes(kitchen, sizes);
-    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
-        struct tdm_relaxation *last = NULL;
-        if (!may_have(run, order))
-            continue;
-        for (uint32_t i = 0; i < kitchen->size_count && status == TDM_OK; i++)
-            status = relax_one(run, (enum tdm_order)order, sizes[i], &last, err);
-        tdm_relaxation_free(last);
+    struct tdm_relaxation *last = NULL;
+    sort_sizes(&run->kitchen, sizes);
+    for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
+        if (is_due(run, sizes[i]))
+            status = relax_one(run, order, sizes[i], &last, err);
+    tdm_relaxation_free(last);
+    return status;
+}
+
+static enum tdm_status relax(struct run *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (int on = 0; on < TDM_PLACES; on++) {
+        run->on = (enum tdm_place)on;
+        for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
+            if (may_have(run, order))
+                status = relax_order(run, (enum tdm_order)order, err);
     }
     return status;
 }
@@ -410,7 +431,8 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
 {
     struct tdm_rounded *fastest = NULL;
     for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && (fastest == NULL || run->rounded[i].cost < fastest->cost))
+        if (run->rounded[i].fits && is_due(run, run->rounded[i].size) &&
+            (fastest == NULL || run->rounded[i].cost < fastest->cost))
             fastest = &run->rounded[i];
     return fastest;
 }
@@ -421,7 +443,8 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
 static bool could_win(const struct run *run, double seconds)
 {
     double best = run->simulation.step_seconds;
-    bool done = run->bound_seconds < NO_BOUND && best <= ENOUGH * run->bound_seconds;
+    double bound = run->bound_of[run->on];
+    bool done = bound < NO_BOUND && best <= ENOUGH * bound;
     return !run->found || (seconds < best && !done);
 }
 
@@ -558,7 +581,7 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
     const struct tdm_rounded *best = NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         const struct tdm_rounded *of = &run->best[i];
-        if (of->fits && (order == TDM_ORDERS || (int)of->order == order) &&
+        if (of->fits && is_due(run, of->size) && (order == TDM_ORDERS || (int)of->order == order) &&
             (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
             best = of;
     }
@@ -674,6 +697,33 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
     return TDM_OK;
 }
 
+/* Recipes have the state as it was asked for; where nothing fits it streams, as what tdm_candidates_least() may have
+ * found. */
+static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
+{
+    enum tdm_status status = try_recipes(run, err);
+    if (status != TDM_OK || run->found || !trains)
+        return status;
+    stream_state(run);
+    status = enumerate(run, err);
+    return status == TDM_OK ? try_recipes(run, err) : status;
+}
+
+/* Looks for the fastest schedule with updates at run->on; recipes, which are few for the other place, at `first`. */
+static enum tdm_status look(struct run *run, bool first, struct tdm_error *err)
+{
+    struct tdm_kitchen *kitchen = &run->kitchen;
+    bool trains = kitchen->schedule->pass == TDM_TRAIN;
+    run->ops = 0;
+    enum tdm_status status = try_rounded(run, err);
+    for (uint32_t i = 0; i < kitchen->size_count; i++)
+        tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
+                                &kitchen->bases[i].rings);
+    if (status == TDM_OK && first)
+        status = look_at_recipes(run, trains, err);
+    return status == TDM_OK && trains ? polish(run, err) : status;
+}
+
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       struct tdm_search *search, struct tdm_error *err)
 {
@@ -684,7 +734,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         return status;
     struct tdm_home homes[TDM_STATES];
     const struct tdm_rings rings = schedule->rings;
-    const enum tdm_place on = schedule->optimizer.on;
+    const enum tdm_place asked_on = schedule->optimizer.on;
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
@@ -692,27 +742,20 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
         status = enumerate(&run, err);
     if (status == TDM_OK && trains)
         status = relax(&run, err);
-    if (status == TDM_OK)
-        status = try_rounded(&run, err);
-    for (uint32_t i = 0; i < run.kitchen.size_count;
-         i++) /* recipes have the state as it was asked for */
-        tdm_estimator_set_state(run.kitchen.estimators[i], run.kitchen.bases[i].homes, &rings);
-    if (status == TDM_OK)
-        status = try_recipes(&run, err);
-    if (status == TDM_OK && !run.found && trains) { /* what tdm_candidates_least() may have found */
-        stream_state(&run);
-        status = enumerate(&run, err);
-        if (status == TDM_OK)
-            status = try_recipes(&run, err);
+    bool first = true;
+    for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+        run.on = (enum tdm_place)on;
+        if (pins->has_update_place && run.on != asked_on)
+            continue;
+        status = look(&run, first, err);
+        first = false;
     }
-    if (status == TDM_OK && trains)
-        status = polish(&run, err);
     run.counts.rounded = run.rounded_count;
     search->counts = run.counts;
     if (status == TDM_OK && !run.found) {
         memcpy(schedule->homes, homes, sizeof(homes));
         schedule->rings = rings;
-        schedule->optimizer.on = on;
+        schedule->optimizer.on = asked_on;
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     }
     if (status == TDM_OK)

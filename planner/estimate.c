@@ -835,7 +835,9 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         }
         first += group->layers;
     }
-    phases.backward.seconds += e->head_seconds + e->optimizer_seconds + e->tail_seconds;
+    phases.forward.seconds += e->lead_seconds;
+    phases.backward.seconds +=
+        e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
     phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
     add_state(e, schedule, &phases);
     wait_for_copies(e, &phases.forward, spare_seconds(e));

@@ -43,8 +43,11 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     if (op->phase == TDM_OPTIMIZER_PHASE) {
         bool host = op->lane == TDM_LANE_HOST;
         *(host ? &e->host_seconds : &e->optimizer_seconds) += seconds;
-        if (host && op->layer == tdm_model_embedding_unit(e->base->model))
+        bool embedding = op->layer == tdm_model_embedding_unit(e->base->model);
+        if (host && embedding)
             e->last_host_seconds = seconds;
+        if (op->kind == TDM_OP_GRADIENT_NORM && (embedding || op->layer == 0))
+            e->last_norm_seconds += seconds;
         return TDM_OK;
     }
     if (op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM) {
@@ -379,13 +382,26 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     return status;
 }
 
+/* What no computing hides of updates on the host. */
 static void note_tail(struct tdm_estimator *e)
 {
+    const struct tdm_machine *machine = e->base->machine;
+    const struct tdm_home *weights = &e->base->homes[TDM_STATE_WEIGHTS];
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
-    double rate = e->base->machine->rate[TDM_RATE_D2H];
-    double tail = (double)e->gradient_bytes[embedding] / rate + e->last_host_seconds;
-    if (e->last_host_seconds > 0 && tail > e->optimizer_seconds)
-        e->tail_seconds = tail - e->optimizer_seconds;
+    bool all = weights->device_layers == 0 && weights->head == TDM_HOST;
+    double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
+    double goes =
+        machine->copy_seconds + (double)e->gradient_bytes[embedding] / machine->rate[TDM_RATE_D2H];
+    double comes = machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
+                                               machine->rate[TDM_RATE_H2D];
+    if (!(e->last_host_seconds > 0))
+        return;
+    if (all) /* else updates of other units run on the device */
+        beside[TDM_LAYER_MAJOR] = e->last_norm_seconds;
+    e->lead_seconds = comes;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        if (goes + e->last_host_seconds > beside[order])
+            e->tail_seconds[order] = goes + e->last_host_seconds - beside[order];
 }
 
 static enum tdm_status find_costs(struct tdm_estimator *e, const uint64_t *lengths,

@@ -69,9 +69,12 @@ struct tdm_estimator {
     struct row_moves *moves; /* [kinds] */
     uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
     double head_seconds, optimizer_seconds; /* of the whole step, on the compute lane */
-    /* of the host's lane: all its updates; and what is left of the step when the compute lane is through but for
-     * norms: the embedding's gradient goes to the host and is the last to be used */
-    double host_seconds, last_host_seconds, tail_seconds;
+    /* of the host's lane: all its updates, the embedding's, which is the last; and of what the compute lane does, the
+     * norms of layer 0 and embedding */
+    double host_seconds, last_host_seconds, last_norm_seconds;
+    /* where the embedding is updated on the host: its weights come before anything computes, and its gradient goes and
+     * is used when nothing computes any more but norms, of more layers in chunk-major order */
+    double lead_seconds, tail_seconds[TDM_ORDERS];
     uint64_t longest_tokens; /* of a chunk */
     double *tokens_before;   /* [chunks + 1] of the chunks before, in those */
     struct state_copies *before_forward, *around_backward; /* [layers] */

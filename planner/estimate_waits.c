@@ -140,5 +140,5 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
             advance(e, &backward, &sweeps->again, &none);
     }
     return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
-           e->tail_seconds + e->exposed_seconds;
+           e->tail_seconds[TDM_CHUNK_MAJOR] + e->exposed_seconds;
 }

@@ -197,8 +197,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r, const uint64_t limit_b
                   unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0);
     double fetched = ring_seconds(e, TDM_RATE_H2D, larger(base->prefetch + 1, base->rings.kv * n));
     double sent = ring_seconds(e, TDM_RATE_D2H, base->rings.stashed + n);
-    double backward =
-        e->head_seconds + e->optimizer_seconds + e->tail_seconds + all_attention_grad(e);
+    double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
+                      all_attention_grad(e);
     const struct {
         const char *name;
         double least, most;
@@ -264,7 +264,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&forward, r->row[ROW_SEND_FORWARD], 1);
     put(&forward, r->row[ROW_BOTH], 1);
     enum tdm_status status =
-        add_plain(&forward, "forward", forward_seconds(r->pricing.e, r->pricing.order),
+        add_plain(&forward, "forward",
+                  forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
                   TDM_UNBOUNDED, 1, &number, err);
     struct column backward = {r, 0};
     put(&backward, r->row[ROW_COMPUTE], 1);
