@@ -8,6 +8,8 @@
 
 #include "base/units.h"
 #include "executor/calibrate_parts.h"
+#include "executor/host_optimizer.h"
+#include "executor/host_update_rate.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -237,6 +239,8 @@ static void set_notes(const struct tdm_calibration *calibration, json_t *descrip
         note(notes, "taking the time of an op delays it by %.1f us, which is taken off",
              1e6 * calibration->overhead_seconds);
     note(notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
+    note(notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
+         tdm_host_update_width_name(tdm_host_update_widths() - 1));
     if (calibration->runtime_bytes > 0)
         note(notes, "runtime is the most that the driver reported beside the arena");
     json_object_set_new(description, "notes", notes);
@@ -258,6 +262,10 @@ static void set_rates(const struct tdm_calibration *calibration, json_t *descrip
     for (unsigned i = TDM_RATE_H2D; i <= TDM_RATE_BOTH_WAYS; i++)
         json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i),
                             json_real(calibration->link_rate[i]));
+    json_object_set_new(rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER),
+                        json_real(calibration->host_rate));
+    json_object_set_new(rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER_ROUNDED),
+                        json_real(calibration->host_rounded_rate));
     json_object_set_new(description, "rates", rates);
     bool card = calibration->options->backend->card != NULL;
     if (card && json_object_get(description, "base") == NULL)
@@ -288,6 +296,28 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     return description;
 }
 
+/* Updates on the host, of a layer that no cache holds. */
+static enum tdm_status measure_host(struct tdm_calibration *calibration, struct tdm_error *err)
+{
+    static const struct tdm_calibration_shape shapes[] = {
+        {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ADAMW}, {"qwen2.5-0.5b", 1, 256, 1, 1, 0.2, ROUNDED}};
+    double *const rates[] = {&calibration->host_rate, &calibration->host_rounded_rate};
+    uint32_t spare = calibration->options->backend->own_device_memory ? TDM_HOST_SPARE_CORES : 0;
+    enum tdm_status status = TDM_OK;
+    tdm_calibration_say(calibration->options, "updates on the host");
+    for (int i = 0; i < 2 && status == TDM_OK; i++) {
+        struct tdm_schedule *schedule = NULL;
+        struct tdm_program *program = NULL;
+        status = tdm_calibration_program(calibration, &shapes[i], &schedule, &program, err);
+        if (status == TDM_OK)
+            status = tdm_host_update_rate(schedule, tdm_host_update_threads(spare),
+                                          shapes[i].seconds, rates[i], err);
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    return status;
+}
+
 static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_error *err)
 {
     const struct tdm_calibration_options *options = calibration->options;
@@ -315,7 +345,7 @@ static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_e
     if (status == TDM_OK)
         status = tdm_calibrate_copies(calibration, card ? &cuda_narrow[0] : &cpu_small[0],
                                       card ? UINT64_C(256) << 20 : UINT64_C(16) << 20, 8, err);
-    return status;
+    return status == TDM_OK ? measure_host(calibration, err) : status;
 }
 
 enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, json_t **description,

@@ -25,7 +25,8 @@ struct tdm_calibration {
     uint64_t runtime_bytes;  /* of the device, beside the arena; 0: none of its own */
     /* of the step that ran longest: its second time and its last */
     double early_seconds, late_seconds, longest_seconds;
-    double link_rate[TDM_RATES]; /* H2D, D2H, BOTH_WAYS */
+    double link_rate[TDM_RATES];         /* H2D, D2H, BOTH_WAYS */
+    double host_rate, host_rounded_rate; /* of updates on the host */
     double copy_seconds;
     double pinned_rate; /* bytes/s at which host memory is taken */
 };

@@ -23,6 +23,10 @@ libexecutor_a_SOURCES += \
 	executor/host_memory.h \
 	executor/midstep.c \
 	executor/midstep.h \
+	executor/host_optimizer.c \
+	executor/host_optimizer.h \
+	executor/host_update_rate.c \
+	executor/host_update_rate.h \
 	executor/multiplication.h \
 	executor/npy.c \
 	executor/npy.h \
@@ -83,6 +87,9 @@ libexecutor_a_SOURCES += \
 	executor/cpu/simd.h \
 	executor/cpu/swiglu.c \
 	executor/cpu/unit_blocks.h
+
+# The same bits whatever the width of the vectors, and a root that is vectorised.
+%host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno
 
 tidemark_executor_SOURCES += \
 	executor/cmd_calibrate.c \

@@ -77,6 +77,7 @@ const char *tdm_lane_name(enum tdm_lane lane)
         [TDM_LANE_COMPUTE] = "compute",
         [TDM_LANE_H2D] = "h2d",
         [TDM_LANE_D2H] = "d2h",
+        [TDM_LANE_HOST] = "host",
     };
     return (unsigned)lane < TDM_LANES ? names[lane] : "unknown";
 }

@@ -19,10 +19,10 @@
 #define TDM_MACHINE_FORMAT "tidemark-machine-1"
 
 enum tdm_place { TDM_DEVICE, TDM_HOST, TDM_PLACES };
-enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANES };
+enum tdm_lane { TDM_LANE_COMPUTE, TDM_LANE_H2D, TDM_LANE_D2H, TDM_LANE_HOST, TDM_LANES };
 
 const char *tdm_place_name(enum tdm_place place); /* "device", "host" */
-const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h" */
+const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h", "host" */
 
 struct tdm_machine {
     char name[64];

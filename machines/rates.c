@@ -144,6 +144,9 @@ static const struct kind kinds[TDM_RATES] = {
     RATE(TDM_RATE_OPTIMIZER, "optimizer_bytes_per_second", TDM_RATE_ELEMENTWISE, "bytes"),
     RATE(TDM_RATE_OPTIMIZER_ROUNDED, "optimizer_rounded_bytes_per_second", TDM_RATE_OPTIMIZER,
          "bytes"),
+    RATE(TDM_RATE_HOST_OPTIMIZER, "host_optimizer_bytes_per_second", TDM_RATE_BOTH_WAYS, "bytes"),
+    RATE(TDM_RATE_HOST_OPTIMIZER_ROUNDED, "host_optimizer_rounded_bytes_per_second",
+         TDM_RATE_HOST_OPTIMIZER, "bytes"),
 #undef RATE
 #undef SHARE
 };

@@ -106,6 +106,8 @@ enum tdm_rate {
     TDM_RATE_GRADIENT_NORM,
     TDM_RATE_OPTIMIZER,
     TDM_RATE_OPTIMIZER_ROUNDED, /* weights without master, rounded by dice: bound by arithmetic */
+    TDM_RATE_HOST_OPTIMIZER, /* on the host's cores; for it stands what copies both ways move there */
+    TDM_RATE_HOST_OPTIMIZER_ROUNDED,
     TDM_RATES
 };
 

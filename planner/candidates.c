@@ -118,14 +118,15 @@ struct run {
 
     struct tdm_rounded *rounded; /* [rounded_count], those that fit */
     uint32_t rounded_count;
-    double bound_seconds;
-    struct tdm_relaxed binding; /* the solution that has it */
+    enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
+    double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
+    struct tdm_relaxed binding;                 /* the solution that has it */
 
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
     bool found;
     /* of each order and chunk size, with `fits` if there is one */
-    struct tdm_rounded best[TDM_ORDERS * TDM_CHUNK_SIZES];
+    struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
     const struct tdm_rounded *winner; /* of these */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
@@ -152,16 +153,18 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
                                 const uint64_t limit_bytes[TDM_PLACES], int queue_place,
                                 struct run *run, struct tdm_error *err)
 {
-    *run = (struct run){.queue = {.place = queue_place}, .bound_seconds = NO_BOUND};
+    *run = (struct run){.queue = {.place = queue_place},
+                        .bound_of = {NO_BOUND, NO_BOUND},
+                        .bound_seconds = NO_BOUND};
     memcpy(run->limit_bytes, limit_bytes, sizeof(run->limit_bytes));
     enum tdm_status status =
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
     /* room for every order and chunk size, near and far */
-    run->rounded = calloc((size_t)TDM_CHUNK_SIZES * TDM_ORDERS * 2, sizeof(*run->rounded));
+    run->rounded = calloc((size_t)TDM_BASES * TDM_ORDERS * 2, sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
         best->groups = calloc((size_t)schedule->model->layers + 1, sizeof(*best->groups));
         ok = ok && best->groups != NULL;
@@ -182,13 +185,19 @@ static void run_close(struct run *run)
     for (uint32_t i = 0; i < run->rounded_count; i++)
         tdm_rounded_free(&run->rounded[i]);
     free(run->rounded);
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++)
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
     tdm_kitchen_close(&run->kitchen);
 }
 
 /* ---- bounds and roundings ---- */
+
+/* Is a base one of those that are looked at now? */
+static bool is_due(const struct run *run, uint32_t size)
+{
+    return run->kitchen.bases[size].optimizer.on == run->on;
+}
 
 /* Do pins fix what rounding moves? Then recipes alone are candidates. */
 static bool may_round(const struct run *run)
@@ -201,7 +210,15 @@ static bool may_round(const struct run *run)
            pins->kv_gradients_place == TDM_DEVICE;
 }
 
-static struct tdm_rounding_limits rounding_limits(const struct run *run)
+/* Homes that stay: those that are pinned, and all where they are as updates on the host ask for. */
+static void fixed_homes(const struct run *run, uint32_t size, bool fixed[TDM_STATES])
+{
+    bool host = run->kitchen.bases[size].optimizer.on == TDM_HOST;
+    for (int state = 0; state < TDM_STATES; state++)
+        fixed[state] = host || run->kitchen.pins->has_home[state];
+}
+
+static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_t size)
 {
     const struct tdm_pins *pins = run->kitchen.pins;
     struct tdm_rounding_limits limits = {.fixed_groups = pins->group_count > 0,
@@ -211,7 +228,7 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run)
                                          .copies = COPIES};
     memcpy(limits.bytes, run->limit_bytes, sizeof(limits.bytes));
     limits.fixed_rings = pins->has_rings;
-    memcpy(limits.fixed_homes, pins->has_home, sizeof(limits.fixed_homes));
+    fixed_homes(run, size, limits.fixed_homes);
     return limits;
 }
 
@@ -220,7 +237,7 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
                                  const struct tdm_relaxed *relaxed, bool far, struct tdm_error *err)
 {
     struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
-    const struct tdm_rounding_limits limits = rounding_limits(run);
+    const struct tdm_rounding_limits limits = rounding_limits(run, size);
     enum tdm_status status =
         tdm_round(&run->kitchen, size, order, relaxation, relaxed, far, rounded, err);
     if (status != TDM_OK)
@@ -243,17 +260,22 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     struct tdm_relaxation *relaxation;
     struct tdm_relaxed relaxed;
     struct tdm_error reason;
+    bool fixed[TDM_STATES];
+    fixed_homes(run, size, fixed);
     enum tdm_status status = tdm_relaxation_new(
-        kitchen->estimators[size], order, run->limit_bytes, pins->has_home,
+        kitchen->estimators[size], order, run->limit_bytes, fixed,
         pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, &reason);
+    double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
     if (status != TDM_OK) {
-        run->bound_seconds = 0;
+        *bound = run->bound_seconds = 0;
         return TDM_OK;
     }
     if (*last != NULL)
         tdm_relaxation_warm(relaxation, *last);
-    tdm_relaxation_solve(relaxation, run->bound_seconds, TOLERANCE, MOST_SOLUTIONS, &relaxed);
+    tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed);
     run->counts.programs++;
+    if (relaxed.bound_seconds < *bound)
+        *bound = relaxed.bound_seconds;
     if (relaxed.bound_seconds < run->bound_seconds) {
         run->bound_seconds = relaxed.bound_seconds;
         run->binding = relaxed;
@@ -271,9 +293,9 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
 }
 
 /* Chunk sizes by rising time of a forward: what comes first has the lowest bound, most likely. */
-static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_CHUNK_SIZES])
+static void sort_sizes(const struct tdm_kitchen *kitchen, uint32_t sizes[TDM_BASES])
 {
-    double seconds[TDM_CHUNK_SIZES];
+    double seconds[TDM_BASES];
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         double time = tdm_estimator_forward_seconds(kitchen->estimators[i]);
         uint32_t at = i;
@@ -292,19 +314,28 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
+/* All chunk sizes of an order, with updates at run->on. */
+static enum tdm_status relax_order(struct run *run, enum tdm_order order, struct tdm_error *err)
+{
+    uint32_t sizes[TDM_BASES];
+    enum tdm_status status = TDM_OK;
+    struct tdm_relaxation *last = NULL;
+    sort_sizes(&run->kitchen, sizes);
+    for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
+        if (is_due(run, sizes[i]))
+            status = relax_one(run, order, sizes[i], &last, err);
+    tdm_relaxation_free(last);
+    return status;
+}
+
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
-    struct tdm_kitchen *kitchen = &run->kitchen;
-    uint32_t sizes[TDM_CHUNK_SIZES];
     enum tdm_status status = TDM_OK;
-    sort_sizes(kitchen, sizes);
-    for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++) {
-        struct tdm_relaxation *last = NULL;
-        if (!may_have(run, order))
-            continue;
-        for (uint32_t i = 0; i < kitchen->size_count && status == TDM_OK; i++)
-            status = relax_one(run, (enum tdm_order)order, sizes[i], &last, err);
-        tdm_relaxation_free(last);
+    for (int on = 0; on < TDM_PLACES; on++) {
+        run->on = (enum tdm_place)on;
+        for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
+            if (may_have(run, order))
+                status = relax_order(run, (enum tdm_order)order, err);
     }
     return status;
 }
@@ -373,7 +404,7 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
         *step_seconds = simulation.step_seconds;
     }
     tdm_program_free(program);
-    struct tdm_rounded *best = &run->best[schedule->order * TDM_CHUNK_SIZES + size];
+    struct tdm_rounded *best = &run->best[schedule->order * TDM_BASES + size];
     if (status != TDM_OK || !*fits || (best->fits && simulation.step_seconds >= best->seconds))
         return status;
     struct tdm_group *groups = best->groups;
@@ -400,7 +431,8 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
 {
     struct tdm_rounded *fastest = NULL;
     for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && (fastest == NULL || run->rounded[i].cost < fastest->cost))
+        if (run->rounded[i].fits && is_due(run, run->rounded[i].size) &&
+            (fastest == NULL || run->rounded[i].cost < fastest->cost))
             fastest = &run->rounded[i];
     return fastest;
 }
@@ -411,7 +443,8 @@ static struct tdm_rounded *fastest_rounded(struct run *run)
 static bool could_win(const struct run *run, double seconds)
 {
     double best = run->simulation.step_seconds;
-    bool done = run->bound_seconds < NO_BOUND && best <= ENOUGH * run->bound_seconds;
+    double bound = run->bound_of[run->on];
+    bool done = bound < NO_BOUND && best <= ENOUGH * bound;
     return !run->found || (seconds < best && !done);
 }
 
@@ -420,7 +453,7 @@ static bool could_win(const struct run *run, double seconds)
 static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, struct tdm_error *err)
 {
     static const double dearer[] = {1, 10, 50, 200};
-    struct tdm_rounding_limits limits = rounding_limits(run);
+    struct tdm_rounding_limits limits = rounding_limits(run, rounded->size);
     uint64_t used_bytes[TDM_PLACES];
     double step_seconds, estimated = rounded->likely_seconds;
     bool fits;
@@ -499,8 +532,11 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
 static void stream_state(struct run *run)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
+    kitchen->streams = true;
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         struct tdm_schedule *base = &kitchen->bases[i];
+        if (base->optimizer.on == TDM_HOST) /* it is there */
+            continue;
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
             if (!kitchen->pins->has_home[state])
                 base->homes[state] = (struct tdm_home){0, TDM_HOST, TDM_HOST};
@@ -543,9 +579,9 @@ static void start_over(struct tdm_rounded *point, unsigned start)
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
 {
     const struct tdm_rounded *best = NULL;
-    for (unsigned i = 0; i < TDM_ORDERS * TDM_CHUNK_SIZES; i++) {
+    for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         const struct tdm_rounded *of = &run->best[i];
-        if (of->fits && (order == TDM_ORDERS || (int)of->order == order) &&
+        if (of->fits && is_due(run, of->size) && (order == TDM_ORDERS || (int)of->order == order) &&
             (polished == NULL || !polished[i]) && (best == NULL || of->seconds < best->seconds))
             best = of;
     }
@@ -557,7 +593,7 @@ static const struct tdm_rounded *best_of(const struct run *run, int order, const
 static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *from,
                                     enum tdm_order order, unsigned start, struct tdm_error *err)
 {
-    const struct tdm_rounding_limits limits = rounding_limits(run);
+    const struct tdm_rounding_limits limits = rounding_limits(run, from->size);
     struct tdm_rounded point = *from;
     point.groups = calloc((size_t)run->kitchen.schedule->model->layers + 1, sizeof(*point.groups));
     if (point.groups == NULL)
@@ -578,7 +614,7 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
  * programs are small and effort is left, from other points of each order too. */
 static enum tdm_status polish(struct run *run, struct tdm_error *err)
 {
-    bool polished[TDM_ORDERS * TDM_CHUNK_SIZES] = {false};
+    bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
     if (!may_round(run) || switched_off(run, TDM_POLISH))
@@ -640,15 +676,52 @@ static void say_bound(const struct run *run, bool trains, struct tdm_search *sea
     search->binding = run->binding;
 }
 
-/* State that is not pinned begins on the device, whatever a search before this one found. */
-static void forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins)
+/* State that is not pinned begins on the device, whatever a search before this one found; where updates run on the
+ * host, there. TDM_USAGE if that is asked for where homes do not allow it. */
+static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    struct tdm_error *err)
 {
+    if (!pins->has_update_place)
+        schedule->optimizer.on = TDM_DEVICE;
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         if (!pins->has_home[state])
             schedule->homes[state] =
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
     if (!pins->has_rings)
         schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
+    if (schedule->optimizer.on == TDM_HOST && schedule->pass == TDM_TRAIN &&
+        !tdm_host_homes(schedule, pins, schedule->homes, err)) {
+        err->status = TDM_USAGE;
+        return TDM_USAGE;
+    }
+    return TDM_OK;
+}
+
+/* Recipes have the state as it was asked for; where nothing fits it streams, as what tdm_candidates_least() may have
+ * found. */
+static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
+{
+    enum tdm_status status = try_recipes(run, err);
+    if (status != TDM_OK || run->found || !trains)
+        return status;
+    stream_state(run);
+    status = enumerate(run, err);
+    return status == TDM_OK ? try_recipes(run, err) : status;
+}
+
+/* Looks for the fastest schedule with updates at run->on; recipes, which are few for the other place, at `first`. */
+static enum tdm_status look(struct run *run, bool first, struct tdm_error *err)
+{
+    struct tdm_kitchen *kitchen = &run->kitchen;
+    bool trains = kitchen->schedule->pass == TDM_TRAIN;
+    run->ops = 0;
+    enum tdm_status status = try_rounded(run, err);
+    for (uint32_t i = 0; i < kitchen->size_count; i++)
+        tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
+                                &kitchen->bases[i].rings);
+    if (status == TDM_OK && first)
+        status = look_at_recipes(run, trains, err);
+    return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -656,36 +729,33 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 {
     const uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
     bool trains = schedule->pass == TDM_TRAIN;
-    forget_homes(schedule, pins);
+    enum tdm_status status = forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
     struct tdm_home homes[TDM_STATES];
     const struct tdm_rings rings = schedule->rings;
+    const enum tdm_place asked_on = schedule->optimizer.on;
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
+    status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
     if (status == TDM_OK && (!trains || !switched_off(&run, TDM_ENUMERATION)))
         status = enumerate(&run, err);
     if (status == TDM_OK && trains)
         status = relax(&run, err);
-    if (status == TDM_OK)
-        status = try_rounded(&run, err);
-    for (uint32_t i = 0; i < run.kitchen.size_count;
-         i++) /* recipes have the state as it was asked for */
-        tdm_estimator_set_state(run.kitchen.estimators[i], homes, &rings);
-    if (status == TDM_OK)
-        status = try_recipes(&run, err);
-    if (status == TDM_OK && !run.found && trains) { /* what tdm_candidates_least() may have found */
-        stream_state(&run);
-        status = enumerate(&run, err);
-        if (status == TDM_OK)
-            status = try_recipes(&run, err);
+    bool first = true;
+    for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+        run.on = (enum tdm_place)on;
+        if (pins->has_update_place && run.on != asked_on)
+            continue;
+        status = look(&run, first, err);
+        first = false;
     }
-    if (status == TDM_OK && trains)
-        status = polish(&run, err);
     run.counts.rounded = run.rounded_count;
     search->counts = run.counts;
     if (status == TDM_OK && !run.found) {
         memcpy(schedule->homes, homes, sizeof(homes));
         schedule->rings = rings;
+        schedule->optimizer.on = asked_on;
         status = tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");
     }
     if (status == TDM_OK)
@@ -734,12 +804,16 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
 {
     struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
-    forget_homes(schedule, pins);
+    enum tdm_status status = forget_homes(schedule, pins, err);
+    if (status != TDM_OK)
+        return status;
+    const enum tdm_place on = schedule->optimizer.on;
     memcpy(homes, schedule->homes, sizeof(homes));
-    enum tdm_status status = find_least(schedule, pins, place, false, &least, err);
+    status = find_least(schedule, pins, place, false, &least, err);
     if (status == TDM_OK && schedule->pass == TDM_TRAIN)
         status = find_least(schedule, pins, place, true, &least, err);
     memcpy(schedule->homes, homes, sizeof(homes));
+    schedule->optimizer.on = on;
     if (status != TDM_OK)
         return status;
     if (least == TDM_SIZE_MAX)

@@ -2,7 +2,7 @@
 /*
  * The planner's search: the fastest schedule that fits, and how far from the best it can be.
  *
- * Loop order and chunk size are enumerated. For each a linear program (relaxation.h) bounds all schedules
+ * Loop order, chunk size and where units are updated are enumerated. For each a linear program (relaxation.h) bounds all schedules
  * that are left, and its solution is rounded and mended (rounding.h). Beside, recipes are enumerated:
  * lists of groups, places, attention outputs not stored, held or kept, each with an estimate
  * (estimate.h). What is estimated fastest is lowered, packed and simulated, until no estimate is below the
@@ -36,6 +36,7 @@ struct tdm_pins {
     enum tdm_set kept_set,
         held_set; /* where attention outputs are: TDM_SET_INPUT stands for no more */
     bool has_home[TDM_STATES], has_rings, has_prefetch;
+    bool has_update_place; /* schedule->optimizer.on */
     bool has_kv;
     enum tdm_kv kv;
     enum tdm_place kv_place, kv_gradients_place;
@@ -86,8 +87,8 @@ struct tdm_search {
 
 /* Looks for the fastest schedule whose used bytes are within schedule->memory_bytes on the device and
  * schedule->host_memory_bytes on the host. Model, machine, sequences, dtypes, optimizer, page size and
- * prefetch are taken from `schedule`; its nest, and homes of state that are not pinned, are overwritten
- * with those found. `search` is filled
+ * prefetch are taken from `schedule`; its nest, homes of state and where that is updated, as far as they are not
+ * pinned, are overwritten with those found. `search` is filled
  * as far as the search went, also on failure. TDM_INFEASIBLE: nothing fits (shortage.h says why).
  * TDM_USAGE: pins that contradict the model. */
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,

@@ -484,15 +484,17 @@ static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *
     fetched = backward * weights;
     for (int s = 0; s <= TDM_STATE_MOMENTS && updates; s++) {
         enum tdm_state state = (enum tdm_state)s;
-        const struct tdm_home *home = &e->base->homes[state];
-        double bytes = (double)(e->layers - home->device_layers) *
-                       (double)tdm_estimator_unit_bytes(e, state, 0);
-        through_ring += state == TDM_STATE_WEIGHTS ? 0 : bytes;
+        double far = e->layers - e->base->homes[state].device_layers;
+        bool comes = state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state);
+        double bytes = far * (double)tdm_estimator_unit_bytes(e, state, 0);
+        through_ring += comes ? bytes : 0;
+        sent += far * (double)tdm_estimator_sent_bytes(e, state, 0);
         for (int i = 0; i < 2; i++)
-            if (tdm_schedule_home(e->base, state, last[i]) == TDM_HOST)
+            if (tdm_schedule_home(e->base, state, last[i]) == TDM_HOST) {
                 bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
-        sent += bytes;
-        fetched += state == TDM_STATE_WEIGHTS ? 0 : bytes;
+                sent += (double)tdm_estimator_sent_bytes(e, state, last[i]);
+            }
+        fetched += comes ? bytes : 0;
     }
     phases->forward.fetch += forward * weights / machine->rate[TDM_RATE_H2D];
     phases->backward.fetch += fetched / machine->rate[TDM_RATE_H2D];
@@ -642,6 +644,12 @@ static uint64_t means_bytes(const struct tdm_estimator *e)
     return votes(e, e->layers - 1) ? e->chunks * e->means : 0;
 }
 
+/* For gradients that are used on the host, while there is a backward. */
+static uint64_t host_ring(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
+}
+
 /* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
  * one. */
 static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
@@ -658,7 +666,7 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
                                              (far ? above * (held + outputs) : 0) +
                                              e->head_stays[TDM_HOST] +
-                                             host_gradients(e, span->top));
+                                             host_gradients(e, span->top) + host_ring(e));
     if (above > 0)
         raise_to(&estimate->body_bytes,
                  sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
@@ -700,9 +708,10 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
         raise_to(&estimate->head_bytes, group + e->work_head);
-    raise_to(&estimate->bytes[TDM_HOST],
-             stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] + stored->kv[TDM_HOST] +
-                 (span->last ? 0 : e->head_stays[TDM_HOST]) + host_gradients(e, span->top));
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             stored->kv[TDM_HOST] +
+                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
+                                             host_gradients(e, span->top) + host_ring(e));
 }
 
 /* The end of the forward, and in layer-major order the head after it. */
@@ -741,9 +750,15 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
     uint64_t kept = by_layer ? stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] : 0;
     if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
-    raise_to(&estimate->body_bytes,
-             all + e->embedding_gradient + e->embedding_room + e->embedding_update);
+    /* updated on the host its weights are not there any more */
+    uint32_t embedding = tdm_model_embedding_unit(e->base->model);
+    uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
+    raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
     raise_to(&estimate->body_bytes, all + e->head_gradient + e->head_room + e->head_update + kept);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
+    raise_to(&estimate->bytes[TDM_HOST],
+             e->host_ring + e->host_head +
+                 (by_layer ? stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] : 0));
 }
 
 /* Updates after the backward begin with all gradients there. */
@@ -755,9 +770,11 @@ static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *esti
     for (int place = 0; place < TDM_PLACES; place++)
         gradients[place] =
             e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
-    raise_to(&estimate->body_bytes, e->resident_bytes[TDM_DEVICE] + e->weight_ring +
-                                        e->state_rings + gradients[TDM_DEVICE]);
-    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST]);
+    uint64_t weights = e->base->optimizer.on == TDM_HOST ? 0 : e->weight_ring;
+    raise_to(&estimate->body_bytes,
+             e->resident_bytes[TDM_DEVICE] + weights + e->state_rings + gradients[TDM_DEVICE]);
+    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST] + e->host_ring + e->host_head);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
 }
 
 /* Is a group like the one below it, in all that its seconds depend on? Most groups of most schedules are. */
@@ -818,7 +835,10 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
         }
         first += group->layers;
     }
-    phases.backward.seconds += e->head_seconds + e->optimizer_seconds;
+    phases.forward.seconds += e->lead_seconds;
+    phases.backward.seconds +=
+        e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
+    phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
     add_state(e, schedule, &phases);
     wait_for_copies(e, &phases.forward, spare_seconds(e));
     wait_for_copies(e, &phases.backward, spare_seconds(e));

@@ -41,7 +41,13 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
         (op->phase != TDM_BACKWARD || op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM))
         return TDM_OK;
     if (op->phase == TDM_OPTIMIZER_PHASE) {
-        e->optimizer_seconds += seconds;
+        bool host = op->lane == TDM_LANE_HOST;
+        *(host ? &e->host_seconds : &e->optimizer_seconds) += seconds;
+        bool embedding = op->layer == tdm_model_embedding_unit(e->base->model);
+        if (host && embedding)
+            e->last_host_seconds = seconds;
+        if (op->kind == TDM_OP_GRADIENT_NORM && (embedding || op->layer == 0))
+            e->last_norm_seconds += seconds;
         return TDM_OK;
     }
     if (op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM) {
@@ -177,6 +183,21 @@ uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state 
     return e->unit_bytes[state][unit];
 }
 
+bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state)
+{
+    return state == TDM_STATE_WEIGHTS || e->base->optimizer.on == TDM_DEVICE;
+}
+
+uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                  uint32_t unit)
+{
+    if (e->base->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return 0;
+    if (e->base->optimizer.on == TDM_DEVICE)
+        return e->unit_bytes[state][unit];
+    return state == TDM_STATE_WEIGHTS ? e->gradient_bytes[unit] : 0;
+}
+
 /* Bytes on the device for a state of layers that are at home on the host, and of a unit that is. */
 static uint64_t ring_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t slots)
 {
@@ -194,7 +215,35 @@ static uint64_t room_bytes(const struct tdm_estimator *e, enum tdm_state state, 
 
 static uint64_t update_bytes(const struct tdm_estimator *e, uint32_t unit)
 {
+    if (tdm_updates_on_host(e->base, unit))
+        return 0;
     return room_bytes(e, TDM_STATE_MASTER, unit) + room_bytes(e, TDM_STATE_MOMENTS, unit);
+}
+
+/* On the host, for gradients that come there to be used. */
+static void note_host_updates(struct tdm_estimator *e)
+{
+    const struct tdm_schedule *base = e->base;
+    uint32_t embedding = tdm_model_embedding_unit(base->model);
+    uint64_t most = 0, visitors = 0;
+    bool stay = tdm_gradients_stay(base);
+    e->host_ring = e->host_head = e->host_embedding = 0;
+    for (uint32_t unit = 0; unit < base->model->unit_count; unit++) {
+        bool far = stay && tdm_schedule_home(base, TDM_STATE_GRADIENTS, unit) == TDM_HOST;
+        uint64_t bytes = e->gradient_bytes[unit];
+        if (far || !tdm_updates_on_host(base, unit))
+            continue;
+        if (unit < e->layers) {
+            most = larger(most, bytes);
+            visitors++;
+        } else if (unit == embedding) {
+            e->host_embedding =
+                bytes + (base->model->tied ? tdm_content_bytes(base, TDM_TIED_GRADIENT, 0, 0) : 0);
+        } else {
+            e->host_head = bytes;
+        }
+    }
+    e->host_ring = smaller(base->rings.optimizer, visitors) * most;
 }
 
 /* All states by the homes. */
@@ -224,8 +273,12 @@ static void note_rings(struct tdm_estimator *e)
         room_bytes(e, TDM_STATE_WEIGHTS, head) + (base->model->tied ? e->embedding_room : 0);
     if (base->optimizer.kind == TDM_OPTIMIZER_NONE || base->pass == TDM_EVALUATE)
         return;
+    note_host_updates(e);
     e->embedding_update = update_bytes(e, embedding);
     e->head_update = update_bytes(e, head);
+    e->state_rings = 0;
+    if (base->optimizer.on == TDM_HOST)
+        return;
     e->state_rings =
         ring_bytes(e, TDM_STATE_MASTER, slots) + ring_bytes(e, TDM_STATE_MOMENTS, slots);
     if (tdm_updates_at_end(base))
@@ -329,6 +382,28 @@ static enum tdm_status run_small_step(struct profile *profile, struct tdm_sequen
     return status;
 }
 
+/* What no computing hides of updates on the host. */
+static void note_tail(struct tdm_estimator *e)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    const struct tdm_home *weights = &e->base->homes[TDM_STATE_WEIGHTS];
+    uint32_t embedding = tdm_model_embedding_unit(e->base->model);
+    bool all = weights->device_layers == 0 && weights->head == TDM_HOST;
+    double beside[TDM_ORDERS] = {e->optimizer_seconds, e->optimizer_seconds};
+    double goes =
+        machine->copy_seconds + (double)e->gradient_bytes[embedding] / machine->rate[TDM_RATE_D2H];
+    double comes = machine->copy_seconds + (double)e->unit_bytes[TDM_STATE_WEIGHTS][embedding] /
+                                               machine->rate[TDM_RATE_H2D];
+    if (!(e->last_host_seconds > 0))
+        return;
+    if (all) /* else updates of other units run on the device */
+        beside[TDM_LAYER_MAJOR] = e->last_norm_seconds;
+    e->lead_seconds = comes;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        if (goes + e->last_host_seconds > beside[order])
+            e->tail_seconds[order] = goes + e->last_host_seconds - beside[order];
+}
+
 static enum tdm_status find_costs(struct tdm_estimator *e, const uint64_t *lengths,
                                   struct tdm_error *err)
 {
@@ -352,6 +427,7 @@ static enum tdm_status find_costs(struct tdm_estimator *e, const uint64_t *lengt
         cost->backward[TDM_SET_INPUT] -= cost->embed + cost->norm + cost->kv;
         cost->backward[TDM_SET_ATTENTION_OUTPUT] = cost->backward[TDM_SET_INPUT];
     }
+    note_tail(e);
     for (uint32_t c = 0; c < e->classes; c++)
         e->head_seconds += profile.head[c] * tdm_estimator_count(e, c, 0, e->chunks);
 

@@ -68,9 +68,15 @@ struct tdm_estimator {
     uint64_t gather_work;
     struct row_moves *moves; /* [kinds] */
     uint64_t row_slots; /* layer-major: of the rows of K and V, and of their gradients, under way */
-    double head_seconds, optimizer_seconds; /* of the whole step */
-    uint64_t longest_tokens;                /* of a chunk */
-    double *tokens_before;                  /* [chunks + 1] of the chunks before, in those */
+    double head_seconds, optimizer_seconds; /* of the whole step, on the compute lane */
+    /* of the host's lane: all its updates, the embedding's, which is the last; and of what the compute lane does, the
+     * norms of layer 0 and embedding */
+    double host_seconds, last_host_seconds, last_norm_seconds;
+    /* where the embedding is updated on the host: its weights come before anything computes, and its gradient goes and
+     * is used when nothing computes any more but norms, of more layers in chunk-major order */
+    double lead_seconds, tail_seconds[TDM_ORDERS];
+    uint64_t longest_tokens; /* of a chunk */
+    double *tokens_before;   /* [chunks + 1] of the chunks before, in those */
     struct state_copies *before_forward, *around_backward; /* [layers] */
     double exposed_seconds;                                /* copies of embedding and head */
     struct layer_sweeps *sweeps;                           /* [layers] of the estimate under way */
@@ -84,6 +90,8 @@ struct tdm_estimator {
     uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t head_update,
         embedding_update; /* rooms for their masters and moments, in their update */
+    /* on the host, for gradients that are used there: of layers, while there are updates, head and embedding */
+    uint64_t host_ring, host_head, host_embedding;
     uint64_t work_forward, work_backward, work_backward_first, work_head;
     uint64_t x, attention, q, gate_up, kv, dkv, lists, means; /* bytes of a chunk's slot */
 
@@ -102,6 +110,12 @@ struct tdm_estimator {
  * of it in a state; gradients only where they are resident. */
 uint64_t tdm_estimator_unit_bytes(const struct tdm_estimator *e, enum tdm_state state,
                                   uint32_t unit);
+
+/* Bytes that go to the host of a unit whose state is at home there, in a state: what changed, or for an update there its
+ * gradient, which is said to be of its weights; and does what the state has there come to the device? */
+uint64_t tdm_estimator_sent_bytes(const struct tdm_estimator *e, enum tdm_state state,
+                                  uint32_t unit);
+bool tdm_estimator_comes(const struct tdm_estimator *e, enum tdm_state state);
 
 /* How many of the chunks [from, to) are of a class. */
 uint32_t tdm_estimator_count(const struct tdm_estimator *e, uint32_t c, uint32_t from, uint32_t to);

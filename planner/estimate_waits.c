@@ -9,6 +9,8 @@
  */
 #include "planner/estimate_parts.h"
 
+#include "schedule/optimizer.h"
+
 struct clocks {
     double compute;
     double fetch, send, both;                   /* copies of chunks */
@@ -51,18 +53,25 @@ static void advance(const struct tdm_estimator *e, struct clocks *c, const struc
          ahead + behind + state->slack, &c->compute);
 }
 
-static double state_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
-                            uint32_t unit)
+/* What comes of a state for its use, and what goes to the host of it. */
+static double fetch_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE || !tdm_estimator_comes(e, state))
+        return 0;
+    return (double)tdm_estimator_unit_bytes(e, state, unit) / e->base->machine->rate[TDM_RATE_H2D];
+}
+
+static double send_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
 {
     if (tdm_schedule_home(e->base, state, unit) == TDM_DEVICE)
         return 0;
-    return (double)tdm_estimator_unit_bytes(e, state, unit) / e->base->machine->rate[rate];
+    return (double)tdm_estimator_sent_bytes(e, state, unit) / e->base->machine->rate[TDM_RATE_D2H];
 }
 
 /* Weights that pass before the forward of a layer. */
 static struct state_copies before_forward(const struct tdm_estimator *e, uint32_t layer)
 {
-    double fetch = state_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, layer);
+    double fetch = fetch_seconds(e, TDM_STATE_WEIGHTS, layer);
     uint32_t slots = e->base->rings.weights;
     return (struct state_copies){
         .fetch = fetch, .slack = (slots - 1) * fetch, .alone = slots == 1 ? fetch : 0};
@@ -76,12 +85,15 @@ static struct state_copies around_backward(const struct tdm_estimator *e, uint32
     for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
         enum tdm_state state = (enum tdm_state)s;
         bool comes = state != TDM_STATE_WEIGHTS;
-        double fetch = comes ? state_seconds(e, TDM_RATE_H2D, state, layer) : 0;
+        double fetch = comes ? fetch_seconds(e, state, layer) : 0;
         copies.in_turn |= comes && fetch > 0 && e->base->rings.optimizer == 1;
         copies.fetch += fetch;
-        copies.send += state_seconds(e, TDM_RATE_D2H, state, layer);
+        copies.send += send_seconds(e, state, layer);
         copies.slack += (e->base->rings.optimizer - 1) * fetch;
     }
+    /* the next layer's gradient takes the place of this one's, which goes to the host */
+    if (tdm_updates_on_host(e->base, layer) && !tdm_gradients_stay(e->base))
+        copies.alone += copies.send;
     return copies;
 }
 
@@ -93,11 +105,13 @@ static double exposed_seconds(const struct tdm_estimator *e)
     bool trains = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
     double seconds = 0;
     for (int i = 0; i < 2; i++) {
-        seconds += state_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, units[i]);
+        seconds += fetch_seconds(e, TDM_STATE_WEIGHTS, units[i]);
         for (int s = 0; s <= TDM_STATE_MOMENTS && trains; s++) {
             enum tdm_state state = (enum tdm_state)s;
-            seconds += state_seconds(e, TDM_RATE_H2D, state, units[i]);
-            seconds += i == 0 ? state_seconds(e, TDM_RATE_D2H, state, units[i]) : 0;
+            bool again = state == TDM_STATE_WEIGHTS && e->base->optimizer.on == TDM_HOST;
+            seconds += again ? 0 : fetch_seconds(e, state, units[i]);
+            /* on the host it is in the tail */
+            seconds += i == 0 && !again ? send_seconds(e, state, units[i]) : 0;
         }
     }
     return seconds;
@@ -126,5 +140,5 @@ double tdm_estimate_waiting(const struct tdm_estimator *e)
             advance(e, &backward, &sweeps->again, &none);
     }
     return forward.compute + backward.compute + e->head_seconds + e->optimizer_seconds +
-           e->exposed_seconds;
+           e->tail_seconds[TDM_CHUNK_MAJOR] + e->exposed_seconds;
 }

@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "schedule/gather.h"
+#include "schedule/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,50 @@ static uint32_t bodies_ahead(uint64_t chunk_tokens)
     return bodies < LEAST_AHEAD ? LEAST_AHEAD : bodies > MOST_AHEAD ? MOST_AHEAD : (uint32_t)bodies;
 }
 
+bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                    struct tdm_home homes[TDM_STATES], struct tdm_error *err)
+{
+    struct tdm_schedule trial = *schedule;
+    struct tdm_home all = {0, TDM_HOST, TDM_HOST};
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (pins->has_home[state])
+            all = schedule->homes[state];
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        if (!pins->has_home[state])
+            trial.homes[state] = all;
+    trial.optimizer.on = TDM_HOST;
+    if (schedule->pass != TDM_TRAIN || tdm_update_place_check(&trial, "plan", err) != TDM_OK)
+        return false;
+    memcpy(homes, trial.homes, sizeof(trial.homes));
+    return true;
+}
+
+/* A size of chunks, with updates at a place: if both are to be looked at. */
+static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
+                                uint64_t chunk_tokens, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = kitchen->schedule;
+    const struct tdm_pins *pins = kitchen->pins;
+    struct tdm_schedule *base = &kitchen->bases[kitchen->size_count];
+    struct tdm_error refused;
+    *base = *schedule;
+    if ((pins->has_update_place && on != schedule->optimizer.on) ||
+        (on == TDM_HOST && !tdm_host_homes(schedule, pins, base->homes, &refused)))
+        return TDM_OK;
+    base->optimizer.on = on;
+    base->chunk_tokens = chunk_tokens;
+    if (!pins->has_prefetch)
+        base->prefetch = bodies_ahead(chunk_tokens);
+    base->head_tile_tokens = chunk_tokens < LARGEST_TILE ? chunk_tokens : LARGEST_TILE;
+    if (pins->head_tile_tokens != 0)
+        base->head_tile_tokens =
+            pins->head_tile_tokens < chunk_tokens ? pins->head_tile_tokens : chunk_tokens;
+    enum tdm_status status =
+        tdm_estimator_new(base, &kitchen->estimators[kitchen->size_count], err);
+    kitchen->size_count += status == TDM_OK;
+    return status;
+}
+
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                  bool least, struct tdm_kitchen *kitchen, struct tdm_error *err)
 {
@@ -130,19 +175,9 @@ enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm
                  (unsigned long long)chunks, (unsigned long long)sizes[0], CHUNK_LIMIT);
         return tdm_hint(err, "use larger chunks");
     }
-    for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
-        struct tdm_schedule *base = &kitchen->bases[i];
-        *base = *schedule;
-        base->chunk_tokens = sizes[i];
-        if (!pins->has_prefetch)
-            base->prefetch = bodies_ahead(sizes[i]);
-        base->head_tile_tokens = sizes[i] < LARGEST_TILE ? sizes[i] : LARGEST_TILE;
-        if (pins->head_tile_tokens != 0)
-            base->head_tile_tokens =
-                pins->head_tile_tokens < sizes[i] ? pins->head_tile_tokens : sizes[i];
-        status = tdm_estimator_new(base, &kitchen->estimators[i], err);
-        kitchen->size_count += status == TDM_OK;
-    }
+    for (int on = 0; on < TDM_PLACES; on++)
+        for (uint32_t i = 0; i < count && status == TDM_OK; i++)
+            status = add_base(kitchen, (enum tdm_place)on, sizes[i], err);
     return status;
 }
 
@@ -252,6 +287,14 @@ static void vary_evaluate(struct enumeration *e)
     offer(e);
 }
 
+/* Recipes have the state where it was asked for: on the host, for updates there, if it streams or they are asked
+ * for too. */
+static bool is_offered(const struct tdm_kitchen *kitchen, uint32_t size)
+{
+    return kitchen->bases[size].optimizer.on == TDM_DEVICE || kitchen->streams ||
+           kitchen->pins->has_update_place;
+}
+
 void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self)
 {
     const struct tdm_pins *pins = kitchen->pins;
@@ -260,12 +303,15 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor
         if (pins->has_order && (int)pins->order != order)
             continue;
         e.recipe.order = (enum tdm_order)order;
-        for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++)
+        for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++) {
+            if (!is_offered(kitchen, e.recipe.size))
+                continue;
             for (e.recipe.list = 0; e.recipe.list < kitchen->lists.count; e.recipe.list++)
                 if (kitchen->schedule->pass == TDM_EVALUATE)
                     vary_evaluate(&e);
                 else
                     vary_input_place(&e);
+        }
     }
 }
 
@@ -295,6 +341,7 @@ void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe
     schedule->chunk_tokens = kitchen->bases[recipe->size].chunk_tokens;
     schedule->prefetch = kitchen->bases[recipe->size].prefetch;
     memcpy(schedule->homes, kitchen->bases[recipe->size].homes, sizeof(schedule->homes));
+    schedule->optimizer.on = kitchen->bases[recipe->size].optimizer.on;
     schedule->rings = kitchen->bases[recipe->size].rings;
     schedule->head_tile_tokens = recipe->head_tile_tokens;
     schedule->group_count = list->count;

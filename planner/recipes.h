@@ -16,7 +16,7 @@
 struct tdm_recipe {
     uint32_t number; /* in order of enumeration */
     uint32_t list;   /* of groups */
-    uint32_t size;   /* of chunks */
+    uint32_t size;   /* of chunks, and where units are updated: of the kitchen's bases */
     enum tdm_order order;
     enum tdm_place input_place, kept_place, held_place;
     bool kept, held;
@@ -28,6 +28,8 @@ struct tdm_recipe {
 };
 
 #define TDM_CHUNK_SIZES 8u
+/* Bases of a search: chunk sizes with updates on the device, and on the host. */
+#define TDM_BASES (2 * TDM_CHUNK_SIZES)
 
 struct tdm_kitchen {
     struct tdm_schedule *schedule; /* borrowed; recipes are written into it */
@@ -35,14 +37,20 @@ struct tdm_kitchen {
     bool least; /* only what may need the least memory; keeps as little as can be */
     struct tdm_group_lists lists;
     uint32_t size_count;
-    struct tdm_schedule bases[TDM_CHUNK_SIZES]; /* shallow copies at each chunk size */
-    struct tdm_estimator *estimators[TDM_CHUNK_SIZES];
+    bool streams;                         /* state that is not pinned is on the host */
+    struct tdm_schedule bases[TDM_BASES]; /* shallow copies */
+    struct tdm_estimator *estimators[TDM_BASES];
 };
 
 /* Is there a size of chunks with which it can be searched? TDM_INFEASIBLE: for none has attention that gathers pages
  * room. */
 enum tdm_status tdm_kitchen_check(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   struct tdm_error *err);
+
+/* Homes of state with which units are updated on the host: all of it there, or where some of it is pinned. False if
+ * pins or the optimizer do not allow that; `err` says why. */
+bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                    struct tdm_home homes[TDM_STATES], struct tdm_error *err);
 
 /* TDM_USAGE if pins contradict the model; TDM_INPUT, TDM_NO_MEMORY. Must be closed also on failure. */
 enum tdm_status tdm_kitchen_open(struct tdm_schedule *schedule, const struct tdm_pins *pins,

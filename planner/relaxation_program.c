@@ -4,6 +4,7 @@
 
 #include "schedule/optimizer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,22 @@ static double ring_seconds(const struct tdm_estimator *e, enum tdm_rate rate, ui
     return bytes / machine->rate[rate] + (double)chunk_slots * 5 * machine->copy_seconds;
 }
 
+/* A copy of what goes to the host of a unit; of the smallest layer, for all. */
+static double sent_bytes(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    double least = (double)tdm_estimator_sent_bytes(e, state, unit);
+    for (uint32_t layer = 0; layer < e->layers && unit < e->layers; layer++)
+        least = fmin(least, (double)tdm_estimator_sent_bytes(e, state, layer));
+    return least;
+}
+
+static double sent_seconds(const struct tdm_estimator *e, enum tdm_state state, uint32_t unit)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    double bytes = sent_bytes(e, state, unit);
+    return bytes > 0 ? machine->copy_seconds + bytes / machine->rate[TDM_RATE_D2H] : 0;
+}
+
 static double unit_seconds(const struct tdm_estimator *e, enum tdm_rate rate, enum tdm_state state,
                            uint32_t unit)
 {
@@ -180,7 +197,8 @@ static enum tdm_status add_rows(struct tdm_relaxation *r, const uint64_t limit_b
                   unit_seconds(e, TDM_RATE_H2D, TDM_STATE_WEIGHTS, 0);
     double fetched = ring_seconds(e, TDM_RATE_H2D, larger(base->prefetch + 1, base->rings.kv * n));
     double sent = ring_seconds(e, TDM_RATE_D2H, base->rings.stashed + n);
-    double backward = e->head_seconds + e->optimizer_seconds + all_attention_grad(e);
+    double backward = e->head_seconds + e->optimizer_seconds + e->tail_seconds[r->pricing.order] +
+                      all_attention_grad(e);
     const struct {
         const char *name;
         double least, most;
@@ -246,7 +264,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&forward, r->row[ROW_SEND_FORWARD], 1);
     put(&forward, r->row[ROW_BOTH], 1);
     enum tdm_status status =
-        add_plain(&forward, "forward", forward_seconds(r->pricing.e, r->pricing.order),
+        add_plain(&forward, "forward",
+                  forward_seconds(r->pricing.e, r->pricing.order) + r->pricing.e->lead_seconds,
                   TDM_UNBOUNDED, 1, &number, err);
     struct column backward = {r, 0};
     put(&backward, r->row[ROW_COMPUTE], 1);
@@ -254,7 +273,8 @@ static enum tdm_status add_phases(struct tdm_relaxation *r, struct tdm_error *er
     put(&backward, r->row[ROW_SEND_BACKWARD], 1);
     put(&backward, r->row[ROW_BOTH], 1);
     if (status == TDM_OK)
-        status = add_plain(&backward, "backward", 0, TDM_UNBOUNDED, 1, &number, err);
+        status = add_plain(&backward, "backward", r->pricing.e->host_seconds, TDM_UNBOUNDED, 1,
+                           &number, err);
     return status;
 }
 
@@ -284,15 +304,36 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     struct tdm_relaxation *r = column->r;
     const struct tdm_estimator *e = r->pricing.e;
     double fetch = unit_seconds(e, TDM_RATE_H2D, state, unit);
-    double send = unit_seconds(e, TDM_RATE_D2H, state, unit);
-    double both = (double)tdm_estimator_unit_bytes(e, state, unit) /
-                  e->base->machine->rate[TDM_RATE_BOTH_WAYS];
     double times = (in_forward ? 1 : 0) + (in_backward ? 1 : 0);
-    bool changes = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    double both =
+        times * (double)tdm_estimator_unit_bytes(e, state, unit) + sent_bytes(e, state, unit);
     put(column, r->row[ROW_FETCH_FORWARD], in_forward ? fetch : 0);
     put(column, r->row[ROW_FETCH_BACKWARD], in_backward ? fetch : 0);
-    put(column, r->row[ROW_SEND_BACKWARD], changes ? send : 0);
-    put(column, r->row[ROW_BOTH], (times + (changes ? 1 : 0)) * both);
+    put(column, r->row[ROW_SEND_BACKWARD], sent_seconds(e, state, unit));
+    put(column, r->row[ROW_BOTH], both / e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
+}
+
+/* Is the device to have a ring for what is at home on the host, outside the forward and for updates after the
+ * backward; rooms for embedding and head, in their update? */
+static bool has_rings(const struct tdm_estimator *e, enum tdm_state state, bool in_backward)
+{
+    if (state == TDM_STATE_WEIGHTS || !tdm_estimator_comes(e, state))
+        return state == TDM_STATE_WEIGHTS;
+    return in_backward && !tdm_updates_at_end(e->base);
+}
+
+static bool has_rings_at_end(const struct tdm_estimator *e)
+{
+    return e->base->optimizer.on == TDM_DEVICE;
+}
+
+static bool has_room(const struct tdm_relaxation *r, enum tdm_state state, bool head, uint32_t i)
+{
+    bool weights = state == TDM_STATE_WEIGHTS;
+    if (!head)
+        return weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
+    return (i == r->layers + TDM_AT_UPDATE && has_rings_at_end(r->pricing.e)) ||
+           (weights && i == r->layers + TDM_AT_HEAD);
 }
 
 /* Layers at home on the device. All rows have the layers as if none were: what follows is relative. */
@@ -307,15 +348,15 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     double slots = LEAST_SLOTS;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !tdm_updates_at_end(base));
+        bool rings = has_rings(e, state, i != r->layers + TDM_AT_FORWARD);
         put(&column, r->place[TDM_DEVICE][i], mib * (rings ? 1 - slots / layers : 1));
         put(&column, r->place[TDM_HOST][i], -mib);
     }
-    bool rings = weights || !tdm_updates_at_end(base);
+    bool rings = has_rings(e, state, true);
     put(&column, r->row[ROW_EMBEDDING], mib * (rings ? 1 - slots / layers : 1));
-    put(&column, r->row[ROW_END], mib * (1 - slots / layers));
+    put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_HOST_END], -mib);
-    put_copies(&column, state, 0, weights, true);
+    put_copies(&column, state, 0, weights, tdm_estimator_comes(e, state));
     if (weights)
         put(&column, r->row[ROW_AGAIN], 1);
     double least = fixed ? base->homes[state].device_layers : 0;
@@ -335,16 +376,13 @@ static enum tdm_status add_share(struct tdm_relaxation *r, enum tdm_state state,
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
         /* rooms for what is at home on the host: of weights while they are used, of others in updates */
-        bool used =
-            head ? i == r->layers + TDM_AT_UPDATE || (weights && i == r->layers + TDM_AT_HEAD)
-                 : weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
-        put(&column, r->place[TDM_DEVICE][i], used ? 0 : mib);
+        put(&column, r->place[TDM_DEVICE][i], has_room(r, state, head, i) ? 0 : mib);
         put(&column, r->place[TDM_HOST][i], -mib);
     }
-    put(&column, r->row[ROW_EMBEDDING], head ? mib : 0);
+    put(&column, r->row[ROW_EMBEDDING], head || !has_rings_at_end(e) ? mib : 0);
     put(&column, r->row[ROW_END], mib);
     put(&column, r->row[ROW_HOST_END], -mib);
-    put_copies(&column, state, unit, weights && !head, true);
+    put_copies(&column, state, unit, weights && !head, tdm_estimator_comes(e, state));
     char name[48];
     snprintf(name, sizeof(name), "%s_%s", tdm_state_name(state), head ? "head" : "embedding");
     bool near = (head ? base->homes[state].head : base->homes[state].embedding) == TDM_DEVICE;
@@ -365,42 +403,38 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
     if (device == NULL)
         return no_memory(err);
     double *host = device + r->layers + TDM_MORE_ROWS, *alone = host + r->layers + TDM_MORE_ROWS;
-    bool changes = base->optimizer.kind != TDM_OPTIMIZER_NONE;
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++) {
         enum tdm_state state = (enum tdm_state)s;
-        bool weights = state == TDM_STATE_WEIGHTS, at_end = tdm_updates_at_end(base);
+        bool weights = state == TDM_STATE_WEIGHTS, comes = tdm_estimator_comes(e, state);
         double slots = LEAST_SLOTS;
         double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-            bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !at_end);
+            bool rings = has_rings(e, state, i != r->layers + TDM_AT_FORWARD);
             device[i] += rings ? slots * mib : 0;
             host[i] += r->layers * mib;
         }
-        alone[ROW_EMBEDDING] += weights || !at_end ? slots * mib : 0;
-        alone[ROW_END] += slots * mib;
+        alone[ROW_EMBEDDING] += has_rings(e, state, true) ? slots * mib : 0;
+        alone[ROW_END] += has_rings_at_end(e) ? slots * mib : 0;
         alone[ROW_HOST_END] += r->layers * mib;
         for (uint32_t k = 0; k < r->layers + 2; k++) {
             uint32_t unit = k < r->layers ? k : units[k - r->layers];
             bool in_forward = weights && (k < r->layers || unit == units[0]);
             double bytes = (double)tdm_estimator_unit_bytes(e, state, k < r->layers ? 0 : unit);
             double fetch = unit_seconds(e, TDM_RATE_H2D, state, k < r->layers ? 0 : unit);
-            double send = unit_seconds(e, TDM_RATE_D2H, state, k < r->layers ? 0 : unit);
+            double times = (in_forward ? 1 : 0) + (comes ? 1 : 0);
             alone[ROW_FETCH_FORWARD] -= in_forward ? fetch : 0;
-            alone[ROW_FETCH_BACKWARD] -= fetch;
-            alone[ROW_SEND_BACKWARD] -= changes ? send : 0;
-            alone[ROW_BOTH] -= ((in_forward ? 1 : 0) + 1 + (changes ? 1 : 0)) * bytes /
+            alone[ROW_FETCH_BACKWARD] -= comes ? fetch : 0;
+            alone[ROW_SEND_BACKWARD] -= sent_seconds(e, state, k < r->layers ? 0 : unit);
+            alone[ROW_BOTH] -= (times * bytes + sent_bytes(e, state, k < r->layers ? 0 : unit)) /
                                base->machine->rate[TDM_RATE_BOTH_WAYS];
             if (k < r->layers)
                 continue;
             bool head = unit == units[1];
             for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-                bool used = head ? i == r->layers + TDM_AT_UPDATE ||
-                                       (weights && i == r->layers + TDM_AT_HEAD)
-                                 : weights && i == 0 && r->pricing.order == TDM_LAYER_MAJOR;
-                device[i] += used ? bytes / TDM_MIB : 0;
+                device[i] += has_room(r, state, head, i) ? bytes / TDM_MIB : 0;
                 host[i] += bytes / TDM_MIB;
             }
-            alone[ROW_EMBEDDING] += head ? 0 : bytes / TDM_MIB;
+            alone[ROW_EMBEDDING] += head || !has_rings_at_end(e) ? 0 : bytes / TDM_MIB;
             alone[ROW_HOST_END] += bytes / TDM_MIB;
         }
     }

@@ -3,6 +3,7 @@
 #include "planner/request.h"
 
 #include "base/units.h"
+#include "planner/recipes.h"
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
 #include "schedule/selector_fields.h"
@@ -119,6 +120,9 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = apply_keys(request, schedule, pins, err);
     if (status == TDM_OK)
         status = set_budget(request, schedule, pins, err);
+    if (status == TDM_OK &&
+        schedule->optimizer.on == TDM_HOST) /* state goes along, or the check says why not */
+        tdm_host_homes(schedule, pins, schedule->homes, err);
     if (status == TDM_OK && tdm_schedule_check(schedule, "--set", err) != TDM_OK)
         status = err->status = TDM_USAGE; /* it came from the command line */
     if (status != TDM_OK) {

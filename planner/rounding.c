@@ -23,6 +23,7 @@ void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_round
     schedule->order = rounded->order;
     schedule->chunk_tokens = kitchen->bases[rounded->size].chunk_tokens;
     schedule->prefetch = kitchen->bases[rounded->size].prefetch;
+    schedule->optimizer.on = kitchen->bases[rounded->size].optimizer.on;
     schedule->head_tile_tokens = rounded->head_tile_tokens;
     schedule->group_count = rounded->group_count;
     memcpy(schedule->groups, rounded->groups, rounded->group_count * sizeof(*rounded->groups));
@@ -497,7 +498,7 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
     if (rounded->groups == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     rounded->group_count = tdm_relaxation_groups(relaxation, far, rounded->groups);
-    memcpy(rounded->homes, schedule->homes, sizeof(rounded->homes));
+    memcpy(rounded->homes, kitchen->bases[size].homes, sizeof(rounded->homes));
     for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
         rounded->homes[state] =
             (struct tdm_home){(uint32_t)(relaxed->device_layers[state] + 1e-6),

@@ -269,9 +269,10 @@ static void print_schedule(FILE *out, const struct tdm_schedule *schedule)
     if (o->kind == TDM_OPTIMIZER_NONE)
         fprintf(out, ROW "none: all gradients stay on the device", "optimizer");
     else
-        fprintf(out, ROW "%s %s the backward, master %s, moments %s, learning rate %g", "optimizer",
-                tdm_optimizer_name(o->kind), o->when == TDM_WHEN_END ? "after" : "in",
-                tdm_dtype_name(d->master), tdm_dtype_name(d->moments), o->learning_rate);
+        fprintf(out, ROW "%s %s the backward%s, master %s, moments %s, learning rate %g",
+                "optimizer", tdm_optimizer_name(o->kind), o->when == TDM_WHEN_END ? "after" : "in",
+                o->on == TDM_HOST ? ", on the host" : "", tdm_dtype_name(d->master),
+                tdm_dtype_name(d->moments), o->learning_rate);
     if (o->kind != TDM_OPTIMIZER_NONE && o->rate_schedule != TDM_RATE_CONSTANT)
         fprintf(out, ", %s to %g", tdm_rate_schedule_name(o->rate_schedule),
                 o->final_learning_rate);
@@ -301,6 +302,9 @@ static void print_time(FILE *out, const struct tdm_schedule *schedule,
                     tdm_format_bytes(s->copied_bytes[lane], text));
             fprintf(out, " in %s\n", tdm_format_seconds(s->busy_seconds[lane], text));
         }
+    if (s->busy_seconds[TDM_LANE_HOST] > 0)
+        fprintf(out, ROW "%s\n", "updated on the host",
+                tdm_format_seconds(s->busy_seconds[TDM_LANE_HOST], text));
 }
 
 /* What page lists and means take of the categories above. */

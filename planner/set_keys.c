@@ -372,6 +372,14 @@ static enum tdm_status read_when(struct reading *r, size_t field)
     return tdm_when_parse(r->value, &r->schedule->optimizer.when) ? TDM_OK : bad(r, TDM_WHEN_NAMES);
 }
 
+static enum tdm_status read_on(struct reading *r, size_t field)
+{
+    (void)field;
+    r->pins->has_update_place = true;
+    return tdm_place_parse(r->value, &r->schedule->optimizer.on) ? TDM_OK
+                                                                 : bad(r, "device or host");
+}
+
 #define FIELD(member) offsetof(struct tdm_schedule, member)
 
 static const struct key keys[] = {
@@ -435,6 +443,7 @@ static const struct key keys[] = {
     {"optimizer.decay_steps", read_steps, FIELD(optimizer.decay_steps)},
     {"optimizer.final_learning_rate", read_number, FIELD(optimizer.final_learning_rate)},
     {"optimizer.when", read_when, 0},
+    {"optimizer.on", read_on, 0},
     {"optimizer.clip_norm", read_number, FIELD(optimizer.clip_norm)},
 };
 

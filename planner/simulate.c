@@ -97,7 +97,8 @@ static enum tdm_status take_item(void *self, const struct tdm_item *item, struct
                 start = end;
         }
     enum tdm_lane opposite = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
-    bool both_ways = op->lane != TDM_LANE_COMPUTE && s->lane_free[opposite] > start;
+    bool copies = op->lane == TDM_LANE_H2D || op->lane == TDM_LANE_D2H;
+    bool both_ways = copies && s->lane_free[opposite] > start;
     double seconds = tdm_op_seconds(s->machine, op, both_ways);
     double end = start + seconds;
     s->end_seconds[op->lane][waits.position - 1] = end;

@@ -155,25 +155,33 @@ static void declare_homes(struct builder *b, enum tdm_content content, const cha
         content, head, TDM_NONE);
 }
 
+/* Does what is at home on the host of a unit come to the device? For updates on the host it does not. */
+static bool is_staged(const struct builder *b, enum tdm_content content, uint32_t unit)
+{
+    return tdm_schedule_home(b->schedule, tdm_state_of(content), unit) == TDM_HOST &&
+           (content == TDM_UNIT_WEIGHTS || !tdm_updates_on_host(b->schedule, unit));
+}
+
 /* On the device: where what is at home on the host is used. */
 static void declare_staged(struct builder *b, enum tdm_content content, uint32_t slots,
                            const char *name)
 {
     if (tdm_content_dtype(b->schedule, content) == TDM_DTYPE_NONE)
         return;
-    const struct tdm_home *home = &b->schedule->homes[tdm_state_of(content)];
     uint32_t *rows = b->layout->staged[content - TDM_UNIT_WEIGHTS];
-    uint32_t far = b->model->layers - home->device_layers; /* more slots would stay empty */
+    uint32_t far = 0; /* more slots would stay empty */
+    for (uint32_t layer = 0; layer < b->model->layers; layer++)
+        far += is_staged(b, content, layer);
     if (slots > far)
         slots = far;
     if (far > 0)
         rows[TDM_ROW_LAYERS] = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
                                        largest_layer(b->model), 0, slots, "staged_%s.layers", name);
-    if (home->embedding == TDM_HOST)
+    if (is_staged(b, content, tdm_model_embedding_unit(b->model)))
         rows[TDM_ROW_EMBEDDING] =
             declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
                     tdm_model_embedding_unit(b->model), 0, 1, "staged_%s.embedding", name);
-    if (home->head == TDM_HOST)
+    if (is_staged(b, content, tdm_model_head_unit(b->model)))
         rows[TDM_ROW_HEAD] = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content,
                                      tdm_model_head_unit(b->model), 0, 1, "staged_%s.head", name);
 }
@@ -261,9 +269,49 @@ static void declare_tied_gradient(struct builder *b)
     if (outlives)
         resident(b, passes ? layout->tied_home : layout->tied_gradient, TDM_EMPTY, TDM_NONE,
                  TDM_NONE);
-    else if (layout->tied_home != TDM_NONE)
+    else if (layout->tied_home != TDM_NONE &&
+             !tdm_updates_on_host(b->schedule, tdm_model_embedding_unit(b->model)))
         layout->staged_tied = declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, content, 0, 0, 1,
                                       "staged_gradients.tied");
+}
+
+bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit)
+{
+    return tdm_updates_on_host(program->schedule, unit) &&
+           !(tdm_gradients_stay(program->schedule) &&
+             tdm_home_is_far(program, TDM_UNIT_GRADIENT, unit));
+}
+
+/* On the host: what updates there read of the device. */
+static void declare_host_updates(struct builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    const struct tdm_model *model = b->model;
+    enum tdm_content content = TDM_UNIT_GRADIENT;
+    uint32_t slots = b->schedule->rings.optimizer, visitors = 0, units = 0;
+    uint32_t embedding = tdm_model_embedding_unit(model), head = tdm_model_head_unit(model);
+    for (uint32_t unit = 0; unit < model->unit_count; unit++) {
+        units += tdm_updates_on_host(b->schedule, unit);
+        visitors += unit < model->layers && tdm_gradient_visits_host(b->program, unit);
+    }
+    if (visitors > 0)
+        layout->host_gradient[TDM_ROW_LAYERS] =
+            declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, content, largest_layer(model), 0,
+                    slots < visitors ? slots : visitors, "host_gradients.layers");
+    if (tdm_gradient_visits_host(b->program, embedding)) {
+        layout->host_gradient[TDM_ROW_EMBEDDING] =
+            declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, content, embedding, 0, 1,
+                    "host_gradients.embedding");
+        if (model->tied)
+            layout->host_tied = declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING, TDM_TIED_GRADIENT,
+                                        0, 0, 1, "host_gradients.tied");
+    }
+    if (tdm_gradient_visits_host(b->program, head))
+        layout->host_gradient[TDM_ROW_HEAD] = declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_RING,
+                                                      content, head, 0, 1, "host_gradients.head");
+    if (units > 0 && b->schedule->optimizer.clip != TDM_CLIP_NONE)
+        layout->host_norms = declare(b, TDM_HOST, TDM_STAGING, TDM_AXIS_UNIT, TDM_GRADIENT_NORM, 0,
+                                     1, model->unit_count, "host_norms");
 }
 
 /* Where gradients are summed: at home where that is the device and they stay there; else one layer's
@@ -642,6 +690,7 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
                            &layout->norms,         &layout->embedding_gradient,
                            &layout->head_gradient, &layout->tied_gradient,
                            &layout->tied_home,     &layout->staged_tied,
+                           &layout->host_tied,     &layout->host_norms,
                            &layout->stream,        &layout->fetched_x,
                            &layout->stashed_x};
     for (size_t i = 0; i < sizeof(scalars) / sizeof(scalars[0]); i++)
@@ -650,9 +699,11 @@ static struct tdm_layout *layout_new(const struct tdm_program *program)
         layout->fetched[store] = layout->stashed[store] = TDM_NONE;
     for (uint32_t row = 0; row < TDM_MAX_RING; row++)
         layout->kv_rows[row] = layout->dkv_rows[row] = TDM_NONE;
-    for (int content = 0; content < TDM_UNIT_CONTENTS; content++)
-        for (int row = 0; row < TDM_UNIT_ROWS; row++)
+    for (int row = 0; row < TDM_UNIT_ROWS; row++) {
+        layout->host_gradient[row] = TDM_NONE;
+        for (int content = 0; content < TDM_UNIT_CONTENTS; content++)
             layout->home[content][row] = layout->staged[content][row] = TDM_NONE;
+    }
     for (int content = 0; content < TDM_CONTENTS; content++)
         layout->work[content] = TDM_NONE;
 
@@ -753,8 +804,10 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     program->scratch = declare(&b, TDM_DEVICE, TDM_WORKSPACE, TDM_AXIS_RING, TDM_SCRATCH, 0,
                                b.chunk_capacity, 1, "scratch");
     program->product_bytes = tdm_scratch_product_bytes(b.schedule, b.chunk_capacity);
-    if (schedule->pass == TDM_TRAIN)
+    if (schedule->pass == TDM_TRAIN) {
         declare_gradients(&b);
+        declare_host_updates(&b);
+    }
     if (!declare_kv(&b))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
     declare_lists(&b);

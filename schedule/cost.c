@@ -138,9 +138,13 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
         [TDM_OP_OPTIMIZER] = TDM_RATE_OPTIMIZER,
     };
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
-    if (op->kind == TDM_OP_OPTIMIZER && op->access_count > 3 && op->access[2].buffer == TDM_NONE &&
-        op->access[3].buffer != TDM_NONE)
-        return TDM_RATE_OPTIMIZER_ROUNDED; /* moments, and no master */
+    if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: moments, and no master */
+        bool rounded = op->access_count > 3 && op->access[2].buffer == TDM_NONE &&
+                       op->access[3].buffer != TDM_NONE;
+        if (op->lane == TDM_LANE_HOST)
+            return rounded ? TDM_RATE_HOST_OPTIMIZER_ROUNDED : TDM_RATE_HOST_OPTIMIZER;
+        return rounded ? TDM_RATE_OPTIMIZER_ROUNDED : TDM_RATE_OPTIMIZER;
+    }
     if (op->kind == TDM_OP_ATTENTION && narrow)
         return TDM_RATE_NARROW_ATTENTION_FORWARD;
     if (op->kind == TDM_OP_ATTENTION_GRAD && narrow)

@@ -18,6 +18,7 @@ libtidemark_a_SOURCES += \
 	schedule/lower_head.c \
 	schedule/lower_kv.c \
 	schedule/lower_stream.c \
+	schedule/lower_update.c \
 	schedule/lower_emit.c \
 	schedule/lower_layer.c \
 	schedule/lower_lists.c \

@@ -267,6 +267,7 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
     void (*act)(struct tdm_lowering *, uint32_t) = begin ? tdm_low_alloc : tdm_low_release;
     bool forward = body->phase == TDM_FORWARD;
     uint32_t embedding = tdm_model_embedding_unit(l->model);
+    tdm_low_host_update_phase(l, body, begin);
     if (body->phase == TDM_OPTIMIZER_PHASE) {
         tdm_low_stream_phase(l, body, begin);
         return;

@@ -3,7 +3,8 @@
  * What the files of the lowering share. Not for use outside schedule/lower*.c.
  *
  * lower_emit.c builds ops operand by operand, lower_where.c knows where a body finds and leaves things,
- * lower_layer.c, lower_head.c and lower_backward.c turn bodies into ops, lower.c allocates and frees around them.
+ * lower_layer.c, lower_head.c, lower_backward.c and lower_update.c turn bodies into ops, lower.c allocates and frees
+ * around them.
  */
 #ifndef TDM_SCHEDULE_LOWER_PARTS_H
 #define TDM_SCHEDULE_LOWER_PARTS_H
@@ -55,6 +56,8 @@ struct tdm_lowering {
     struct tdm_weight_ring ring;
     uint32_t kv_row, dkv_row; /* of the rows through which K, V and gradients pass */
     struct tdm_state_ring states;
+    struct tdm_ref host_gradient;       /* of the unit that the host updates next */
+    uint32_t next_host_gradient;        /* of the ring of the layers */
     uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
 };
 
@@ -281,9 +284,16 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_backward.c ---- */
 
-/* Recompute of what is not there, and backward; norm of a unit's gradient; its update. */
+/* Recompute of what is not there, and backward. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+
+/* ---- lower_update.c ---- */
+
+/* Norm of a unit's gradient; its update, on the device or on the host. */
 void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* Buffers of a phase for what goes to the host for its updates. */
+void tdm_low_host_update_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);
 
 #endif

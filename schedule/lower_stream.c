@@ -41,11 +41,15 @@ static bool add(struct list *list, uint32_t unit)
     return true;
 }
 
-static bool uses_layer(const struct tdm_body *body, uint32_t layers)
+/* Does a body use a layer's weights on the device? */
+static bool uses_layer(const struct tdm_schedule *schedule, const struct tdm_body *body)
 {
-    return body->layer < layers &&
-           (body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
-            body->kind == TDM_BODY_BACKWARD || body->kind == TDM_BODY_OPTIMIZER);
+    if (body->layer >= schedule->model->layers)
+        return false;
+    if (body->kind == TDM_BODY_OPTIMIZER)
+        return !tdm_updates_on_host(schedule, body->layer);
+    return body->kind == TDM_BODY_FORWARD || body->kind == TDM_BODY_KV ||
+           body->kind == TDM_BODY_BACKWARD;
 }
 
 /* What an update needs beside the weights; it leaves the gradient, the last of them, as it is. */
@@ -66,7 +70,7 @@ static enum tdm_status plan_body(void *self, const struct tdm_body *body, struct
     struct planning *planning = self;
     const struct tdm_program *program = planning->program;
     bool stored = true;
-    if (!uses_layer(body, program->schedule->model->layers))
+    if (!uses_layer(program->schedule, body))
         return TDM_OK;
     if (body->layer != planning->last && tdm_home_is_far(program, TDM_UNIT_WEIGHTS, body->layer))
         stored = add(&planning->visits, body->layer);
@@ -327,9 +331,11 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
     enum tdm_phase last = l->schedule->pass == TDM_EVALUATE ? TDM_FORWARD
                           : tdm_updates_at_end(l->schedule) ? TDM_OPTIMIZER_PHASE
                                                             : TDM_BACKWARD;
+    /* updates on the host do not use the ring */
+    bool host = l->schedule->pass == TDM_TRAIN && l->schedule->optimizer.on == TDM_HOST;
     if (begin && forward)
         tdm_low_alloc(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
-    if (!begin && body->phase == last)
+    if (!begin && body->phase == (host ? TDM_BACKWARD : last))
         tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
     if (forward || body->phase != last) /* there are no updates */
         return;

@@ -49,6 +49,9 @@ struct tdm_layout {
     uint32_t staged[TDM_UNIT_CONTENTS][TDM_UNIT_ROWS];
     /* where gradients are summed; a tied one goes to tied_home if embedding gradients are far */
     uint32_t embedding_gradient, head_gradient, tied_gradient, tied_home, staged_tied;
+    /* on the host: gradients of units that are updated there, a ring for the layers and a room each
+     * for embedding and head; their norms */
+    uint32_t host_gradient[TDM_UNIT_ROWS], host_tied, host_norms;
     uint32_t stream; /* X between layers in the forward (layer-major, or without a backward), DX
                             * in the backward */
     uint32_t stream_slots;         /* one a chunk, or 1 where one chunk at a time is under way */
@@ -119,6 +122,9 @@ uint32_t tdm_prefetch_depth(const struct tdm_program *program);
 /* Does a unit's gradient leave the place where it is summed when it is complete: to its home on the
  * host, or because it was used? */
 bool tdm_gradient_passes(const struct tdm_program *program, uint32_t unit);
+
+/* Must a unit's gradient go to the host for an update there? No if it is at home there. */
+bool tdm_gradient_visits_host(const struct tdm_program *program, uint32_t unit);
 
 /* Finds out what will stream through the rings of units: fills layout->visits and updates. */
 enum tdm_status tdm_stream_plan(struct tdm_program *program, struct tdm_error *err);

@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
+#include "schedule/optimizer.h"
 
 #include <stdio.h>
 
@@ -620,13 +621,23 @@ static bool shape_is_right(const struct step *step, const struct tdm_op *op)
     return on_top ? op->layer == model->layers : op->layer < model->layers;
 }
 
+/* Updates are the only ops beside copies that may run on the host. */
+static enum tdm_lane lane_of(const struct step *step, const struct tdm_op *op)
+{
+    const struct tdm_schedule *schedule = step->program->schedule;
+    return op->kind == TDM_OP_OPTIMIZER && op->layer < schedule->model->unit_count &&
+                   tdm_updates_on_host(schedule, op->layer)
+               ? TDM_LANE_HOST
+               : TDM_LANE_COMPUTE;
+}
+
 enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint64_t *tile_base,
                                    const struct tdm_op *op, struct tdm_error *err)
 {
     const struct step shape = {program, tile_base};
     const struct step *step = &shape;
     const struct op_rule *rule = find_rule(op);
-    if (rule == NULL || op->lane != TDM_LANE_COMPUTE || op->access_count > TDM_OPERANDS)
+    if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
         return tdm_fail(err, TDM_INPUT, "op %llu is no op: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
                         tdm_lane_name(op->lane), op->access_count);

@@ -78,6 +78,12 @@ void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip)
         schedule->optimizer.when = TDM_WHEN_END;
 }
 
+bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit)
+{
+    return schedule->optimizer.kind != TDM_OPTIMIZER_NONE && schedule->optimizer.on == TDM_HOST &&
+           tdm_schedule_home(schedule, TDM_STATE_WEIGHTS, unit) == TDM_HOST;
+}
+
 bool tdm_updates_at_end(const struct tdm_schedule *schedule)
 {
     return schedule->optimizer.kind != TDM_OPTIMIZER_NONE &&
@@ -96,8 +102,10 @@ void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimize
     schedule->optimizer.kind = kind;
     dtypes->master = master ? TDM_DTYPE_REMAINDER16 : TDM_DTYPE_NONE;
     dtypes->moments = kinds[kind].moments;
-    if (kind == TDM_OPTIMIZER_NONE)
+    if (kind == TDM_OPTIMIZER_NONE) {
         tdm_schedule_set_clip(schedule, TDM_CLIP_NONE);
+        schedule->optimizer.on = TDM_DEVICE;
+    }
 }
 
 static enum tdm_status check_master(const struct tdm_schedule *schedule, const char *file,
@@ -179,6 +187,45 @@ static enum tdm_status check_clip(const struct tdm_optimizer_settings *o, const 
     return TDM_OK;
 }
 
+/* On the host a unit is updated where its state is: weights, master and moments must be there together. */
+enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
+                                       struct tdm_error *err)
+{
+    static const enum tdm_state states[] = {TDM_STATE_MASTER, TDM_STATE_MOMENTS};
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    const enum tdm_dtype kept[] = {dtypes->master, dtypes->moments};
+    const struct tdm_home *weights = &schedule->homes[TDM_STATE_WEIGHTS];
+    if (schedule->optimizer.on != TDM_HOST)
+        return TDM_OK;
+    if (schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return tdm_fail(err, TDM_INPUT,
+                        "%s: \"optimizer.on\" is host, but optimizer none updates nothing; it must "
+                        "be device",
+                        file);
+    if (weights->device_layers == schedule->model->layers && weights->embedding == TDM_DEVICE &&
+        weights->head == TDM_DEVICE) {
+        tdm_fail(err, TDM_INPUT,
+                 "%s: \"optimizer.on\" is host, which updates what is at home there, but "
+                 "\"homes.weights\" has nothing on the host",
+                 file);
+        return tdm_hint(err, "set weights, master and moments to host, or optimizer.on to device");
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct tdm_home *home = &schedule->homes[states[i]];
+        if (kept[i] == TDM_DTYPE_NONE ||
+            (home->device_layers == weights->device_layers &&
+             home->embedding == weights->embedding && home->head == weights->head))
+            continue;
+        tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"optimizer.on\" is host, which updates units where all of their state is, but "
+            "\"homes.%s\" is not as \"homes.weights\"",
+            file, tdm_state_name(states[i]));
+        return tdm_hint(err, "set weights, master and moments to host, or optimizer.on to device");
+    }
+    return TDM_OK;
+}
+
 static enum tdm_status check_ranges(const struct tdm_optimizer_settings *o, const char *file,
                                     struct tdm_error *err)
 {
@@ -216,6 +263,8 @@ enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const c
     status = tdm_learning_rate_check(o, file, err);
     if (status == TDM_OK)
         status = check_clip(o, file, err);
+    if (status == TDM_OK)
+        status = tdm_update_place_check(schedule, file, err);
     if (status == TDM_OK)
         status = check_master(schedule, file, err);
     return status == TDM_OK ? check_moments(schedule, file, err) : status;

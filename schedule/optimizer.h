@@ -37,11 +37,18 @@ void tdm_schedule_set_optimizer(struct tdm_schedule *schedule, enum tdm_optimize
 /* Sets what is clipped, to norm 1, and when the update runs as that needs it. */
 void tdm_schedule_set_clip(struct tdm_schedule *schedule, enum tdm_clip clip);
 
+/* Is a unit updated by the host's cores? With `optimizer.on` host all are whose state is at home there. */
+bool tdm_updates_on_host(const struct tdm_schedule *schedule, uint32_t unit);
+
 /* Are all units updated after the backward? */
 bool tdm_updates_at_end(const struct tdm_schedule *schedule);
 
 /* Do the gradients of all units exist at once, at the end of the backward? */
 bool tdm_gradients_stay(const struct tdm_schedule *schedule);
+
+/* What updates on the host ask of the homes. TDM_INPUT with the reason. */
+enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, const char *file,
+                                       struct tdm_error *err);
 
 /* Ranges of the settings, and the table above. TDM_INPUT with the reason. */
 enum tdm_status tdm_optimizer_check(const struct tdm_schedule *schedule, const char *file,

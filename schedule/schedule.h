@@ -93,7 +93,8 @@ struct tdm_home {
 /* Slots of the staging rings on the device; those that chunks are fetched into have prefetch + 1. */
 struct tdm_rings {
     uint32_t weights;   /* layers of which the weights are on the host */
-    uint32_t optimizer; /* layers of which masters or moments are */
+    uint32_t optimizer; /* layers of which masters or moments are; where they are updated there, of
+                           their gradients, on the host */
     uint32_t stashed;   /* chunks of a content on their way to the host */
     uint32_t kv; /* chunk-major: rows of K and V, or of their gradients, that are on the host */
     uint32_t
@@ -132,6 +133,9 @@ struct tdm_optimizer_settings {
     uint64_t decay_steps; /* after warmup; 0 if constant */
     double final_learning_rate;
     enum tdm_when when;
+    enum tdm_place
+        on; /* where units are updated that are at home on the host: come to the device for
+                          it, or on the host's cores, to which their gradients go (tdm_updates_on_host) */
     enum tdm_clip clip;
     double clip_norm; /* 0 if nothing is clipped */
 };

@@ -85,15 +85,18 @@ static json_t *rings_to_json(const struct tdm_rings *rings)
 
 static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
 {
-    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:s, s:I, s:f, s:s, s:s, s:f}", "kind",
-                     tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate,
-                     "beta1", optimizer->beta1, "beta2", optimizer->beta2, "epsilon",
-                     optimizer->epsilon, "weight_decay", optimizer->weight_decay, "warmup_steps",
-                     (json_int_t)optimizer->warmup_steps, "schedule",
-                     tdm_rate_schedule_name(optimizer->rate_schedule), "decay_steps",
-                     (json_int_t)optimizer->decay_steps, "final_learning_rate",
-                     optimizer->final_learning_rate, "when", tdm_when_name(optimizer->when), "clip",
-                     tdm_clip_name(optimizer->clip), "clip_norm", optimizer->clip_norm);
+    json_t *object = json_pack(
+        "{s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:s, s:I, s:f, s:s, s:s, s:f}", "kind",
+        tdm_optimizer_name(optimizer->kind), "learning_rate", optimizer->learning_rate, "beta1",
+        optimizer->beta1, "beta2", optimizer->beta2, "epsilon", optimizer->epsilon, "weight_decay",
+        optimizer->weight_decay, "warmup_steps", (json_int_t)optimizer->warmup_steps, "schedule",
+        tdm_rate_schedule_name(optimizer->rate_schedule), "decay_steps",
+        (json_int_t)optimizer->decay_steps, "final_learning_rate", optimizer->final_learning_rate,
+        "when", tdm_when_name(optimizer->when), "clip", tdm_clip_name(optimizer->clip), "clip_norm",
+        optimizer->clip_norm);
+    if (optimizer->on != TDM_DEVICE)
+        json_object_set_new(object, "on", json_string(tdm_place_name(optimizer->on)));
+    return object;
 }
 
 static json_t *selector_to_json(const struct tdm_selector *selector)
@@ -339,10 +342,21 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
                                       struct tdm_optimizer_settings *optimizer,
                                       struct tdm_error *err)
 {
-    static const char *const keys[] = {
-        "kind",         "learning_rate", "beta1",     "beta2",       "epsilon",
-        "weight_decay", "warmup_steps",  "schedule",  "decay_steps", "final_learning_rate",
-        "when",         "clip",          "clip_norm", NULL};
+    static const char *const keys[] = {"kind",
+                                       "learning_rate",
+                                       "beta1",
+                                       "beta2",
+                                       "epsilon",
+                                       "weight_decay",
+                                       "warmup_steps",
+                                       "schedule",
+                                       "decay_steps",
+                                       "final_learning_rate",
+                                       "when",
+                                       "on",
+                                       "clip",
+                                       "clip_norm",
+                                       NULL};
     struct tdm_json_reader reader = {file, "optimizer", object, err, TDM_OK};
     tdm_json_only(&reader, keys);
     const char *kind = tdm_json_string(&reader, "kind");
@@ -363,6 +377,8 @@ static enum tdm_status read_optimizer(const char *file, const json_t *object,
     const char *when = tdm_json_string(&reader, "when");
     if (when != NULL && !tdm_when_parse(when, &optimizer->when))
         tdm_json_fail(&reader, "when", "is \"%s\"; it must be %s", when, TDM_WHEN_NAMES);
+    if (tdm_json_has(&reader, "on"))
+        read_place(&reader, "on", &optimizer->on);
     const char *clip = tdm_json_string(&reader, "clip");
     if (clip != NULL && !tdm_clip_parse(clip, &optimizer->clip))
         tdm_json_fail(&reader, "clip", "is \"%s\"; it must be %s", clip, TDM_CLIP_NAMES);

@@ -256,8 +256,10 @@ static enum tdm_status check_range(const struct tdm_validator *v, const struct t
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                         (unsigned long long)need, tdm_content_name(access->after.content),
                         buffer->name, (unsigned long long)buffer->slot_bytes);
-    if (op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE &&
-        !may_be_far(v->program->schedule, op, access->after.content))
+    if (op->lane == TDM_LANE_HOST
+            ? buffer->place != TDM_HOST
+            : op->lane == TDM_LANE_COMPUTE && buffer->place != TDM_DEVICE &&
+                  !may_be_far(v->program->schedule, op, access->after.content))
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) computes on \"%s\", which is at place %s",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), buffer->name,
                         tdm_place_name(buffer->place));
@@ -359,12 +361,13 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
     record->last[op->lane] = position;
 }
 
-/* Units are copied whole: as the step found them, or when their sum or their update is complete. */
+/* Units are copied whole: as the step found them, or when their sum or their update is complete; a norm when it
+ * is made. */
 static bool is_whole_unit(const struct tdm_validator *v, const struct tdm_op *op,
                           struct tdm_tag what)
 {
-    bool by_part = what.content != TDM_TIED_GRADIENT;
-    bool is_sum = what.content == TDM_UNIT_GRADIENT || !by_part;
+    bool by_part = tdm_content_is_of_unit(what.content);
+    bool is_sum = what.content == TDM_UNIT_GRADIENT || what.content == TDM_TIED_GRADIENT;
     return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
            what.chunk == TDM_NONE && op->chunk == TDM_NONE && op->tokens == 0 &&
            (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
@@ -417,7 +420,8 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu copies slots of \"%s\" to slots that overlap them",
                         (unsigned long long)op->number, v->program->buffers[read->buffer].name);
     struct tdm_tag what = read->before;
-    bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT;
+    bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT ||
+                what.content == TDM_GRADIENT_NORM;
     if (unit ? !is_whole_unit(v, op, what) : !is_of_chunks(v, op, what))
         return tdm_fail(err, TDM_INPUT, "op %llu, for layer %d, chunk %d, copies %s",
                         (unsigned long long)op->number, (int)op->layer, (int)op->chunk,

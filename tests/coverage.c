@@ -103,6 +103,8 @@ static void note_state(struct tdm_coverage *c, const struct tdm_schedule *s)
     for (int kind = 0; kind < TDM_OPTIMIZERS; kind++)
         note(c, tdm_optimizer_name((enum tdm_optimizer)kind), trains && (int)o->kind == kind);
     note(c, "updates at the end", updates && o->when == TDM_WHEN_END);
+    note(c, "updates on the host", updates && o->on == TDM_HOST);
+    note(c, "updates on the device", updates && o->on == TDM_DEVICE);
     note(c, "updates by layer", updates && o->when == TDM_WHEN_LAYER);
     note(c, "clipped by layer", updates && o->clip == TDM_CLIP_LAYER);
     note(c, "clipped globally", updates && o->clip == TDM_CLIP_GLOBAL);

@@ -194,6 +194,25 @@ static void random_home(struct tdm_dice *dice, struct tdm_schedule *schedule, en
     home->head = kind == 1 ? TDM_HOST : random_place(dice);
 }
 
+/* Updates on the host, where all of a unit's state is. Of dice of its own, so that what else is drawn stays as
+ * it is. */
+static void random_update_place(const struct tdm_dice *drawn, struct tdm_schedule *schedule,
+                                bool device_only)
+{
+    struct tdm_dice dice;
+    tdm_dice_seed(&dice, drawn->state[0] ^ 0x0907);
+    struct tdm_home *homes = schedule->homes, *weights = &homes[TDM_STATE_WEIGHTS];
+    schedule->optimizer.on = TDM_DEVICE;
+    if (device_only || schedule->optimizer.kind == TDM_OPTIMIZER_NONE ||
+        !tdm_dice_chance(&dice, 35))
+        return;
+    schedule->optimizer.on = TDM_HOST;
+    if (weights->device_layers == schedule->model->layers && weights->embedding == TDM_DEVICE &&
+        weights->head == TDM_DEVICE)
+        *weights = (struct tdm_home){0, TDM_HOST, TDM_HOST};
+    homes[TDM_STATE_MASTER] = homes[TDM_STATE_MOMENTS] = *weights;
+}
+
 static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, bool device_only)
 {
     for (int state = 0; state < TDM_STATES; state++) {
@@ -201,6 +220,7 @@ static void random_homes(struct tdm_dice *dice, struct tdm_schedule *schedule, b
         if (!device_only && (state != TDM_STATE_GRADIENTS || tdm_gradients_stay(schedule)))
             random_home(dice, schedule, (enum tdm_state)state);
     }
+    random_update_place(dice, schedule, device_only);
     schedule->rings.weights = (uint32_t)tdm_dice_roll(dice, 1, 4);
     schedule->rings.optimizer = (uint32_t)tdm_dice_roll(dice, 1, 3);
     schedule->rings.stashed = (uint32_t)tdm_dice_roll(dice, 1, 4);
@@ -549,6 +569,7 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
     tdm_random_selector(&dice, evaluation);
     random_gather(&dice, evaluation);
     memcpy(evaluation->homes, schedule->homes, sizeof(evaluation->homes)); /* of the same state */
+    evaluation->optimizer.on = schedule->optimizer.on;
     if (status == TDM_OK)
         status = tdm_schedule_check(evaluation, "evaluation", err);
     if (status != TDM_OK) {
@@ -625,9 +646,10 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
             schedule->homes[state].device_layers,
             tdm_place_name(schedule->homes[state].embedding)[0],
             tdm_place_name(schedule->homes[state].head)[0]);
-    add(&text, " rings %u %u %u gather %u; %s at %s", schedule->rings.weights,
+    add(&text, " rings %u %u %u gather %u; %s at %s on %s", schedule->rings.weights,
         schedule->rings.optimizer, schedule->rings.stashed, schedule->rings.gather,
-        tdm_optimizer_name(schedule->optimizer.kind), tdm_when_name(schedule->optimizer.when));
+        tdm_optimizer_name(schedule->optimizer.kind), tdm_when_name(schedule->optimizer.when),
+        tdm_place_name(schedule->optimizer.on));
     if (schedule->optimizer.clip != TDM_CLIP_NONE)
         add(&text, ", clip %s %g", tdm_clip_name(schedule->optimizer.clip),
             schedule->optimizer.clip_norm);

@@ -62,8 +62,8 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
 void tdm_random_selector(struct tdm_dice *dice, struct tdm_schedule *schedule);
 
 /* Another schedule for the same model, sequences, chunks, pages, tiles, dtypes and optimizer, that
- * differs only in order, groups, places, sets with their splits, homes, rings, prefetch, and, where
- * it is free, when updates run: executed, both give
+ * differs only in order, groups, places, sets with their splits, homes, rings, prefetch, where
+ * updates run, and, where it is free, when they do: executed, both give
  * bit-identical losses, gradients and weights. The caller owns *variant. */
 enum tdm_status tdm_random_variant(const struct tdm_schedule *schedule, uint64_t seed,
                                    struct tdm_schedule **variant, struct tdm_error *err);

@@ -39,6 +39,7 @@ static void test_names(void **state)
     assert_string_equal(tdm_lane_name(TDM_LANE_COMPUTE), "compute");
     assert_string_equal(tdm_lane_name(TDM_LANE_H2D), "h2d");
     assert_string_equal(tdm_lane_name(TDM_LANE_D2H), "d2h");
+    assert_string_equal(tdm_lane_name(TDM_LANE_HOST), "host");
 }
 
 static void test_shipped(void **state)
@@ -209,6 +210,9 @@ static void test_described_tables(void **state)
     assert_int_equal(machine->table[TDM_RATE_HEAD].of, TDM_RATE_HEAD);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_HEAD], 1e9) == 5e14);
     assert_true(machine->rate[TDM_RATE_OPTIMIZER] == machine->rate[TDM_RATE_ELEMENTWISE]);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] == machine->rate[TDM_RATE_BOTH_WAYS]);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] ==
+                machine->rate[TDM_RATE_HOST_OPTIMIZER]);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_FORWARD_SHARE], 256) == 0.5);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE], 256) == 0.5);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_BACKWARD_SHARE], 256) == 1);

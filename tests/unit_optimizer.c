@@ -2,11 +2,13 @@
 /*
  * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
  * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
- * stochastic rounding: exact in its odds, without bias over many steps, the same each time.
+ * stochastic rounding: exact in its odds, without bias over many steps, the same each time; and vectors of any width
+ * against narrow ones, bit for bit.
  */
 #include "tests/cpu_fixture.h"
 
 #include "executor/cpu/cpu.h"
+#include "executor/host_optimizer.h"
 #include "executor/random.h"
 #include "executor/remainder.h"
 #include "executor/stochastic.h"
@@ -418,6 +420,93 @@ static void test_stochastic_repeats(void **unused)
         free(first[i]);
 }
 
+/* The bits of a step of a kind with all widths of vectors, on one thread and on three: those of the narrowest. */
+static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum tdm_dtype gradients,
+                         bool clips)
+{
+    enum { CELLS = 4 }; /* that are changed: weights, master, moments */
+    static const int operand[CELLS] = {0, 2, 3, 4};
+    struct bench bench;
+    unsigned char *before[CELLS], *narrow[CELLS] = {NULL};
+    bench_open(&bench, &tiny, 17);
+    bench.schedule.dtypes.weights = TDM_DTYPE_BF16;
+    tdm_schedule_set_optimizer(&bench.schedule, kind);
+    bench.schedule.dtypes.master = master;
+    tdm_schedule_set_clip(&bench.schedule, clips ? TDM_CLIP_LAYER : TDM_CLIP_NONE);
+    bench.step = (struct tdm_step){.number = 3, .learning_rate = 1e-3, .seed = 9};
+    enum tdm_dtype moments = bench.schedule.dtypes.moments;
+    bool has[CELLS] = {true, master != TDM_DTYPE_NONE, moments != TDM_DTYPE_NONE,
+                       moments != TDM_DTYPE_NONE};
+    uint64_t elements = bench.model->units[0].elements;
+    struct cell cells[CELLS] = {cell_new(&bench, TDM_DTYPE_BF16, elements, 1),
+                                cell_new(&bench, TDM_DTYPE_BF16, elements, 1),
+                                cell_new(&bench, has[2] ? moments : TDM_DTYPE_FP32, elements, 1),
+                                cell_new(&bench, has[3] ? moments : TDM_DTYPE_FP32, elements, 1)};
+    if (master == TDM_DTYPE_FP32) {
+        cell_free(&cells[1]);
+        cells[1] = cell_new(&bench, TDM_DTYPE_FP32, elements, 1);
+    }
+    for (uint64_t i = 0; i < elements; i++)
+        cell_set(&cells[3], i, fabs(cell_get(&cells[3], i)));
+    struct cell gradient = cell_new(&bench, gradients, elements, 1);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
+    cell_set(&norm, 0, 49);
+    bench_op(&bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, 0, TDM_NONE, 0);
+    bench_operand(&bench, 1, &gradient, TDM_READ);
+    if (clips)
+        bench_operand(&bench, 5, &norm, TDM_READ);
+    for (int i = 0; i < CELLS; i++) {
+        uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
+        before[i] = malloc(bytes);
+        assert_non_null(before[i]);
+        memcpy(before[i], cells[i].data, bytes);
+        if (has[i])
+            bench_operand(&bench, (uint32_t)operand[i], &cells[i], TDM_ACCUMULATE);
+    }
+    if (has[1])
+        bench.launch.operand[2].dtype = master; /* of remainders: 16 bits */
+    for (uint32_t width = 0; width < 2 * tdm_host_update_widths(); width++) {
+        struct tdm_host_update update = tdm_host_update_of(&bench.launch);
+        assert_int_equal(update.width, tdm_host_update_widths() - 1);
+        update.width = width / 2;
+        for (int i = 0; i < CELLS; i++)
+            memcpy(cells[i].data, before[i], elements * tdm_dtype_bytes(cells[i].dtype));
+        tdm_host_update_run(&update, width % 2 == 0 ? 1 : 3);
+        for (int i = 0; i < CELLS; i++) {
+            uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
+            if (width > 0) {
+                assert_memory_equal(cells[i].data, narrow[i], bytes);
+                continue;
+            }
+            narrow[i] = malloc(bytes);
+            assert_non_null(narrow[i]);
+            memcpy(narrow[i], cells[i].data, bytes);
+            assert_true((memcmp(narrow[i], before[i], bytes) != 0) == has[i]);
+        }
+    }
+    for (int i = 0; i < CELLS; i++) {
+        free(before[i]);
+        free(narrow[i]);
+        cell_free(&cells[i]);
+    }
+    cell_free(&gradient);
+    cell_free(&norm);
+    bench_close(&bench);
+}
+
+static void test_widths(void **unused)
+{
+    (void)unused;
+    const enum tdm_dtype split = TDM_DTYPE_REMAINDER16, wide = TDM_DTYPE_FP32;
+    const enum tdm_dtype narrow = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    check_widths(TDM_OPTIMIZER_ADAMW, split, wide, true);
+    check_widths(TDM_OPTIMIZER_ADAMW, wide, narrow, false);
+    check_widths(TDM_OPTIMIZER_ADAMW_BF16_MOMENTS, split, wide, false);
+    check_widths(TDM_OPTIMIZER_ADAMW_BF16, none, wide, true);
+    check_widths(TDM_OPTIMIZER_SGD, none, narrow, true);
+    check_widths(TDM_OPTIMIZER_SGD, split, wide, false);
+}
+
 /* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other, and
  * neither have the shares of one number: all bits of differences are set half of the time. */
 static void test_random_streams(void **unused)
@@ -450,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_stochastic_exact),
         cmocka_unit_test(test_stochastic_unbiased),
         cmocka_unit_test(test_stochastic_repeats),
+        cmocka_unit_test(test_widths),
         cmocka_unit_test(test_random_streams),
     };
     return cmocka_run_group_tests_name("optimizer", tests, NULL, NULL);

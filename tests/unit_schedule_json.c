@@ -267,6 +267,7 @@ static bool is_harmless(const struct field *field, enum edit edit)
         {"name", EMPTY},           {"memory_bytes", HUGE},    {"host_memory_bytes", HUGE},
         {"pass", REMOVED},         {"pass", NOTHING},         {"selector", REMOVED},
         {"selector", NOTHING},     {"gather", REMOVED},       {"gather", NOTHING},
+        {"on", REMOVED},           {"on", NOTHING},
     };
     char name[64];
     last_name(field, name);

@@ -250,6 +250,68 @@ static void test_clip(void **state)
     tdm_schedule_free(schedule);
 }
 
+/* Updates on the host want all of a unit's state there, and say what is not. */
+static void test_on_host(void **state)
+{
+    (void)state;
+    enum { MOSTLY = 1, ALL = 0 }; /* layers on the device */
+    static const struct {
+        enum tdm_optimizer kind;
+        enum tdm_dtype master;
+        struct tdm_home weights, masters, moments;
+        const char *message; /* NULL: good */
+    } table[] = {
+#define AT(layers, embedding, head) {layers, TDM_##embedding, TDM_##head}
+#define HERE AT(ALL, HOST, HOST)
+#define SOME AT(MOSTLY, DEVICE, HOST)
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_REMAINDER16, HERE, HERE, HERE, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_FP32, SOME, SOME, SOME, NULL},
+        {TDM_OPTIMIZER_ADAMW_BF16, TDM_DTYPE_NONE, HERE, SOME, HERE, NULL},
+        {TDM_OPTIMIZER_SGD, TDM_DTYPE_NONE, HERE, SOME, SOME, NULL},
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_REMAINDER16, HERE, SOME, HERE, "\"homes.master\" is not"},
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_REMAINDER16, SOME, SOME, HERE, "\"homes.moments\" is not"},
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_REMAINDER16, HERE, HERE, AT(ALL, HOST, DEVICE),
+         "\"homes.moments\" is not"},
+        {TDM_OPTIMIZER_ADAMW, TDM_DTYPE_REMAINDER16, HERE, AT(ALL, DEVICE, HOST), HERE,
+         "\"homes.master\" is not"},
+        {TDM_OPTIMIZER_NONE, TDM_DTYPE_NONE, HERE, HERE, HERE, "updates nothing"},
+#undef HERE
+#undef SOME
+#undef AT
+    };
+    struct tdm_schedule *schedule = small();
+    struct tdm_error err = {0};
+    assert_true(schedule->model->layers > 1);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        schedule->dtypes.weights = TDM_DTYPE_BF16;
+        tdm_schedule_set_optimizer(schedule, table[i].kind);
+        schedule->dtypes.master = table[i].master;
+        schedule->optimizer.on = TDM_HOST;
+        schedule->homes[TDM_STATE_WEIGHTS] = table[i].weights;
+        schedule->homes[TDM_STATE_MASTER] = table[i].masters;
+        schedule->homes[TDM_STATE_MOMENTS] = table[i].moments;
+        enum tdm_status status = tdm_schedule_check(schedule, "file", &err);
+        if (table[i].message == NULL
+                ? status != TDM_OK
+                : status != TDM_INPUT || strstr(err.message, table[i].message) == NULL)
+            fail_msg("row %zu: status %d, \"%s\"", i, (int)status, err.message);
+        for (uint32_t unit = 0; unit < schedule->model->unit_count && status == TDM_OK; unit++)
+            assert_int_equal(tdm_updates_on_host(schedule, unit),
+                             tdm_schedule_home(schedule, TDM_STATE_MOMENTS, unit) == TDM_HOST ||
+                                 schedule->dtypes.moments == TDM_DTYPE_NONE);
+    }
+    /* nothing is there */
+    tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_ADAMW);
+    schedule->optimizer.on = TDM_HOST;
+    for (int s = 0; s < TDM_STATES; s++)
+        tdm_schedule_set_home(schedule, (enum tdm_state)s, schedule->model->layers, TDM_DEVICE);
+    assert_int_equal(tdm_schedule_check(schedule, "file", &err), TDM_INPUT);
+    assert_non_null(strstr(err.message, "has nothing on the host"));
+    tdm_schedule_set_optimizer(schedule, TDM_OPTIMIZER_NONE);
+    assert_int_equal(schedule->optimizer.on, TDM_DEVICE);
+    tdm_schedule_free(schedule);
+}
+
 /* Gradients share bytes, or all have their own, by when updates run. */
 static void test_gradients_together(void **state)
 {
@@ -289,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_learning_rates),
         cmocka_unit_test(test_bad_learning_rates),
         cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_on_host),
         cmocka_unit_test(test_gradients_together),
     };
     return cmocka_run_group_tests_name("schedule's optimizer", tests, NULL, NULL);

@@ -583,6 +583,76 @@ static bool compute_on_the_host(struct trial *t)
     return false;
 }
 
+/* ---- faults of updates on the host ---- */
+
+static bool update_on_another_lane(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
+            struct tdm_op *op = op_at(t, i);
+            op->lane = op->lane == TDM_LANE_HOST ? TDM_LANE_COMPUTE : TDM_LANE_HOST;
+            return true;
+        }
+    return false;
+}
+
+/* The copy that brings operand `a` of some update to the host, or the number of items; *update is the op. */
+static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_OPTIMIZER) || op_at(t, i)->lane != TDM_LANE_HOST ||
+            a >= op_at(t, i)->access_count || op_at(t, i)->access[a].buffer == TDM_NONE)
+            continue;
+        const struct tdm_access *access = &op_at(t, i)->access[a];
+        for (size_t j = i; j-- > 0;)
+            if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
+                covers(access, op_at(t, j)->access[1].buffer, op_at(t, j)->access[1].first_slot)) {
+                *update = i;
+                return j;
+            }
+    }
+    return t->r.count;
+}
+
+/* It works on what the copy left on the device. */
+static bool update_far_from_home(struct trial *t, uint32_t a)
+{
+    size_t i, j = some_copy_for_update(t, a, &i);
+    if (j == t->r.count || op_at(t, i)->access[a].slots > 1)
+        return false;
+    op_at(t, i)->access[a].buffer = op_at(t, j)->access[0].buffer;
+    op_at(t, i)->access[a].first_slot = op_at(t, j)->access[0].first_slot;
+    return true;
+}
+
+static bool host_reads_the_device(struct trial *t)
+{
+    return update_far_from_home(t, 1);
+}
+
+static bool host_reads_norms_of_the_device(struct trial *t)
+{
+    return update_far_from_home(t, 5);
+}
+
+static bool update_before_its_copy(struct trial *t, uint32_t a)
+{
+    size_t i, j = some_copy_for_update(t, a, &i);
+    if (j < t->r.count)
+        move(t, j, i + 1);
+    return j < t->r.count;
+}
+
+static bool update_before_its_gradient(struct trial *t)
+{
+    return update_before_its_copy(t, 1);
+}
+
+static bool update_before_its_norm(struct trial *t)
+{
+    return update_before_its_copy(t, 5);
+}
+
 static bool stale_ring_slot(struct trial *t)
 {
     for (struct operand o = anywhere(t); next_operand(t, &o);) {
@@ -1489,6 +1559,13 @@ static struct fault {
     {.name = "the bytes of a gathering forged", .plant = gathering_forged},
     {.name = "K, V gathered before they are at home", .plant = gathered_too_early},
     {.name = "an op on a host buffer", .plant = compute_on_the_host},
+    {.name = "an update on another lane", .plant = update_on_another_lane},
+    {.name = "an update on the host of a gradient on the device", .plant = host_reads_the_device},
+    {.name = "an update on the host that clips by the device's norm",
+     .plant = host_reads_norms_of_the_device},
+    {.name = "an update on the host before its gradient comes",
+     .plant = update_before_its_gradient},
+    {.name = "an update on the host before its norm comes", .plant = update_before_its_norm},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
     {.name = "a move of K, V dropped", .plant = kv_move_dropped},
     {.name = "a move of dK, dV dropped", .plant = dkv_move_dropped},

@@ -94,11 +94,6 @@ bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model)
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
                                      uint64_t count, struct tdm_error *err);
 
-/* Elements [first, first + count) of a unit's gradient, the sum of both parts of a tied tensor; at most
- * TDM_UNIT_BLOCK of them (unit_blocks.h). */
-void tdm_cpu_load_gradient(const struct tdm_operand *gradient, const struct tdm_operand *second,
-                           uint64_t first, uint64_t count, float *row);
-
 /* The ops, operands as in enum tdm_op_kind. */
 typedef enum tdm_status (*tdm_cpu_op)(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err);

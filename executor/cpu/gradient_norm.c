@@ -16,8 +16,9 @@ struct gradient_norm {
     double *squares; /* [tasks] */
 };
 
-void tdm_cpu_load_gradient(const struct tdm_operand *gradient, const struct tdm_operand *second,
-                           uint64_t first, uint64_t count, float *row)
+/* Elements [first, first + count) of the gradient, the sum of both parts of a tied tensor. */
+static void load_gradient(const struct tdm_operand *gradient, const struct tdm_operand *second,
+                          uint64_t first, uint64_t count, float *row)
 {
     float other[TDM_UNIT_BLOCK];
     tdm_load_row(gradient->data, gradient->dtype, first, count, row);
@@ -40,8 +41,7 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
     double squares = 0;
     (void)thread_scratch;
     while (tdm_next_unit_block(model, x->unit, begin, end, &block)) {
-        tdm_cpu_load_gradient(&operand[GRADIENT], &operand[SECOND_GRADIENT], block.first,
-                              block.count, row);
+        load_gradient(&operand[GRADIENT], &operand[SECOND_GRADIENT], block.first, block.count, row);
         squares += tdm_sum_squares(row, block.count);
     }
     x->squares[index] = squares;

@@ -211,6 +211,7 @@ static void close_cuda(struct tdm_executor *executor)
     if (executor == NULL)
         return;
     tdm_cuda_close_lanes(executor);
+    free(executor->calls);
     tdm_cuda_release_arenas(executor);
     tdm_matmul_close(executor->matmul);
     cudaFree(executor->found);
@@ -247,6 +248,8 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     }
     if (status == TDM_OK)
         status = tdm_cuda_open_lanes(executor, err);
+    if (status == TDM_OK)
+        status = tdm_cuda_open_host_lane(executor, count, programs, err);
     if (status == TDM_OK)
         status = open_documents(executor, count, programs, err);
     if (status == TDM_OK)

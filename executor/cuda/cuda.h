@@ -15,6 +15,7 @@
 #include "executor/cuda/kernels.h"
 #include "executor/cuda/matmul.h"
 #include "executor/host_arena.h"
+#include "executor/host_optimizer.h"
 #include "executor/timings.h"
 
 #include <cuda_runtime_api.h>
@@ -44,6 +45,12 @@ struct tdm_cuda_lane {
     int64_t last_end_ns;
     int64_t *ends_ns;            /* [TDM_CUDA_ENDS], by position: of timed ops */
     uint64_t awaited[TDM_LANES]; /* by the next op */
+};
+
+/* An update that the driver calls. */
+struct tdm_cuda_call {
+    struct tdm_host_update update;
+    uint32_t threads;
 };
 
 /* What kernels must know of one program. */
@@ -90,6 +97,9 @@ struct tdm_executor {
     struct tdm_fault *fault; /* of a token; pinned, kernels write it */
     /* what ops of the compute lane count, as their marks; pinned, kernels write them */
     struct tdm_counts *counts, *count; /* of the op under way */
+
+    struct tdm_cuda_call
+        *calls; /* [TDM_CUDA_RING], as the marks of the host's lane; NULL: it has nothing to do */
 
     const struct tdm_program *prepared; /* and what of it is ready */
     struct tdm_cuda_like likes[TDM_CUDA_LIKES];
@@ -207,6 +217,13 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
                                            const struct tdm_launch *launch, struct tdm_error *err);
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
+
+/* Updates on the host: host_lane.c. Opened after the lanes; `calls` is freed when they are closed. */
+enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t count,
+                                        const struct tdm_program *const *programs,
+                                        struct tdm_error *err);
+enum tdm_status tdm_cuda_run_host_update(struct tdm_executor *executor,
+                                         const struct tdm_launch *launch, struct tdm_error *err);
 
 /* Arenas and ordinary memory: arena.c. */
 enum tdm_status tdm_cuda_take_arena(struct tdm_executor *executor, enum tdm_place place,

@@ -15,6 +15,7 @@ cuda_sources = \
 	executor/cuda/gemm.cu \
 	executor/cuda/gradients.cuh \
 	executor/cuda/head.c \
+	executor/cuda/host_lane.c \
 	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
 	executor/cuda/gather.cu \

@@ -254,46 +254,41 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
     return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[1].data, stream, err);
 }
 
-/* Operands of the optimizer, as enum tdm_op_kind numbers them. */
-enum { WEIGHTS, GRADIENT, MASTER, MOMENT1, MOMENT2, NORMS, SECOND_GRADIENT };
-
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    const struct tdm_optimizer_settings *settings = &schedule->optimizer;
-    const struct tdm_unit *unit = &schedule->model->units[launch->op->layer];
-    const struct tdm_operand *operand = launch->operand;
-    const struct tdm_step *step = launch->step;
-    double number = (double)step->number;
+    if (launch->op->lane == TDM_LANE_HOST)
+        return tdm_cuda_run_host_update(executor, launch, err);
+    const struct tdm_host_update x = tdm_host_update_of(launch); /* what it is, wherever it runs */
+    const struct tdm_operand *operand = launch->operand, *norms = &operand[TDM_UPDATE_NORMS];
     struct tdm_update update = {
-        .adamw = settings->kind != TDM_OPTIMIZER_SGD,
-        .beta1 = (float)settings->beta1,
-        .beta2 = (float)settings->beta2,
-        .rest1 = (float)(1.0 - settings->beta1),
-        .rest2 = (float)(1.0 - settings->beta2),
-        .step_rate = (float)(step->learning_rate / (1.0 - pow(settings->beta1, number))),
-        .root_scale = (float)(1.0 / sqrt(1.0 - pow(settings->beta2, number))),
-        .epsilon = (float)settings->epsilon,
-        .rate = (float)step->learning_rate,
-        .norms = operand[NORMS].data,
-        .norm_count = operand[NORMS].data != NULL ? operand[NORMS].slots : 0,
-        .norm_stride = operand[NORMS].slot_bytes / sizeof(double),
-        .clip_norm = settings->clip_norm,
+        .adamw = x.adamw,
+        .beta1 = x.beta1,
+        .beta2 = x.beta2,
+        .rest1 = x.rest1,
+        .rest2 = x.rest2,
+        .step_rate = x.step_rate,
+        .root_scale = x.root_scale,
+        .epsilon = x.epsilon,
+        .rate = x.rate,
+        .norms = norms->data,
+        .norm_count = norms->data != NULL ? norms->slots : 0,
+        .norm_stride = norms->slot_bytes / sizeof(double),
+        .clip_norm = x.clip_norm,
     };
     enum tdm_status status = TDM_OK;
-    for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
-        uint32_t number_of_tensor = unit->first_tensor + i;
-        const struct tdm_tensor *tensor = &schedule->model->tensors[number_of_tensor];
+    for (uint32_t i = 0; i < x.unit->tensor_count && status == TDM_OK; i++) {
+        uint32_t number_of_tensor = x.unit->first_tensor + i;
+        const struct tdm_tensor *tensor = &x.model->tensors[number_of_tensor];
         update.elements = tensor->elements;
-        update.weights = tdm_array_at(&operand[WEIGHTS], tensor->offset);
-        update.gradient = tdm_array_at(&operand[GRADIENT], tensor->offset);
-        update.second_gradient = tdm_array_at(&operand[SECOND_GRADIENT], tensor->offset);
-        update.master = tdm_array_at(&operand[MASTER], tensor->offset);
-        update.moment1 = tdm_array_at(&operand[MOMENT1], tensor->offset);
-        update.moment2 = tdm_array_at(&operand[MOMENT2], tensor->offset);
-        update.decay = tensor->rows > 1 ? (float)settings->weight_decay : 0.0f;
-        update.random_stream = tdm_random_stream(step->seed, step->number, number_of_tensor);
+        update.weights = tdm_array_at(&operand[TDM_UPDATE_WEIGHTS], tensor->offset);
+        update.gradient = tdm_array_at(&operand[TDM_UPDATE_GRADIENT], tensor->offset);
+        update.second_gradient = tdm_array_at(&operand[TDM_UPDATE_SECOND_GRADIENT], tensor->offset);
+        update.master = tdm_array_at(&operand[TDM_UPDATE_MASTER], tensor->offset);
+        update.moment1 = tdm_array_at(&operand[TDM_UPDATE_MOMENT1], tensor->offset);
+        update.moment2 = tdm_array_at(&operand[TDM_UPDATE_MOMENT2], tensor->offset);
+        update.decay = tensor->rows > 1 ? x.decay : 0.0f;
+        update.random_stream = tdm_random_stream(x.seed, x.step, number_of_tensor);
         status = tdm_cuda_update(&update, tdm_cuda_compute(executor), err);
     }
     return status;

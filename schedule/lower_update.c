@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Norm and update of a unit, on the device or on the host.
+ *
+ * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights, master
+ * and moments are updated at home, on a lane of its own; what goes there is the gradient, unless it
+ * waited at home on the host, and the norm that clips it.
+ */
+#include "schedule/lower_parts.h"
+
+#include "schedule/optimizer.h"
+
+/* ---- what goes to the host ---- */
+
+static void send_gradient(struct tdm_lowering *l, const struct tdm_body *body,
+                          enum tdm_content content, struct tdm_ref from, struct tdm_ref to)
+{
+    tdm_low_copy_unit(l, body, TDM_LANE_D2H, from, to,
+                      tdm_low_sum_tag(content, body->layer, TDM_NONE, 0));
+}
+
+/* Where the complete gradient of a unit is on the device. */
+static struct tdm_ref complete_gradient(const struct tdm_lowering *l, uint32_t unit)
+{
+    return tdm_gradients_stay(l->schedule) ? tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit)
+                                           : tdm_low_gradient_ref(l, unit);
+}
+
+/* The room of embedding or head, or TDM_NONE: layers have a ring. */
+static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
+{
+    if (unit < l->model->layers || !tdm_gradient_visits_host(l->program, unit))
+        return TDM_NONE;
+    bool embedding = unit == tdm_model_embedding_unit(l->model);
+    return l->layout->host_gradient[embedding ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
+}
+
+static void host_update_begin(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    uint32_t unit = body->layer, room = room_of(l, unit);
+    l->host_gradient = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
+    if (!tdm_gradient_visits_host(l->program, unit))
+        return;
+    tdm_low_alloc(l, room);
+    l->host_gradient =
+        room != TDM_NONE
+            ? (struct tdm_ref){room, 0}
+            : tdm_low_next_slot(l, layout->host_gradient[TDM_ROW_LAYERS], &l->next_host_gradient);
+    send_gradient(l, body, TDM_UNIT_GRADIENT, complete_gradient(l, unit), l->host_gradient);
+    if (unit != tdm_model_embedding_unit(l->model) || layout->host_tied == TDM_NONE)
+        return;
+    tdm_low_alloc(l, layout->host_tied);
+    send_gradient(l, body, TDM_TIED_GRADIENT, (struct tdm_ref){layout->tied_gradient, 0},
+                  (struct tdm_ref){layout->host_tied, 0});
+}
+
+static void host_update_end(struct tdm_lowering *l, uint32_t unit)
+{
+    tdm_low_release(l, room_of(l, unit));
+    if (unit == tdm_model_embedding_unit(l->model))
+        tdm_low_release(l, l->layout->host_tied);
+}
+
+void tdm_low_host_update_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
+{
+    bool at_end = tdm_updates_at_end(l->schedule);
+    void (*act)(struct tdm_lowering *, uint32_t) = begin ? tdm_low_alloc : tdm_low_release;
+    /* norms are sent when they are made */
+    if (body->phase == (at_end && !begin ? TDM_OPTIMIZER_PHASE : TDM_BACKWARD))
+        act(l, l->layout->host_norms);
+    if (body->phase == (at_end ? TDM_OPTIMIZER_PHASE : TDM_BACKWARD))
+        act(l, l->layout->host_gradient[TDM_ROW_LAYERS]);
+}
+
+/* ---- operands ---- */
+
+/* Where the update of a unit finds what it changes. */
+static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content content, uint32_t unit)
+{
+    return tdm_updates_on_host(l->schedule, unit) ? tdm_home_of(l->program, content, unit)
+                                                  : tdm_low_unit_on_device(l, content, unit);
+}
+
+static void updates(struct tdm_lowering *l, enum tdm_content content, enum tdm_dtype dtype)
+{
+    struct tdm_ref ref = updated(l, content, l->op.layer);
+    if (ref.buffer == TDM_NONE) {
+        tdm_low_absent(l);
+        return;
+    }
+    /* contributor 0: as of after this step */
+    tdm_low_access(l, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
+                   tdm_low_tag(content, l->op.layer, TDM_NONE),
+                   tdm_low_sum_tag(content, l->op.layer, TDM_NONE, 0),
+                   tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
+}
+
+/* The complete gradient of the op's unit, at `ref`. */
+static void reads_gradient(struct tdm_lowering *l, struct tdm_ref ref)
+{
+    struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
+    tdm_low_access(
+        l, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
+        tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, l->schedule->dtypes.gradients));
+}
+
+/* The part of it that the head of a tied embedding made. */
+static void reads_tied_gradient(struct tdm_lowering *l, uint32_t buffer)
+{
+    uint32_t unit = l->op.layer;
+    if (!l->model->tied || unit != tdm_model_embedding_unit(l->model))
+        return;
+    struct tdm_tag complete = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
+    tdm_low_access(l, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
+                   tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.gradients));
+}
+
+/* What the update scales its gradient by: nothing, the norm of its unit, or those of all. */
+static void reads_norms(struct tdm_lowering *l, uint32_t buffer)
+{
+    enum tdm_clip clip = l->schedule->optimizer.clip;
+    if (clip == TDM_CLIP_NONE) {
+        tdm_low_absent(l);
+        return;
+    }
+    uint32_t first = clip == TDM_CLIP_GLOBAL ? 0 : l->op.layer;
+    uint32_t units = clip == TDM_CLIP_GLOBAL ? l->model->unit_count : 1;
+    struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, first, TDM_NONE);
+    tdm_low_access(l, (struct tdm_ref){buffer, first}, units, TDM_READ, 0, norms, norms,
+                   units * sizeof(double));
+}
+
+/* Where the tied part of a gradient is for the update. */
+static uint32_t tied_part(const struct tdm_lowering *l, bool on_host)
+{
+    const struct tdm_layout *layout = l->layout;
+    if (layout->tied_home == TDM_NONE)
+        return on_host ? layout->host_tied : layout->tied_gradient;
+    return on_host ? layout->tied_home : layout->staged_tied;
+}
+
+/* ---- bodies ---- */
+
+void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_layout *layout = l->layout;
+    uint32_t unit = body->layer;
+    struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
+    tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
+    reads_gradient(l, tdm_low_gradient_ref(l, unit));
+    tdm_low_access(l, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE, 0, norm, norm,
+                   sizeof(double));
+    reads_tied_gradient(l, layout->tied_gradient);
+    tdm_low_op_end(l);
+    if (layout->host_norms != TDM_NONE &&
+        (l->schedule->optimizer.clip == TDM_CLIP_GLOBAL || tdm_updates_on_host(l->schedule, unit)))
+        tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){layout->norms, unit},
+                          (struct tdm_ref){layout->host_norms, unit}, norm);
+}
+
+/* What the update was the last to need. Gradients that do not stay die with the sweep that made them,
+ * all but the embedding's. */
+static void release_gradient(struct tdm_lowering *l, uint32_t unit)
+{
+    const struct tdm_layout *layout = l->layout;
+    bool embedding = unit == tdm_model_embedding_unit(l->model);
+    if (tdm_gradients_stay(l->schedule)) {
+        tdm_low_release(l, tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit).buffer);
+        if (embedding)
+            tdm_low_release(l, layout->tied_home != TDM_NONE ? layout->tied_home
+                                                             : layout->tied_gradient);
+    } else if (embedding) {
+        tdm_low_release(l, layout->embedding_gradient);
+    }
+}
+
+void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    const struct tdm_dtypes *dtypes = &l->schedule->dtypes;
+    uint32_t unit = body->layer;
+    bool on_host = tdm_updates_on_host(l->schedule, unit);
+
+    if (on_host)
+        host_update_begin(l, body);
+    else
+        tdm_low_update_begin(l, body, unit);
+    tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
+    if (on_host)
+        l->op.lane = TDM_LANE_HOST;
+    updates(l, TDM_UNIT_WEIGHTS, dtypes->weights);
+    if (on_host)
+        reads_gradient(l, l->host_gradient);
+    else
+        reads_gradient(l, tdm_gradients_stay(l->schedule)
+                              ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
+                              : tdm_low_gradient_ref(l, unit));
+    updates(l, TDM_UNIT_MASTER, dtypes->master);
+    updates(l, TDM_UNIT_MOMENT1, dtypes->moments);
+    updates(l, TDM_UNIT_MOMENT2, dtypes->moments);
+    reads_norms(l, on_host ? l->layout->host_norms : l->layout->norms);
+    reads_tied_gradient(l, tied_part(l, on_host));
+    tdm_low_op_end(l);
+    if (on_host)
+        host_update_end(l, unit);
+    else
+        tdm_low_update_end(l, body, unit);
+    release_gradient(l, unit);
+}
