@@ -191,7 +191,8 @@ static uint64_t host_bytes(const struct tdm_arenas *arenas)
     const char *resident = strchr(text, ' '); /* the second number, in pages */
     uint64_t pages = resident == NULL ? 0 : strtoull(resident, NULL, 10);
     uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t device = arenas->base[TDM_DEVICE] == NULL ? 0 : arenas->bytes[TDM_DEVICE];
+    bool stands_in = arenas->base[TDM_DEVICE] != NULL && !arenas->backend->own_device_memory;
+    uint64_t device = stands_in ? arenas->bytes[TDM_DEVICE] : 0;
     return bytes > device ? bytes - device : 0;
 }
 

@@ -210,14 +210,29 @@ static void test_described_tables(void **state)
     assert_int_equal(machine->table[TDM_RATE_HEAD].of, TDM_RATE_HEAD);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_HEAD], 1e9) == 5e14);
     assert_true(machine->rate[TDM_RATE_OPTIMIZER] == machine->rate[TDM_RATE_ELEMENTWISE]);
-    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] == machine->rate[TDM_RATE_BOTH_WAYS]);
-    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] ==
-                machine->rate[TDM_RATE_HOST_OPTIMIZER]);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_FORWARD_SHARE], 256) == 0.5);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_NARROW_ATTENTION_FORWARD_SHARE], 256) == 0.5);
     assert_true(tdm_rate_at(&machine->table[TDM_RATE_ATTENTION_BACKWARD_SHARE], 256) == 1);
     tdm_machine_free(machine);
     json_decref(description);
+}
+
+/* The host's rates of a card for which nobody measured them: those of the link. */
+static void test_host_rates(void **state)
+{
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err = {0};
+    (void)state;
+    assert_int_equal(tdm_machine_load("a100-80", &machine, &err), TDM_OK);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] == machine->rate[TDM_RATE_BOTH_WAYS]);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] ==
+                machine->rate[TDM_RATE_HOST_OPTIMIZER]);
+    tdm_machine_free(machine);
+    assert_int_equal(tdm_machine_load("h200", &machine, &err), TDM_OK);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER] > machine->rate[TDM_RATE_BOTH_WAYS]);
+    assert_true(machine->rate[TDM_RATE_HOST_OPTIMIZER_ROUNDED] <
+                machine->rate[TDM_RATE_HOST_OPTIMIZER]);
+    tdm_machine_free(machine);
 }
 
 /* What is missing comes from the base, else it is low; and it is said. */
@@ -326,15 +341,11 @@ static void test_local(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_h200_published),
-        cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_described_tables),
-        cmocka_unit_test(test_fallback),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test_setup(test_local, make_config_home),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_h200_published), cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_tables),         cmocka_unit_test(test_described_tables),
+        cmocka_unit_test(test_host_rates),     cmocka_unit_test(test_fallback),
+        cmocka_unit_test(test_unknown),        cmocka_unit_test_setup(test_local, make_config_home),
     };
     return cmocka_run_group_tests_name("machines", tests, NULL, NULL);
 }
