@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "schedule/lowering.h"
+#include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
 #include <string.h>
@@ -580,7 +581,7 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
     return needs;
 }
 
-/* What the rings take in the forward and in the backward. */
+/* What the rings take in the forward, and in the backward those of state left out. */
 static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                       uint64_t *forward, uint64_t *backward)
 {
@@ -592,8 +593,7 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     uint64_t rows = smaller(needs.far_kv, schedule->rings.kv) * row_slots * e->kv;
     *forward = e->weight_ring + rows;
     *backward = e->weight_ring + rows +
-                smaller(needs.far_gradients, schedule->rings.kv) * row_slots * e->dkv +
-                (tdm_updates_at_end(schedule) ? 0 : e->state_rings);
+                smaller(needs.far_gradients, schedule->rings.kv) * row_slots * e->dkv;
     if (needs.inputs || needs.inner)
         *backward += fetch_slots * e->x;
     if (needs.inner)
@@ -610,6 +610,12 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     }
 }
 
+/* The rings of masters and moments, while layers go backward. */
+static uint64_t state_rings(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
+}
+
 static void raise_to(uint64_t *most, uint64_t bytes)
 {
     *most = larger(*most, bytes);
@@ -624,8 +630,8 @@ static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, u
            staying[layer];
 }
 
-/* The embedding's gradient is born after the first backward of layer 0: beside the workspace of a second
- * one, if there is one. */
+/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0: beside the
+ * workspace of a second one, if there is one. */
 static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
 {
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
@@ -635,9 +641,10 @@ static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_
 static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
                             uint32_t layer)
 {
+    rings += state_rings(e);
     uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
     if (layer == 0)
-        work = beside_embedding_gradient(e, work) + e->embedding_room;
+        work += e->embedding_room;
     return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
            layer_gradients(e, layer, layer) + e->chunks * e->x +
            e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
@@ -686,9 +693,11 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
     uint64_t outputs = held_bytes(e, span);
+    /* K and V of inner layers that hold q too: rows of their own, on the device */
+    uint64_t rows = !keeps_kv(span) && span->group->held >= TDM_SET_QKV ? n * e->kv : 0;
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
-    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device +
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
                                         (far ? 0 : above * (held + outputs)));
     raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
                                              (far ? above * (held + outputs) : 0) +
@@ -698,7 +707,8 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
         raise_to(&estimate->body_bytes,
                  sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
                      lists_bytes(e, span->first + 1, span->top + 1) -
-                     (own_kv(span) ? above * n * e->kv : 0) + (far ? 0 : outputs));
+                     (own_kv(span) ? above * n * e->kv : 0) +
+                     (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
 }
 
 /* Rooms for weights of embedding and head in chunk-major order: all the group that uses them. */
@@ -731,12 +741,12 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0);
     uint64_t dkv = on_host(span->group->kv_gradients_place) ? 0 : layers * n * e->dkv;
     uint64_t group =
-        e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + (one_group ? 1 : n) * e->x +
-        (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + group_rooms(e, span) + kv +
-        dkv + layer_gradients(e, span->first, span->top) + held + stored->kept[TDM_DEVICE] +
-        stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
+        e->resident_bytes[TDM_DEVICE] + rings + state_rings(e) + e->tied_gradient +
+        (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) +
+        group_rooms(e, span) + kv + dkv + layer_gradients(e, span->first, span->top) + held +
+        stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
-    if (span->first == 0)
+    if (one_group)
         raise_to(&estimate->body_bytes,
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
@@ -777,15 +787,19 @@ static void update_moments(const struct tdm_estimator *e, const struct tdm_sched
                            const struct stored *stored, uint64_t rings,
                            struct tdm_estimate *estimate)
 {
-    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
-    uint64_t slots = by_layer || schedule->group_count > 1 ? e->chunks : 1;
-    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + slots * e->x + e->tied_gradient;
+    uint64_t slots = tdm_nest_embeds_apart(schedule) ? e->chunks : 1;
+    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient;
     uint64_t kept = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + stored->kv[TDM_DEVICE];
+    uint64_t staying = e->staying_below[TDM_DEVICE][e->layers] + e->head_stays[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, all + staying + e->embedding_gradient + slots * e->x);
     if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
     raise_to(&estimate->body_bytes,
              all + e->embedding_gradient + e->embedding_room + e->embedding_update);
-    raise_to(&estimate->body_bytes, all + e->head_gradient + e->head_room + e->head_update + kept);
+    if (schedule->order == TDM_CHUNK_MAJOR) /* layers went backward before */
+        all += state_rings(e);
+    raise_to(&estimate->body_bytes,
+             all + slots * e->x + e->head_gradient + e->head_room + e->head_update + kept);
 }
 
 /* Updates after the backward begin with all gradients there. */

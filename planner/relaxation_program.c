@@ -44,8 +44,6 @@ static void find_fixed(struct tdm_relaxation *r)
     uint64_t stays = all + e->tied_gradient + e->head_stays[TDM_DEVICE] + n * e->x;
     for (uint32_t layer = 0; layer <= top; layer++) {
         uint64_t work = tdm_least_work(e, layer), bytes = stays;
-        if (layer == 0)
-            work = larger(n > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
         if (!by_layer && layer == top)
             work = larger(work, e->work_head + least_logits(e));
         bytes += work;
@@ -295,6 +293,13 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_BOTH], (times + (changes ? 1 : 0)) * both);
 }
 
+/* Has a row of bytes on the device the ring of a state? That of masters and moments is there while layers go backward. */
+static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
+{
+    return state == TDM_STATE_WEIGHTS ||
+           (row < r->layers && !tdm_updates_at_end(r->pricing.e->base));
+}
+
 /* Layers at home on the device. All rows have the layers as if none were: what follows is relative. */
 static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, bool fixed,
                                 struct tdm_error *err)
@@ -307,12 +312,11 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     double slots = LEAST_SLOTS;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !tdm_updates_at_end(base));
-        put(&column, r->place[TDM_DEVICE][i], mib * (rings ? 1 - slots / layers : 1));
+        put(&column, r->place[TDM_DEVICE][i],
+            mib * (has_ring(r, state, i) ? 1 - slots / layers : 1));
         put(&column, r->place[TDM_HOST][i], -mib);
     }
-    bool rings = weights || !tdm_updates_at_end(base);
-    put(&column, r->row[ROW_EMBEDDING], mib * (rings ? 1 - slots / layers : 1));
+    put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_END], mib * (1 - slots / layers));
     put(&column, r->row[ROW_HOST_END], -mib);
     put_copies(&column, state, 0, weights, true);
@@ -368,15 +372,14 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
     bool changes = base->optimizer.kind != TDM_OPTIMIZER_NONE;
     for (int s = 0; s <= TDM_STATE_MOMENTS; s++) {
         enum tdm_state state = (enum tdm_state)s;
-        bool weights = state == TDM_STATE_WEIGHTS, at_end = tdm_updates_at_end(base);
+        bool weights = state == TDM_STATE_WEIGHTS;
         double slots = LEAST_SLOTS;
         double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-            bool rings = weights || (i != r->layers + TDM_AT_FORWARD && !at_end);
-            device[i] += rings ? slots * mib : 0;
+            device[i] += has_ring(r, state, i) ? slots * mib : 0;
             host[i] += r->layers * mib;
         }
-        alone[ROW_EMBEDDING] += weights || !at_end ? slots * mib : 0;
+        alone[ROW_EMBEDDING] += weights ? slots * mib : 0;
         alone[ROW_END] += slots * mib;
         alone[ROW_HOST_END] += r->layers * mib;
         for (uint32_t k = 0; k < r->layers + 2; k++) {
