@@ -426,17 +426,6 @@ static enum tdm_status try_schedule(struct run *run, uint32_t size, bool *fits,
     return TDM_OK;
 }
 
-/* The rounding that promises most, or NULL. */
-static struct tdm_rounded *fastest_rounded(struct run *run)
-{
-    struct tdm_rounded *fastest = NULL;
-    for (uint32_t i = 0; i < run->rounded_count; i++)
-        if (run->rounded[i].fits && is_due(run, run->rounded[i].size) &&
-            (fastest == NULL || run->rounded[i].cost < fastest->cost))
-            fastest = &run->rounded[i];
-    return fastest;
-}
-
 /* What is this near to the bound need not be bettered. */
 #define ENOUGH (1 + 1e-5)
 
@@ -446,6 +435,18 @@ static bool could_win(const struct run *run, double seconds)
     double bound = run->bound_of[run->on];
     bool done = bound < NO_BOUND && best <= ENOUGH * bound;
     return !run->found || (seconds < best && !done);
+}
+
+/* Of the roundings that could win the one that promises most, or NULL. */
+static struct tdm_rounded *fastest_rounded(struct run *run)
+{
+    struct tdm_rounded *fastest = NULL;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && is_due(run, run->rounded[i].size) &&
+            could_win(run, run->rounded[i].likely_seconds) &&
+            (fastest == NULL || run->rounded[i].cost < fastest->cost))
+            fastest = &run->rounded[i];
+    return fastest;
 }
 
 /* Simulates a rounding. Where packing takes more than was estimated, or the compute lane waits more than the
@@ -484,8 +485,7 @@ static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
 {
     struct tdm_rounded *rounded;
     enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL &&
-           could_win(run, rounded->likely_seconds) && run->ops < MOST_OPS)
+    while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < MOST_OPS)
         status = try_one(run, rounded, err);
     return status;
 }

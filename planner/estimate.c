@@ -3,6 +3,8 @@
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+#include "schedule/lowering.h"
+#include "schedule/nest.h"
 #include "schedule/optimizer.h"
 
 #include <string.h>
@@ -55,12 +57,6 @@ static struct span span_of_layer(const struct tdm_estimator *e, const struct spa
 static bool runs_again(const struct span *span, enum tdm_order order, uint32_t layer)
 {
     return layer < span->top || (order == TDM_CHUNK_MAJOR && span->last);
-}
-
-/* Does a group store q, or gate and up, of some chunks? */
-static bool stores(const struct span *span, enum tdm_set set)
-{
-    return span->group->kept >= set || span->group->held >= set;
 }
 
 /* Bytes of a chunk that has a set beside its input. */
@@ -515,24 +511,30 @@ static double spare_seconds(const struct tdm_estimator *e)
     return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
 }
 
-/* Does some backward of a layer run its attention again, into workspace? */
-static bool needs_work_attention(const struct tdm_estimator *e, const struct span *group,
-                                 enum tdm_order order, uint32_t layer)
+/* Does a store of a layer's chunks have room of its own in all of them, so that no backward makes it in workspace? */
+static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
+                       enum tdm_store store)
 {
-    struct span span = span_of_layer(e, group, order, layer);
-    return (runs_again(&span, order, layer) ? span.held : span.kept) > 0;
+    enum tdm_set set = tdm_store_set(store);
+    bool kept = span->group->kept >= set, held = again && span->group->held >= set;
+    if (store == TDM_STORE_GATE_UP && held && !kept) /* beside what is kept too */
+        return span->group->held_from_chunk == 0;
+    return (span->kept == 0 || (held && span->held == 0)) && (span->kept == e->chunks || kept);
 }
 
 /* Workspace of a layer's backward. */
-static uint64_t backward_work(const struct tdm_estimator *e, const struct span *span,
+static uint64_t backward_work(const struct tdm_estimator *e, const struct span *group,
                               enum tdm_order order, uint32_t layer)
 {
+    struct span span = span_of_layer(e, group, order, layer);
+    bool again = runs_again(&span, order, layer);
     uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
     /* where heads are normed, q has its product beside it */
     uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
-    work -= stores(span, TDM_SET_QKV) ? q : 0;
-    work -= stores(span, TDM_SET_ALL) ? e->gate_up : 0;
-    return needs_work_attention(e, span, order, layer) ? work : work - e->attention;
+    work -= all_stored(e, &span, again, TDM_STORE_ATTENTION) ? e->attention : 0;
+    work -= all_stored(e, &span, again, TDM_STORE_Q) ? q : 0;
+    work -= all_stored(e, &span, again, TDM_STORE_GATE_UP) ? e->gate_up : 0;
+    return work;
 }
 
 /* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
@@ -542,39 +544,78 @@ struct stored {
         kv[TDM_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
 };
 
-/* Which staging rings a schedule needs, and what they take in the forward and in the backward. */
-static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
-                      uint64_t *forward, uint64_t *backward)
+/* Which staging rings a schedule needs. */
+struct needs {
+    bool inputs, inner;                      /* stored inputs of groups, of layers in them */
+    bool kept[TDM_STORES], held[TDM_STORES]; /* what a set has beside */
+    uint64_t far_kv, far_gradients;          /* layers with K and V, or their gradients, there */
+    bool gathers_all;                        /* none of these needs a row of all chunks */
+};
+
+static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {
-    bool inputs = false, kept = false, held = false, inner = false;
+    struct needs needs = {.gathers_all = true};
+    bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
     uint32_t first = 0;
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         struct span span = span_of(e, schedule, g, first);
         const struct tdm_group *group = span.group;
-        inputs |= g > 0 && on_host(group->input_place);
-        bool keeps = schedule->order == TDM_LAYER_MAJOR || !span.last || group->layers > 1;
-        kept |= keeps && span.kept < e->chunks && on_host(group->kept_place);
-        inner |= group->layers > 1 && on_host(group->held_place);
-        held |= group->layers > 1 && span.held < span.kept && on_host(group->held_place);
+        bool keeps = !by_chunk || !span.last || group->layers > 1;
+        bool holds = !by_chunk && group->layers > 1 && on_host(group->held_place);
+        needs.inputs |= g > 0 && on_host(group->input_place);
+        needs.inner |= holds;
+        for (int store = 0; store < TDM_STORES; store++) {
+            enum tdm_set set = tdm_store_set((enum tdm_store)store);
+            uint32_t held_to =
+                store == TDM_STORE_GATE_UP && group->kept < set ? e->chunks : span.kept;
+            needs.kept[store] |=
+                keeps && span.kept < e->chunks && group->kept >= set && on_host(group->kept_place);
+            needs.held[store] |= holds && group->held >= set && group->held_from_chunk < held_to;
+        }
+        for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
+            bool far_gradients = on_host(group->kv_gradients_place);
+            needs.far_kv += far_kv(&span);
+            needs.far_gradients += far_gradients;
+            needs.gathers_all &= (!far_kv(&span) && !far_gradients) || gathers(e, layer);
+        }
         first += group->layers;
     }
+    return needs;
+}
+
+/* What the rings take in the forward, and in the backward those of state left out. */
+static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                      uint64_t *forward, uint64_t *backward)
+{
+    const uint64_t store_bytes[TDM_STORES] = {e->attention, e->q, e->gate_up};
+    struct needs needs = needs_of(e, schedule);
     uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
     uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
-    bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
-    *forward = e->weight_ring;
-    *backward = e->weight_ring + (tdm_updates_at_end(schedule) ? 0 : e->state_rings);
-    if (inputs || inner)
+    uint64_t row_slots = needs.gathers_all ? 1 : e->chunks;
+    uint64_t rows = smaller(needs.far_kv, schedule->rings.kv) * row_slots * e->kv;
+    *forward = e->weight_ring + rows;
+    *backward = e->weight_ring + rows +
+                smaller(needs.far_gradients, schedule->rings.kv) * row_slots * e->dkv;
+    if (needs.inputs || needs.inner)
         *backward += fetch_slots * e->x;
-    if (inner)
+    if (needs.inner)
         *backward += stash_slots * e->x;
-    if (kept || held)
-        *backward += fetch_slots * e->attention;
-    if (held)
-        *backward += stash_slots * e->attention;
-    if (inputs && by_chunk)
+    if (needs.inputs && schedule->order == TDM_CHUNK_MAJOR)
         *forward += (fetch_slots + stash_slots) * e->x;
-    if (kept)
-        *forward += stash_slots * e->attention;
+    for (int store = 0; store < TDM_STORES; store++) {
+        if (needs.kept[store] || needs.held[store])
+            *backward += fetch_slots * store_bytes[store];
+        if (needs.held[store])
+            *backward += stash_slots * store_bytes[store];
+        if (needs.kept[store])
+            *forward += stash_slots * store_bytes[store];
+    }
+}
+
+/* The rings of masters and moments, while layers go backward. */
+static uint64_t state_rings(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
 }
 
 static void raise_to(uint64_t *most, uint64_t bytes)
@@ -591,8 +632,8 @@ static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, u
            staying[layer];
 }
 
-/* The embedding's gradient is born after the first backward of layer 0: beside the workspace of a second
- * one, if there is one. */
+/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0: beside the
+ * workspace of a second one, if there is one. */
 static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
 {
     return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
@@ -602,9 +643,10 @@ static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_
 static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
                             uint32_t layer)
 {
+    rings += state_rings(e);
     uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
     if (layer == 0)
-        work = beside_embedding_gradient(e, work) + e->embedding_room;
+        work += e->embedding_room;
     return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
            layer_gradients(e, layer, layer) + e->chunks * e->x +
            e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
@@ -659,9 +701,11 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
     uint64_t n = e->chunks, above = span->top - span->first;
     uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
     uint64_t outputs = held_bytes(e, span);
+    /* K and V of inner layers that hold q too: rows of their own, on the device */
+    uint64_t rows = !keeps_kv(span) && span->group->held >= TDM_SET_QKV ? n * e->kv : 0;
     bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
     uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
-    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device +
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
                                         (far ? 0 : above * (held + outputs)));
     raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
                                              (far ? above * (held + outputs) : 0) +
@@ -671,7 +715,17 @@ static void layer_major_moments(const struct tdm_estimator *e, const struct span
         raise_to(&estimate->body_bytes,
                  sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
                      lists_bytes(e, span->first + 1, span->top + 1) -
-                     (own_kv(span) ? above * n * e->kv : 0) + (far ? 0 : outputs));
+                     (own_kv(span) ? above * n * e->kv : 0) +
+                     (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
+}
+
+/* Rooms for weights of embedding and head in chunk-major order: all the group that uses them. */
+static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *span)
+{
+    if (span->last)
+        return e->base->model->tied ? e->head_room
+                                    : e->head_room + (span->first == 0 ? e->embedding_room : 0);
+    return span->first == 0 ? e->embedding_room : 0;
 }
 
 /* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
@@ -689,21 +743,18 @@ static void chunk_major_moments(const struct tdm_estimator *e, const struct span
         else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
             held += e->gate_up;
     }
-    bool any = false, all = far_kv(span);
-    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+    bool any = false;
+    for (uint32_t layer = span->first; layer <= span->top; layer++)
         any = any || (far_kv(span) && gathers(e, layer));
-        all = all && gathers(e, layer);
-    }
-    uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0), dkv = layers * n * e->dkv;
-    if (on_host(span->group->kv_gradients_place)) /* there, of the chunks that later ones see */
-        dkv = smaller(layers, e->base->rings.kv) * (all ? 1 : n) * e->dkv;
-    uint64_t group = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient +
-                     (one_group ? 1 : n) * e->x +
-                     (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) + kv + dkv +
-                     layer_gradients(e, span->first, span->top) + held + stored->kept[TDM_DEVICE] +
-                     stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
+    uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0);
+    uint64_t dkv = on_host(span->group->kv_gradients_place) ? 0 : layers * n * e->dkv;
+    uint64_t group =
+        e->resident_bytes[TDM_DEVICE] + rings + state_rings(e) + e->tied_gradient +
+        (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) +
+        group_rooms(e, span) + kv + dkv + layer_gradients(e, span->first, span->top) + held +
+        stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
     raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
-    if (span->first == 0)
+    if (one_group)
         raise_to(&estimate->body_bytes,
                  group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
     if (span->last)
@@ -739,26 +790,30 @@ static void forward_moments(const struct tdm_estimator *e, const struct tdm_sche
                                         e->head_gradient + e->work_head + e->head_room);
 }
 
-/* Updates of head and embedding in the backward, which have rooms for what comes from the host. */
+/* Updates of head and embedding in the backward, which have rooms for what comes from the host. `stored`: what
+ * there still is when the head is updated. */
 static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            const struct stored *stored, uint64_t rings,
                            struct tdm_estimate *estimate)
 {
-    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
-    uint64_t slots = by_layer || schedule->group_count > 1 ? e->chunks : 1;
-    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + slots * e->x + e->tied_gradient;
-    uint64_t kept = by_layer ? stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] : 0;
+    uint64_t slots = tdm_nest_embeds_apart(schedule) ? e->chunks : 1;
+    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient;
+    uint64_t kept = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + stored->kv[TDM_DEVICE];
+    uint64_t staying = e->staying_below[TDM_DEVICE][e->layers] + e->head_stays[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, all + staying + e->embedding_gradient + slots * e->x);
     if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
         return;
     /* updated on the host its weights are not there any more */
     uint32_t embedding = tdm_model_embedding_unit(e->base->model);
     uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
     raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
-    raise_to(&estimate->body_bytes, all + e->head_gradient + e->head_room + e->head_update + kept);
+    if (schedule->order == TDM_CHUNK_MAJOR) /* layers went backward before */
+        all += state_rings(e);
+    raise_to(&estimate->body_bytes,
+             all + slots * e->x + e->head_gradient + e->head_room + e->head_update + kept);
     raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
-    raise_to(&estimate->bytes[TDM_HOST],
-             e->host_ring + e->host_head +
-                 (by_layer ? stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] : 0));
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_head + stored->kept[TDM_HOST] +
+                                             stored->inputs[TDM_HOST] + stored->kv[TDM_HOST]);
 }
 
 /* Updates after the backward begin with all gradients there. */
@@ -801,7 +856,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     }
     struct tdm_estimate estimate = {0};
     struct phases phases = {0}, of_group = {0};
-    struct stored stored = {0};
+    struct stored stored = {0}, below = {0}; /* below the last group */
     uint64_t forward_rings, backward_rings;
     bool by_layer = schedule->order == TDM_LAYER_MAJOR;
     add_rings(e, schedule, &forward_rings, &backward_rings);
@@ -809,6 +864,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     for (uint32_t g = 0; g < schedule->group_count; g++) {
         struct span span = span_of(e, schedule, g, first);
         const struct tdm_group *group = span.group;
+        below = stored;
         uint64_t keeping = span.last && !by_layer ? group->layers - 1 : group->layers;
         stored.kept[group->kept_place] +=
             keeping * (e->chunks - span.kept) * set_bytes(e, group->kept);
@@ -847,7 +903,7 @@ void tdm_estimate(const struct tdm_estimator *e, const struct tdm_schedule *sche
     estimate.copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
                             phases.backward.send + EXPOSED * phases.backward.prefixes;
     forward_moments(e, schedule, &stored, forward_rings, backward_rings, &estimate);
-    update_moments(e, schedule, &stored, backward_rings, &estimate);
+    update_moments(e, schedule, by_layer ? &stored : &below, backward_rings, &estimate);
     end_moments(e, &estimate);
 
     const struct tdm_machine *machine = schedule->machine;

@@ -86,7 +86,7 @@ struct tdm_estimator {
     /* weights, optimizer states, tokens; without optimizer gradients too; and all but these states */
     uint64_t resident_bytes[TDM_PLACES], stateless_bytes[TDM_PLACES];
     /* on the device, for state whose home is the host: rings of weights (all the step) and of masters
-     * and moments (in the backward), rooms for weights of head (with a tied embedding) and embedding */
+     * and moments (while layers go backward), rooms for weights of head (with a tied embedding) and embedding */
     uint64_t weight_ring, state_rings, head_room, embedding_room;
     uint64_t head_update,
         embedding_update; /* rooms for their masters and moments, in their update */

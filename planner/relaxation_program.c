@@ -45,8 +45,6 @@ static void find_fixed(struct tdm_relaxation *r)
     uint64_t stays = all + e->tied_gradient + e->head_stays[TDM_DEVICE] + n * e->x;
     for (uint32_t layer = 0; layer <= top; layer++) {
         uint64_t work = tdm_least_work(e, layer), bytes = stays;
-        if (layer == 0)
-            work = larger(n > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
         if (!by_layer && layer == top)
             work = larger(work, e->work_head + least_logits(e));
         bytes += work;
@@ -313,15 +311,17 @@ static void put_copies(struct column *column, enum tdm_state state, uint32_t uni
     put(column, r->row[ROW_BOTH], both / e->base->machine->rate[TDM_RATE_BOTH_WAYS]);
 }
 
-/* Is the device to have a ring for what is at home on the host, outside the forward and for updates after the
- * backward; rooms for embedding and head, in their update? */
-static bool has_rings(const struct tdm_estimator *e, enum tdm_state state, bool in_backward)
+/* Has a row of bytes on the device the ring of a state, if its home is the host? That of masters and moments is there
+ * while layers go backward, if they come to the device. */
+static bool has_ring(const struct tdm_relaxation *r, enum tdm_state state, uint32_t row)
 {
-    if (state == TDM_STATE_WEIGHTS || !tdm_estimator_comes(e, state))
-        return state == TDM_STATE_WEIGHTS;
-    return in_backward && !tdm_updates_at_end(e->base);
+    const struct tdm_estimator *e = r->pricing.e;
+    if (state == TDM_STATE_WEIGHTS)
+        return true;
+    return tdm_estimator_comes(e, state) && row < r->layers && !tdm_updates_at_end(e->base);
 }
 
+/* Has the device rings for updates after the backward; rooms for embedding and head, in their update? */
 static bool has_rings_at_end(const struct tdm_estimator *e)
 {
     return e->base->optimizer.on == TDM_DEVICE;
@@ -348,12 +348,11 @@ static enum tdm_status add_home(struct tdm_relaxation *r, enum tdm_state state, 
     double slots = LEAST_SLOTS;
     bool weights = state == TDM_STATE_WEIGHTS;
     for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-        bool rings = has_rings(e, state, i != r->layers + TDM_AT_FORWARD);
-        put(&column, r->place[TDM_DEVICE][i], mib * (rings ? 1 - slots / layers : 1));
+        put(&column, r->place[TDM_DEVICE][i],
+            mib * (has_ring(r, state, i) ? 1 - slots / layers : 1));
         put(&column, r->place[TDM_HOST][i], -mib);
     }
-    bool rings = has_rings(e, state, true);
-    put(&column, r->row[ROW_EMBEDDING], mib * (rings ? 1 - slots / layers : 1));
+    put(&column, r->row[ROW_EMBEDDING], mib * (weights ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_END], mib * (has_rings_at_end(e) ? 1 - slots / layers : 1));
     put(&column, r->row[ROW_HOST_END], -mib);
     put_copies(&column, state, 0, weights, tdm_estimator_comes(e, state));
@@ -409,11 +408,10 @@ static enum tdm_status add_all_far(struct tdm_relaxation *r, struct tdm_error *e
         double slots = LEAST_SLOTS;
         double mib = (double)tdm_estimator_unit_bytes(e, state, 0) / TDM_MIB;
         for (uint32_t i = 0; i < r->layers + TDM_MORE_ROWS; i++) {
-            bool rings = has_rings(e, state, i != r->layers + TDM_AT_FORWARD);
-            device[i] += rings ? slots * mib : 0;
+            device[i] += has_ring(r, state, i) ? slots * mib : 0;
             host[i] += r->layers * mib;
         }
-        alone[ROW_EMBEDDING] += has_rings(e, state, true) ? slots * mib : 0;
+        alone[ROW_EMBEDDING] += weights ? slots * mib : 0;
         alone[ROW_END] += has_rings_at_end(e) ? slots * mib : 0;
         alone[ROW_HOST_END] += r->layers * mib;
         for (uint32_t k = 0; k < r->layers + 2; k++) {

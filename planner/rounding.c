@@ -115,10 +115,41 @@ static void copy_point(struct tdm_rounded *to, const struct tdm_rounded *from)
     to->groups = groups;
 }
 
+/* A group without what makes no difference: places of what there is not. */
+static struct tdm_group plain(struct tdm_group group, enum tdm_order order, bool first)
+{
+    if (first)
+        group.input_place = TDM_DEVICE;
+    if (group.kept == TDM_SET_INPUT)
+        group.kept_place = TDM_DEVICE;
+    if (order == TDM_LAYER_MAJOR && group.layers == 1)
+        group.held_place = TDM_DEVICE;
+    return group;
+}
+
+/* Is the point the best, but for what makes no difference? Both are mended. */
+static bool is_best(const struct search *s)
+{
+    const struct tdm_rounded *a = &s->point, *b = s->best;
+    if (a->order != b->order || a->group_count != b->group_count ||
+        memcmp(a->homes, b->homes, sizeof(a->homes)) != 0 ||
+        memcmp(&a->rings, &b->rings, sizeof(a->rings)) != 0)
+        return false;
+    for (uint32_t g = 0; g < a->group_count; g++) {
+        struct tdm_group left = plain(a->groups[g], a->order, g == 0);
+        struct tdm_group right = plain(b->groups[g], b->order, g == 0);
+        if (memcmp(&left, &right, sizeof(left)) != 0)
+            return false;
+    }
+    return true;
+}
+
 /* Keeps the point if it is better than the best; else goes back to that. */
 static bool decide(struct search *s)
 {
     double cost = cost_of(s);
+    if (s->measure != NULL && s->best_cost < TDM_UNMEASURED && is_best(s))
+        return false;
     if (s->measure != NULL) {
         bool hopeful = s->point.fits && s->point.seconds < s->best_cost;
         cost = TDM_UNMEASURED;

@@ -200,6 +200,8 @@ static void group_begin(struct tdm_lowering *l, const struct tdm_body *body)
 
 static void group_end(struct tdm_lowering *l, const struct tdm_body *body)
 {
+    if (body->group == 0 && body->pass == TDM_PASS_BACKWARD && !tdm_updates_at_end(l->schedule))
+        tdm_low_close_states(l);
     if (tdm_low_layer_major(l))
         return;
     uint32_t first = first_layer(l, body->group);
@@ -279,7 +281,7 @@ static void phase_buffers(struct tdm_lowering *l, const struct tdm_body *body, b
         l->next_fetched[store] = l->next_stashed[store] = 0;
 
     bool evaluates = l->schedule->pass == TDM_EVALUATE; /* its only phase */
-    if (evaluates || (begin ? forward == tdm_low_layer_major(l) : !forward))
+    if (evaluates || (begin && forward == tdm_low_layer_major(l)))
         act(l, l->layout->stream);
     if (begin || forward)
         return;
@@ -303,6 +305,9 @@ static void head_gradients(struct tdm_lowering *l, const struct tdm_body *body, 
     end_gradient(l, body, head);
     if (passes)
         tdm_low_release(l, l->layout->head_gradient);
+    if (l->schedule->pass == TDM_TRAIN && tdm_low_layer_major(l) &&
+        !tdm_updates_at_end(l->schedule))
+        tdm_low_open_states(l, body);
 }
 
 /* ---- the queue ---- */
@@ -351,6 +356,9 @@ static void run_body(struct tdm_lowering *l, const struct tdm_pending *pending)
         tdm_low_visit(l, body, body->layer);
         tdm_low_stream_body(l, body);
         tdm_low_backward_body(l, pending);
+        break;
+    case TDM_BODY_EMBEDDING:
+        tdm_low_embedding_body(l, body);
         break;
     case TDM_BODY_GRADIENT_NORM:
         tdm_low_gradient_norm_body(l, body);

@@ -161,7 +161,7 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
  * token, so that one worker can own a row of the table and add to it in a fixed order. The gradient is
  * made zero once, 0.5 ms of a step for 2 GiB: less than a bitmap of touched rows would cost those
  * that read it. */
-static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *body)
+void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 {
     uint32_t unit = tdm_model_embedding_unit(l->model);
     uint32_t chunks = l->program->chunk_count;
@@ -197,6 +197,8 @@ static void embedding_backward(struct tdm_lowering *l, const struct tdm_body *bo
                    rows < bytes ? rows : bytes); /* at most a row for each token */
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_TOKEN_ORDER);
+    if (body->chunk == 0)
+        tdm_low_release(l, l->layout->stream); /* nothing below reads it */
 }
 
 /* Where a store is read in the backward: where it is, or in the workspace, which *work says is allocated
@@ -261,6 +263,6 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
     tdm_low_release_work(l, TDM_DNORMED);
     if (embedded)
         tdm_low_release_work(l, TDM_X);
-    if (layer == 0)
-        embedding_backward(l, body);
+    if (layer == 0 && !tdm_nest_embeds_apart(l->schedule))
+        tdm_low_embedding_body(l, body);
 }

@@ -137,8 +137,12 @@ void tdm_low_stream_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_update_begin(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
 void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uint32_t unit);
 
-/* The rings of a phase of the step. */
+/* The ring of weights, all the step; the rings of state, in a phase of updates. */
 void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);
+
+/* The rings of state, from before the first update of a layer to after the last. */
+void tdm_low_open_states(struct tdm_lowering *l, const struct tdm_body *body);
+void tdm_low_close_states(struct tdm_lowering *l);
 
 /* ---- lower_where.c ---- */
 
@@ -284,8 +288,9 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_backward.c ---- */
 
-/* Recompute of what is not there, and backward. */
+/* Recompute of what is not there, and backward; a chunk's share of the embedding's gradient. */
 void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pending);
+void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body);
 
 /* ---- lower_update.c ---- */
 

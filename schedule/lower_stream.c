@@ -322,6 +322,19 @@ void tdm_low_update_end(struct tdm_lowering *l, const struct tdm_body *body, uin
 
 /* ---- phases ---- */
 
+void tdm_low_open_states(struct tdm_lowering *l, const struct tdm_body *body)
+{
+    for (size_t i = 0; i < STATES; i++)
+        tdm_low_alloc(l, staged(l, states[i], TDM_ROW_LAYERS));
+    fetch_states(l, body);
+}
+
+void tdm_low_close_states(struct tdm_lowering *l)
+{
+    for (size_t i = 0; i < STATES; i++)
+        tdm_low_release(l, staged(l, states[i], TDM_ROW_LAYERS));
+}
+
 void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin)
 {
     bool forward = body->phase == TDM_FORWARD;
@@ -339,8 +352,9 @@ void tdm_low_stream_phase(struct tdm_lowering *l, const struct tdm_body *body, b
         tdm_low_release(l, staged(l, TDM_UNIT_WEIGHTS, TDM_ROW_LAYERS));
     if (forward || body->phase != last) /* there are no updates */
         return;
-    for (size_t i = 0; i < STATES; i++)
-        (begin ? tdm_low_alloc : tdm_low_release)(l, staged(l, states[i], TDM_ROW_LAYERS));
-    if (begin)
-        fetch_states(l, body);
+    /* in layer-major order no layer goes backward before the head is done */
+    if (begin && (tdm_updates_at_end(l->schedule) || !tdm_low_layer_major(l)))
+        tdm_low_open_states(l, body);
+    if (!begin && tdm_updates_at_end(l->schedule))
+        tdm_low_close_states(l);
 }

@@ -5,6 +5,11 @@
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
+bool tdm_nest_embeds_apart(const struct tdm_schedule *schedule)
+{
+    return schedule->order == TDM_LAYER_MAJOR || schedule->group_count > 1;
+}
+
 struct walk {
     const struct tdm_program *program;
     const struct tdm_schedule *schedule;
@@ -49,6 +54,14 @@ static void gradient_complete(struct walk *walk, uint32_t unit)
     visit(walk, TDM_BODY_GRADIENT_NORM, TDM_PASS_BACKWARD, TDM_NONE, unit, TDM_NONE);
     if (!tdm_gradients_stay(walk->schedule))
         update(walk, unit);
+}
+
+/* Not beside layer 0: what its backward needs and the gradient of the embedding are not there together. */
+static void embedding(struct walk *walk)
+{
+    for (uint32_t chunk = walk->chunks; chunk-- > 0 && tdm_nest_embeds_apart(walk->schedule);)
+        visit(walk, TDM_BODY_EMBEDDING, TDM_PASS_BACKWARD, TDM_NONE, 0, chunk);
+    gradient_complete(walk, tdm_model_embedding_unit(walk->schedule->model));
 }
 
 /* All units; lower layers first, which the backward left last. */
@@ -121,7 +134,7 @@ static void layer_major(struct walk *walk)
     visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
     for (uint32_t group = schedule->group_count; group-- > 0;)
         layer_major_group(walk, group);
-    gradient_complete(walk, tdm_model_embedding_unit(model));
+    embedding(walk);
     phase_end(walk);
     update_at_end(walk);
 }
@@ -180,7 +193,7 @@ static void chunk_major(struct walk *walk)
             visit(walk, TDM_BODY_HEAD_END, TDM_PASS_BACKWARD, TDM_NONE, TDM_NONE, TDM_NONE);
         }
     }
-    gradient_complete(walk, tdm_model_embedding_unit(schedule->model));
+    embedding(walk);
     phase_end(walk);
     update_at_end(walk);
 }
