@@ -13,13 +13,14 @@
 
 /* Effort: ops lowered and simulated of roundings, as many of recipes after a first schedule was found, and
  * again while polishing; a core does some five million a second. */
-#define MOST_OPS 2000000u
+#define MOST_OPS 3000000u
 #define MOST_SOLUTIONS 60u   /* of one linear program */
 #define TOLERANCE 3e-4       /* of its bound */
 #define MOST_ESTIMATES 4000u /* of one rounding */
 #define FREE_GIB 1e6         /* a GiB that saves less than this part of the step costs nothing */
 #define COPIES 0.01          /* rounding.h; and where the simulator finds stalls: */
 #define STALLED 1.003        /* simulated over estimated */
+#define FREE_SLOTS 2u        /* of a ring of state that does not keep copies waiting */
 #define MOST_MENDED 3u       /* times that a rounding is searched again because packing took more */
 #define NO_BOUND 1e300
 
@@ -161,8 +162,8 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
         tdm_kitchen_open(schedule, pins, queue_place < TDM_PLACES, &run->kitchen, err);
     if (status != TDM_OK)
         return status;
-    /* room for every order and chunk size, near and far */
-    run->rounded = calloc((size_t)TDM_BASES * TDM_ORDERS * 2, sizeof(*run->rounded));
+    /* room for every order and chunk size, near and far, and for the winner in other chunk sizes */
+    run->rounded = calloc((size_t)TDM_BASES * (TDM_ORDERS * 2 + 1), sizeof(*run->rounded));
     bool ok = run->rounded != NULL;
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++) {
         struct tdm_rounded *best = &run->best[i];
@@ -476,6 +477,11 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
         return TDM_OK;
     }
     limits.copies = COPIES * dearer[rounded->dearer];
+    /* a slot that is filled when what was in it is home keeps the chunks' copies waiting too */
+    if (rounded->dearer > 0 && !limits.fixed_rings && rounded->rings.optimizer < FREE_SLOTS) {
+        rounded->rings.optimizer = FREE_SLOTS;
+        limits.fixed_rings = true;
+    }
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
     tdm_improve(&run->kitchen, &limits, rounded);
     return TDM_OK;
@@ -488,6 +494,57 @@ static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
     while (status == TDM_OK && (rounded = fastest_rounded(run)) != NULL && run->ops < MOST_OPS)
         status = try_one(run, rounded, err);
     return status;
+}
+
+/* A split in chunks of another size. */
+static void scale_split(enum tdm_set *set, uint32_t *from, uint32_t chunks, uint32_t to_chunks)
+{
+    *from = (uint32_t)(((uint64_t)*from * to_chunks + chunks / 2) / chunks);
+    if (*from >= to_chunks)
+        *set = TDM_SET_INPUT;
+}
+
+/* The winner with other chunks, from where the search goes on: what one chunk size has found is a good start for
+ * others, better at times than their own. */
+static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    const struct tdm_rounded *from = run->winner;
+    const struct tdm_rounding_limits limits = rounding_limits(run, size);
+    struct tdm_rounded *rounded = &run->rounded[run->rounded_count];
+    uint32_t chunks = tdm_estimator_chunks(kitchen->estimators[from->size]);
+    uint32_t to_chunks = tdm_estimator_chunks(kitchen->estimators[size]);
+    struct tdm_group *groups =
+        calloc((size_t)kitchen->schedule->model->layers + 1, sizeof(*groups));
+    if (groups == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
+    *rounded = *from;
+    rounded->size = size;
+    rounded->groups = groups;
+    memcpy(groups, from->groups, from->group_count * sizeof(*groups));
+    for (uint32_t g = 0; g < from->group_count; g++) {
+        scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
+        scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
+    }
+    tdm_improve(kitchen, &limits, rounded);
+    if (rounded->fits)
+        run->rounded_count++;
+    else
+        tdm_rounded_free(rounded);
+    return TDM_OK;
+}
+
+static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    const struct tdm_rounded *from = run->winner;
+    if (!run->found || !may_round(run) || !is_due(run, from->size) || !could_win(run, 0))
+        return TDM_OK;
+    for (uint32_t size = 0; size < run->kitchen.size_count && status == TDM_OK; size++)
+        if (size != from->size && is_due(run, size))
+            status = vary_size(run, size, err);
+    run->ops = 0;
+    return status == TDM_OK ? try_rounded(run, err) : status;
 }
 
 static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, struct tdm_error *err)
@@ -716,6 +773,8 @@ static enum tdm_status look(struct run *run, bool first, struct tdm_error *err)
     bool trains = kitchen->schedule->pass == TDM_TRAIN;
     run->ops = 0;
     enum tdm_status status = try_rounded(run, err);
+    if (status == TDM_OK)
+        status = try_other_sizes(run, err);
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
                                 &kitchen->bases[i].rings);
