@@ -153,7 +153,8 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
                    sizeof(double));
     reads_tied_gradient(l, layout->tied_gradient);
     tdm_low_op_end(l);
-    if (layout->host_norms != TDM_NONE) /* all of them: the row is as simple as the device's */
+    if (layout->host_norms != TDM_NONE &&
+        (l->schedule->optimizer.clip == TDM_CLIP_GLOBAL || tdm_updates_on_host(l->schedule, unit)))
         tdm_low_copy_unit(l, body, TDM_LANE_D2H, (struct tdm_ref){layout->norms, unit},
                           (struct tdm_ref){layout->host_norms, unit}, norm);
 }
