@@ -277,10 +277,12 @@ static enum tdm_status compare_bytes(const struct tdm_buffer *buffer, const stru
                             (unsigned long long)(i / buffer->slot_bytes), buffer->name,
                             touched[i] ? "touched, and nothing is there by plan"
                                        : "not touched, and something is there by plan");
-    /* a ring may be longer than what passes through it, from its first slot up or, in a backward, its last down */
+    /* a ring may be longer than what passes through it, from its first slot up or, in a backward, its last down; norms on
+     * the host have a slot for each unit, also for those that the device updates */
     bool begun = planned->used[0] || planned->used[buffer->slots - 1];
+    bool sparse = buffer->content == TDM_GRADIENT_NORM && buffer->place == TDM_HOST;
     for (uint32_t slot = 0; slot < buffer->slots; slot++)
-        if (!planned->used[slot] && (buffer->axis != TDM_AXIS_RING || !begun))
+        if (!planned->used[slot] && !sparse && (buffer->axis != TDM_AXIS_RING || !begun))
             return tdm_fail(err, TDM_INTERNAL, "slot %u of \"%s\" is used by nobody", slot,
                             buffer->name);
     if (tdm_size_align(planned->most_bytes, SLOT_ALIGN) != buffer->slot_bytes)
