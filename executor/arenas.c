@@ -6,7 +6,10 @@
 #include "executor/host_memory.h"
 #include "executor/room.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the driver has beside the arena, by the schedules' machines. */
 static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *programs)
@@ -144,4 +147,22 @@ enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place 
         return TDM_OK;
     return arenas->backend->scan(arenas->executor, arenas->base[place], arenas->bytes[place],
                                  touched_bytes, highest_byte, err);
+}
+
+uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas)
+{
+    char text[128];
+    int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
+    if (file >= 0)
+        close(file);
+    if (length < 0)
+        return 0;
+    text[length] = '\0';
+    const char *resident = strchr(text, ' '); /* the second number, in pages */
+    uint64_t pages = resident == NULL ? 0 : strtoull(resident, NULL, 10);
+    uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    bool stands_in = arenas->base[TDM_DEVICE] != NULL && !arenas->backend->own_device_memory;
+    uint64_t device = stands_in ? arenas->bytes[TDM_DEVICE] : 0;
+    return bytes > device ? bytes - device : 0;
 }

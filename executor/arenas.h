@@ -56,4 +56,8 @@ enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place 
                                 uint64_t *touched_bytes, uint64_t *highest_byte,
                                 struct tdm_error *err);
 
+/* Bytes of this process that are in memory, less those of an arena of the host that stands for a device;
+ * 0 if unknown. Allocates nothing: it is asked inside steps. */
+uint64_t tdm_arenas_host_used(const struct tdm_arenas *arenas);
+
 #endif

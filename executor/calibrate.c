@@ -24,6 +24,11 @@
 /* What a machine without known peak is said to have, until its products are measured. */
 #define UNKNOWN_PEAK 1e14
 
+static const char *const runtime_keys[TDM_PLACES] = {
+    [TDM_DEVICE] = "runtime_device_bytes",
+    [TDM_HOST] = "runtime_host_bytes",
+};
+
 #define KEYS(count) ((uint64_t)(count) << 10)
 
 /* The first of a model is the one with the shortest ops. The model whose heads are wide comes first: what
@@ -143,9 +148,9 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
     json_object_set_new(description, "host_bytes", json_integer((json_int_t)(host / 4 * 7)));
     json_object_set_new(description, "peak_flops_per_second",
                         json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
-    json_object_set_new(
-        description, "runtime_device_bytes",
-        json_integer(base == NULL ? 0 : (json_int_t)base->runtime_bytes[TDM_DEVICE]));
+    for (int place = 0; place < TDM_PLACES && base != NULL; place++)
+        json_object_set_new(description, runtime_keys[place],
+                            json_integer((json_int_t)base->runtime_bytes[place]));
     if (base != NULL)
         json_object_set_new(description, "base", json_string(base->name));
     json_object_set_new(description, "rates", json_object());
@@ -241,8 +246,10 @@ static void set_notes(const struct tdm_calibration *calibration, json_t *descrip
     note(notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
     note(notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
          tdm_host_update_width_name(tdm_host_update_widths() - 1));
-    if (calibration->runtime_bytes > 0)
-        note(notes, "runtime is the most that the driver reported beside the arena");
+    if (calibration->runtime_bytes[TDM_DEVICE] > 0)
+        note(notes,
+             "runtime is the most that the driver reported beside the arena, and on the host "
+             "the most of this process in memory beside its arena");
     json_object_set_new(description, "notes", notes);
 }
 
@@ -287,10 +294,12 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     if (calibration->pinned_rate > 0)
         json_object_set_new(description, "pinned_bytes_per_second",
                             json_real(calibration->pinned_rate));
-    uint64_t runtime =
-        (calibration->runtime_bytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES;
-    if (runtime > 0)
-        json_object_set_new(description, "runtime_device_bytes", json_integer((json_int_t)runtime));
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t granules = (calibration->runtime_bytes[place] + GRANULE_BYTES - 1) / GRANULE_BYTES;
+        if (granules > 0)
+            json_object_set_new(description, runtime_keys[place],
+                                json_integer((json_int_t)(granules * GRANULE_BYTES)));
+    }
     set_rates(calibration, description);
     set_notes(calibration, description);
     return description;

@@ -199,17 +199,25 @@ static enum tdm_status measure_program(struct session *s, uint32_t number, struc
     return status;
 }
 
-/* What the driver reports beside the arena. */
+static void note_runtime(struct session *s, enum tdm_place place, uint64_t used_bytes)
+{
+    uint64_t arena = s->arenas.bytes[place], *most = &s->calibration->runtime_bytes[place];
+    if (used_bytes > arena && used_bytes - arena > *most)
+        *most = used_bytes - arena;
+}
+
+/* What driver and libraries take beside the arenas, where there is a device. */
 static enum tdm_status read_runtime(struct session *s, struct tdm_error *err)
 {
     uint64_t used = 0, free_bytes = 0;
     if (s->arenas.backend->used == NULL)
         return TDM_OK;
     enum tdm_status status = s->arenas.backend->used(s->arenas.executor, &used, &free_bytes, err);
-    uint64_t arena = s->arenas.bytes[TDM_DEVICE];
-    if (status == TDM_OK && used > arena && used - arena > s->calibration->runtime_bytes)
-        s->calibration->runtime_bytes = used - arena;
-    return status;
+    if (status != TDM_OK)
+        return status;
+    note_runtime(s, TDM_DEVICE, used);
+    note_runtime(s, TDM_HOST, tdm_arenas_host_used(&s->arenas));
+    return TDM_OK;
 }
 
 /* ---- programs of one model ---- */

@@ -5,7 +5,6 @@
 #include "config.h"
 #include "planner/simulate.h"
 
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <sqlite3.h>
@@ -13,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 struct tdm_recorder {
     struct tdm_trace *trace;
@@ -176,26 +174,6 @@ enum tdm_status tdm_recorder_evaluator(struct tdm_recorder *recorder, const char
 
 /* ---- what is measured ---- */
 
-/* Bytes of this process that are in memory, less those of the arena that stands for a device; 0 if
- * unknown. In a step: nothing is allocated. */
-static uint64_t host_bytes(const struct tdm_arenas *arenas)
-{
-    char text[128];
-    int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
-    if (file >= 0)
-        close(file);
-    if (length < 0)
-        return 0;
-    text[length] = '\0';
-    const char *resident = strchr(text, ' '); /* the second number, in pages */
-    uint64_t pages = resident == NULL ? 0 : strtoull(resident, NULL, 10);
-    uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    bool stands_in = arenas->base[TDM_DEVICE] != NULL && !arenas->backend->own_device_memory;
-    uint64_t device = stands_in ? arenas->bytes[TDM_DEVICE] : 0;
-    return bytes > device ? bytes - device : 0;
-}
-
 /* Takes times of a step from the backend, behind those that it gave before; relative to its begin. */
 static void reap(struct tdm_recorder *recorder, const struct tdm_arenas *arenas, int64_t start_ns)
 {
@@ -248,7 +226,7 @@ void tdm_recorder_sample(struct tdm_recorder *recorder, const struct tdm_arenas 
     start_run(recorder, part->start_ns);
     if (recorder->used_count + 2 * TDM_PLACES > TDM_TRACE_SAMPLES) /* room for the step's end */
         return;
-    add_sample(recorder, now_ns, TDM_HOST, host_bytes(arenas));
+    add_sample(recorder, now_ns, TDM_HOST, tdm_arenas_host_used(arenas));
     add_sample(recorder, now_ns, TDM_DEVICE, device_used_bytes);
 }
 
@@ -296,7 +274,7 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     batch->tokens = tdm_schedule_tokens(program->schedule);
     batch->ops_ended = program->op_count;
     reap(recorder, arenas, recorded->start_ns);
-    add_sample(recorder, recorded->end_ns, TDM_HOST, host_bytes(arenas));
+    add_sample(recorder, recorded->end_ns, TDM_HOST, tdm_arenas_host_used(arenas));
     add_sample(recorder, recorded->end_ns, TDM_DEVICE, recorded->device_used_bytes);
     hand_over(recorder, recorded->step, batch);
     size_t count = recorder->timing_count;

@@ -24,6 +24,9 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
         schedule->memory_bytes = request->memory_bytes;
     if (request->has_host_memory)
         schedule->host_memory_bytes = request->host_memory_bytes;
+    /* what is always there: with less than that, or 0, the schedule has nothing on the host */
+    if (schedule->host_memory_bytes < machine->runtime_bytes[TDM_HOST])
+        schedule->host_memory_bytes = machine->runtime_bytes[TDM_HOST];
     return TDM_OK;
 }
 
