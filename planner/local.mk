@@ -47,7 +47,8 @@ tidemark_SOURCES += \
 	planner/cmd_plot.c \
 	planner/cmd_predict.c planner/cmd_predict_text.c planner/predict_parts.h \
 	planner/predict_json.c \
-	planner/cmd_report.c \
+	planner/cmd_report.c planner/report_parts.h \
+	planner/report_json.c planner/report_read.c planner/report_text.c \
 	planner/cmd_run.c \
 	planner/explain.c planner/explain.h \
 	planner/family.c planner/family.h \
