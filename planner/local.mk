@@ -6,8 +6,10 @@ libtidemark_a_SOURCES += \
 	planner/contexts.c planner/contexts.h \
 	planner/compare_schedules.c planner/compare_schedules.h \
 	planner/estimate.c planner/estimate.h \
+	planner/estimate_bytes.c planner/estimate_span.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
-	planner/estimate_evaluate.c planner/estimate_waits.c \
+	planner/estimate_evaluate.c planner/estimate_seconds.c \
+	planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/nest_text.c planner/nest_text.h \
