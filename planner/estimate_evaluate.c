@@ -24,9 +24,6 @@ void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_sched
         .body_bytes = all + most * row * e->kv + e->work_forward,
         .head_bytes = all + last * n * e->kv + e->work_head + e->head_room,
     };
-    estimate.bytes[TDM_DEVICE] =
-        larger(estimate.body_bytes,
-               estimate.head_bytes + tdm_estimate_logits(e, schedule->head_tile_tokens));
     for (uint32_t layer = 0; layer < e->layers && by_layer; layer++)
         estimate.seconds += e->moves[e->kind_of[layer]].rising;
     estimate.likely_seconds = estimate.seconds;

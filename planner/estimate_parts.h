@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to the estimates: what an estimator knows. estimate_costs.c finds it out, estimate.c uses it. */
+/* Internal to the estimates: what an estimator knows. estimate_costs.c finds it out; estimate_seconds.c, estimate_bytes.c
+ * and, for a pass that only evaluates, estimate_evaluate.c use it. */
 #ifndef TDM_PLANNER_ESTIMATE_PARTS_H
 #define TDM_PLANNER_ESTIMATE_PARTS_H
 
@@ -126,9 +127,21 @@ void tdm_estimate_note_state(struct tdm_estimator *e);
 /* Seconds of the step from e->sweeps, with waits for copies. */
 double tdm_estimate_waiting(const struct tdm_estimator *e);
 
-/* tdm_estimate() of a schedule whose pass is `evaluate`. */
+/* The two halves of tdm_estimate() for a schedule that trains, into what is zero before. Of the device's bytes: those
+ * without a tile of logits, and those beside it. */
+void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          struct tdm_estimate *estimate);
+void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                        struct tdm_estimate *estimate);
+
+/* Both, for one whose pass is `evaluate`. */
 void tdm_estimate_evaluate(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
                            struct tdm_estimate *estimate);
+
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
 
 static inline uint64_t larger(uint64_t a, uint64_t b)
 {

@@ -17,11 +17,6 @@ struct clocks {
     double state_fetch, state_send, state_both; /* these and state */
 };
 
-static double later(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* A clock of the link goes on by `seconds` from the time `from` or its own; computing waits for it, less
  * `slack`. */
 static void copy(double *clock, double from, double seconds, double slack, double *compute)

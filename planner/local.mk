@@ -6,8 +6,10 @@ libtidemark_a_SOURCES += \
 	planner/contexts.c planner/contexts.h \
 	planner/compare_schedules.c planner/compare_schedules.h \
 	planner/estimate.c planner/estimate.h \
+	planner/estimate_bytes.c planner/estimate_span.h \
 	planner/estimate_costs.c planner/estimate_parts.h \
-	planner/estimate_evaluate.c planner/estimate_waits.c \
+	planner/estimate_evaluate.c planner/estimate_seconds.c \
+	planner/estimate_waits.c \
 	planner/group_lists.c planner/group_lists.h \
 	planner/nest_cost.c planner/nest_cost.h \
 	planner/nest_text.c planner/nest_text.h \
@@ -47,7 +49,8 @@ tidemark_SOURCES += \
 	planner/cmd_plot.c \
 	planner/cmd_predict.c planner/cmd_predict_text.c planner/predict_parts.h \
 	planner/predict_json.c \
-	planner/cmd_report.c \
+	planner/cmd_report.c planner/report_parts.h \
+	planner/report_json.c planner/report_read.c planner/report_text.c \
 	planner/cmd_run.c \
 	planner/explain.c planner/explain.h \
 	planner/family.c planner/family.h \

@@ -2,7 +2,11 @@
 libtidemark_a_SOURCES += \
 	schedule/attend.c \
 	schedule/attend.h \
-	schedule/buffers.c \
+	schedule/buffers.c schedule/buffers_parts.h \
+	schedule/buffers_kv.c \
+	schedule/buffers_layout.c \
+	schedule/buffers_residuals.c \
+	schedule/buffers_units.c \
 	schedule/category.h \
 	schedule/cost.c \
 	schedule/cost.h \

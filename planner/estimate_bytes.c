@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes of an estimate: sums of what is live together.
+ *
+ * The peak is at one of a few moments: the end of the forward, the LM head, the first backward chunk of a group's top or
+ * lowest layer, and the updates of head and embedding, or of all units at the end.
+ */
+#include "planner/estimate_span.h"
+
+#include "schedule/lowering.h"
+#include "schedule/nest.h"
+#include "schedule/optimizer.h"
+
+/* Does a store of a layer's chunks have room of its own in all of them, so that no backward makes it in workspace? */
+static bool all_stored(const struct tdm_estimator *e, const struct span *span, bool again,
+                       enum tdm_store store)
+{
+    enum tdm_set set = tdm_store_set(store);
+    bool kept = span->group->kept >= set, held = again && span->group->held >= set;
+    if (store == TDM_STORE_GATE_UP && held && !kept) /* beside what is kept too */
+        return span->group->held_from_chunk == 0;
+    return (span->kept == 0 || (held && span->held == 0)) && (span->kept == e->chunks || kept);
+}
+
+/* Workspace of a layer's backward. */
+static uint64_t backward_work(const struct tdm_estimator *e, const struct span *group,
+                              enum tdm_order order, uint32_t layer)
+{
+    struct span span = span_of_layer(e, group, order, layer);
+    bool again = runs_again(&span, order, layer);
+    uint64_t work = layer == 0 ? e->work_backward_first : e->work_backward;
+    /* where heads are normed, q has its product beside it */
+    uint64_t q = e->base->model->layer_kinds[layer].qk_norm ? 2 * e->q : e->q;
+    work -= all_stored(e, &span, again, TDM_STORE_ATTENTION) ? e->attention : 0;
+    work -= all_stored(e, &span, again, TDM_STORE_Q) ? q : 0;
+    work -= all_stored(e, &span, again, TDM_STORE_GATE_UP) ? e->gate_up : 0;
+    return work;
+}
+
+/* Bytes stored so far, walking up the groups: what is kept of all layers, and inputs of groups. */
+struct stored {
+    uint64_t kept[TDM_PLACES], inputs[TDM_PLACES];
+    uint64_t
+        kv[TDM_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
+};
+
+/* Which staging rings a schedule needs. */
+struct needs {
+    bool inputs, inner;                      /* stored inputs of groups, of layers in them */
+    bool kept[TDM_STORES], held[TDM_STORES]; /* what a set has beside */
+    uint64_t far_kv, far_gradients;          /* layers with K and V, or their gradients, there */
+    bool gathers_all;                        /* none of these needs a row of all chunks */
+};
+
+static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
+{
+    struct needs needs = {.gathers_all = true};
+    bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        const struct tdm_group *group = span.group;
+        bool keeps = !by_chunk || !span.last || group->layers > 1;
+        bool holds = !by_chunk && group->layers > 1 && on_host(group->held_place);
+        needs.inputs |= g > 0 && on_host(group->input_place);
+        needs.inner |= holds;
+        for (int store = 0; store < TDM_STORES; store++) {
+            enum tdm_set set = tdm_store_set((enum tdm_store)store);
+            uint32_t held_to =
+                store == TDM_STORE_GATE_UP && group->kept < set ? e->chunks : span.kept;
+            needs.kept[store] |=
+                keeps && span.kept < e->chunks && group->kept >= set && on_host(group->kept_place);
+            needs.held[store] |= holds && group->held >= set && group->held_from_chunk < held_to;
+        }
+        for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
+            bool far_gradients = on_host(group->kv_gradients_place);
+            needs.far_kv += far_kv(&span);
+            needs.far_gradients += far_gradients;
+            needs.gathers_all &= (!far_kv(&span) && !far_gradients) || gathers(e, layer);
+        }
+        first += group->layers;
+    }
+    return needs;
+}
+
+/* What the rings take in the forward, and in the backward those of state left out. */
+static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                      uint64_t *forward, uint64_t *backward)
+{
+    const uint64_t store_bytes[TDM_STORES] = {e->attention, e->q, e->gate_up};
+    struct needs needs = needs_of(e, schedule);
+    uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
+    uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
+    uint64_t row_slots = needs.gathers_all ? 1 : e->chunks;
+    uint64_t rows = smaller(needs.far_kv, schedule->rings.kv) * row_slots * e->kv;
+    *forward = e->weight_ring + rows;
+    *backward = e->weight_ring + rows +
+                smaller(needs.far_gradients, schedule->rings.kv) * row_slots * e->dkv;
+    if (needs.inputs || needs.inner)
+        *backward += fetch_slots * e->x;
+    if (needs.inner)
+        *backward += stash_slots * e->x;
+    if (needs.inputs && schedule->order == TDM_CHUNK_MAJOR)
+        *forward += (fetch_slots + stash_slots) * e->x;
+    for (int store = 0; store < TDM_STORES; store++) {
+        if (needs.kept[store] || needs.held[store])
+            *backward += fetch_slots * store_bytes[store];
+        if (needs.held[store])
+            *backward += stash_slots * store_bytes[store];
+        if (needs.kept[store])
+            *forward += stash_slots * store_bytes[store];
+    }
+}
+
+/* The rings of masters and moments, while layers go backward. */
+static uint64_t state_rings(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->state_rings;
+}
+
+static void raise_to(uint64_t *most, uint64_t bytes)
+{
+    *most = larger(*most, bytes);
+}
+
+/* Device bytes of gradients of layers while the lowest of them, `layer`, goes backward, and those above
+ * it up to `top`. */
+static uint64_t layer_gradients(const struct tdm_estimator *e, uint32_t layer, uint32_t top)
+{
+    const uint64_t *staying = e->staying_below[TDM_DEVICE];
+    return e->passing_below[top + 1] - e->passing_below[layer] + staying[e->layers] -
+           staying[layer];
+}
+
+/* Where it is not made apart, the embedding's gradient is born after the first backward of layer 0: beside the
+ * workspace of a second one, if there is one. */
+static uint64_t beside_embedding_gradient(const struct tdm_estimator *e, uint64_t work)
+{
+    return larger(e->chunks > 1 ? e->embedding_gradient + work : work, e->embedding_gradient);
+}
+
+/* Device bytes of a layer's backward in layer-major order, beside what is stored. */
+static uint64_t sweep_bytes(const struct tdm_estimator *e, const struct span *span, uint64_t rings,
+                            uint32_t layer)
+{
+    rings += state_rings(e);
+    uint64_t work = backward_work(e, span, TDM_LAYER_MAJOR, layer);
+    if (layer == 0)
+        work += e->embedding_room;
+    return e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient + e->head_stays[TDM_DEVICE] +
+           layer_gradients(e, layer, layer) + e->chunks * e->x +
+           e->row_slots * ((own_kv(span) ? 0 : e->kv) + e->dkv) + work;
+}
+
+/* Host bytes of gradients of layers above `top`, which are complete. */
+static uint64_t host_gradients(const struct tdm_estimator *e, uint32_t top)
+{
+    const uint64_t *staying = e->staying_below[TDM_HOST];
+    return staying[e->layers] - staying[top + 1];
+}
+
+/* Bytes that a layer of a group holds, in layer-major order. */
+static uint64_t held_bytes(const struct tdm_estimator *e, const struct span *span)
+{
+    return (uint64_t)(span->kept - span->held) * set_bytes(e, span->group->held) +
+           (uint64_t)(e->chunks - products_from(e, span)) * e->gate_up;
+}
+
+static bool votes(const struct tdm_estimator *e, uint32_t layer)
+{
+    return tdm_schedule_page_rule(e->base, layer).selector.kind == TDM_SELECT_TOP_K;
+}
+
+/* Page lists that are kept of the layers [first, end). */
+static uint64_t lists_bytes(const struct tdm_estimator *e, uint32_t first, uint64_t end)
+{
+    uint64_t bytes = 0;
+    for (uint32_t layer = first; layer < end; layer++)
+        bytes += votes(e, layer) ? e->chunks * e->lists : 0;
+    return bytes;
+}
+
+/* Page means of the last layer: in the forward's last sweep, or in chunk-major order until its lists are made. */
+static uint64_t means_bytes(const struct tdm_estimator *e)
+{
+    return votes(e, e->layers - 1) ? e->chunks * e->means : 0;
+}
+
+/* For gradients that are used on the host, while there is a backward. */
+static uint64_t host_ring(const struct tdm_estimator *e)
+{
+    return tdm_updates_at_end(e->base) ? 0 : e->host_ring;
+}
+
+/* Moments of a group in layer-major order: the first backward chunk of its top layer and of its lowest
+ * one. */
+static void layer_major_moments(const struct tdm_estimator *e, const struct span *span,
+                                const struct stored *stored, uint64_t rings,
+                                struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks, above = span->top - span->first;
+    uint64_t kept = (n - span->kept) * set_bytes(e, span->group->kept), held = n * e->x;
+    uint64_t outputs = held_bytes(e, span);
+    /* K and V of inner layers that hold q too: rows of their own, on the device */
+    uint64_t rows = !keeps_kv(span) && span->group->held >= TDM_SET_QKV ? n * e->kv : 0;
+    bool far_kept = on_host(span->group->kept_place), far = on_host(span->group->held_place);
+    uint64_t device = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, sweep_bytes(e, span, rings, span->top) + device + above * rows +
+                                        (far ? 0 : above * (held + outputs)));
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             (far ? above * (held + outputs) : 0) +
+                                             e->head_stays[TDM_HOST] +
+                                             host_gradients(e, span->top) + host_ring(e));
+    if (above > 0)
+        raise_to(&estimate->body_bytes,
+                 sweep_bytes(e, span, rings, span->first) + device - (far_kept ? 0 : above * kept) -
+                     lists_bytes(e, span->first + 1, span->top + 1) -
+                     (own_kv(span) ? above * n * e->kv : 0) +
+                     (rows > 0 ? rows - e->row_slots * e->kv : 0) + (far ? 0 : outputs));
+}
+
+/* Rooms for weights of embedding and head in chunk-major order: all the group that uses them. */
+static uint64_t group_rooms(const struct tdm_estimator *e, const struct span *span)
+{
+    if (span->last)
+        return e->base->model->tied ? e->head_room
+                                    : e->head_room + (span->first == 0 ? e->embedding_room : 0);
+    return span->first == 0 ? e->embedding_room : 0;
+}
+
+/* Moments of a group in chunk-major order: K, V of all layers up to it are there, dK, dV and gradients
+ * of its own. */
+static void chunk_major_moments(const struct tdm_estimator *e, const struct span *span,
+                                const struct stored *stored, uint64_t rings, bool one_group,
+                                struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks, layers = span->top - span->first + 1;
+    uint64_t held = (layers - 1) * e->x;
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        struct span own = span_of_layer(e, span, TDM_CHUNK_MAJOR, layer);
+        if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && own.held < own.kept)
+            held += set_bytes(e, span->group->held);
+        else if (runs_again(&own, TDM_CHUNK_MAJOR, layer) && products_from(e, &own) < e->chunks)
+            held += e->gate_up;
+    }
+    bool any = false;
+    for (uint32_t layer = span->first; layer <= span->top; layer++)
+        any = any || (far_kv(span) && gathers(e, layer));
+    uint64_t kv = stored->kv[TDM_DEVICE] + (any ? e->gather_work : 0);
+    uint64_t dkv = on_host(span->group->kv_gradients_place) ? 0 : layers * n * e->dkv;
+    uint64_t group =
+        e->resident_bytes[TDM_DEVICE] + rings + state_rings(e) + e->tied_gradient +
+        (one_group ? 1 : n) * e->x + (span->last ? e->head_gradient : e->head_stays[TDM_DEVICE]) +
+        group_rooms(e, span) + kv + dkv + layer_gradients(e, span->first, span->top) + held +
+        stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + (span->last ? means_bytes(e) : 0);
+    raise_to(&estimate->body_bytes, group + backward_work(e, span, TDM_CHUNK_MAJOR, span->top));
+    if (one_group)
+        raise_to(&estimate->body_bytes,
+                 group + beside_embedding_gradient(e, backward_work(e, span, TDM_CHUNK_MAJOR, 0)));
+    if (span->last)
+        raise_to(&estimate->head_bytes, group + e->work_head);
+    raise_to(&estimate->bytes[TDM_HOST], stored->kept[TDM_HOST] + stored->inputs[TDM_HOST] +
+                                             stored->kv[TDM_HOST] +
+                                             (span->last ? 0 : e->head_stays[TDM_HOST]) +
+                                             host_gradients(e, span->top) + host_ring(e));
+}
+
+/* The end of the forward, and in layer-major order the head after it. */
+static void forward_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                            const struct stored *stored, uint64_t forward_rings,
+                            uint64_t backward_rings, struct tdm_estimate *estimate)
+{
+    uint64_t n = e->chunks;
+    uint64_t all =
+        e->resident_bytes[TDM_DEVICE] + stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE];
+    if (schedule->order == TDM_CHUNK_MAJOR) {
+        /* the last layer makes its K and V only, which takes little workspace */
+        raise_to(&estimate->body_bytes,
+                 all + forward_rings + stored->kv[TDM_DEVICE] + means_bytes(e));
+        return;
+    }
+    /* where the last layer keeps all, attention writes to where it is kept */
+    const struct tdm_group *last = &schedule->groups[schedule->group_count - 1];
+    bool keeps = last->kept >= TDM_SET_ATTENTION_OUTPUT && last->kept_from_chunk == 0;
+    uint64_t work = e->work_forward - (keeps ? set_bytes(e, last->kept) : 0);
+    bool own_kv = last->kv == TDM_KV_KEEP && !on_host(last->kv_place);
+    raise_to(&estimate->body_bytes, all + forward_rings + means_bytes(e) + n * e->x +
+                                        (own_kv ? 0 : e->row_slots * e->kv) + work);
+    raise_to(&estimate->head_bytes, all + backward_rings + n * e->x + e->tied_gradient +
+                                        e->head_gradient + e->work_head + e->head_room);
+}
+
+/* Updates of head and embedding in the backward, which have rooms for what comes from the host. `stored`: what
+ * there still is when the head is updated. */
+static void update_moments(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                           const struct stored *stored, uint64_t rings,
+                           struct tdm_estimate *estimate)
+{
+    uint64_t slots = tdm_nest_embeds_apart(schedule) ? e->chunks : 1;
+    uint64_t all = e->resident_bytes[TDM_DEVICE] + rings + e->tied_gradient;
+    uint64_t kept = stored->kept[TDM_DEVICE] + stored->inputs[TDM_DEVICE] + stored->kv[TDM_DEVICE];
+    uint64_t staying = e->staying_below[TDM_DEVICE][e->layers] + e->head_stays[TDM_DEVICE];
+    raise_to(&estimate->body_bytes, all + staying + e->embedding_gradient + slots * e->x);
+    if (tdm_updates_at_end(e->base) || schedule->optimizer.kind == TDM_OPTIMIZER_NONE)
+        return;
+    /* updated on the host its weights are not there any more */
+    uint32_t embedding = tdm_model_embedding_unit(e->base->model);
+    uint64_t room = tdm_updates_on_host(e->base, embedding) ? 0 : e->embedding_room;
+    raise_to(&estimate->body_bytes, all + e->embedding_gradient + room + e->embedding_update);
+    if (schedule->order == TDM_CHUNK_MAJOR) /* layers went backward before */
+        all += state_rings(e);
+    raise_to(&estimate->body_bytes,
+             all + slots * e->x + e->head_gradient + e->head_room + e->head_update + kept);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_head + stored->kept[TDM_HOST] +
+                                             stored->inputs[TDM_HOST] + stored->kv[TDM_HOST]);
+}
+
+/* Updates after the backward begin with all gradients there. */
+static void end_moments(const struct tdm_estimator *e, struct tdm_estimate *estimate)
+{
+    uint64_t gradients[TDM_PLACES];
+    if (!tdm_updates_at_end(e->base))
+        return;
+    for (int place = 0; place < TDM_PLACES; place++)
+        gradients[place] =
+            e->staying_below[place][e->layers] + e->head_stays[place] + e->embedding_stays[place];
+    uint64_t weights = e->base->optimizer.on == TDM_HOST ? 0 : e->weight_ring;
+    raise_to(&estimate->body_bytes,
+             e->resident_bytes[TDM_DEVICE] + weights + e->state_rings + gradients[TDM_DEVICE]);
+    raise_to(&estimate->bytes[TDM_HOST], gradients[TDM_HOST] + e->host_ring + e->host_head);
+    raise_to(&estimate->bytes[TDM_HOST], e->host_ring + e->host_embedding);
+}
+
+void tdm_estimate_bytes(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                        struct tdm_estimate *estimate)
+{
+    const uint64_t *runtime = schedule->machine->runtime_bytes;
+    struct stored stored = {0}, below = {0}; /* below the last group */
+    uint64_t forward_rings, backward_rings;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    add_rings(e, schedule, &forward_rings, &backward_rings);
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        const struct tdm_group *group = span.group;
+        below = stored;
+        uint64_t keeping = span.last && !by_layer ? group->layers - 1 : group->layers;
+        stored.kept[group->kept_place] +=
+            keeping * (e->chunks - span.kept) * set_bytes(e, group->kept);
+        stored.kept[TDM_DEVICE] += lists_bytes(e, first, first + keeping);
+        if (group->kv == TDM_KV_KEEP)
+            *(by_layer ? &stored.kept[group->kv_place] : &stored.kv[group->kv_place]) +=
+                group->layers * e->chunks * e->kv;
+        if (g > 0)
+            stored.inputs[group->input_place] += e->chunks * e->x;
+        if (by_layer) {
+            layer_major_moments(e, &span, &stored, backward_rings, estimate);
+        } else {
+            chunk_major_moments(e, &span, &stored, backward_rings, schedule->group_count == 1,
+                                estimate);
+        }
+        first += group->layers;
+    }
+    forward_moments(e, schedule, &stored, forward_rings, backward_rings, estimate);
+    update_moments(e, schedule, by_layer ? &stored : &below, backward_rings, estimate);
+    end_moments(e, estimate);
+
+    estimate->bytes[TDM_HOST] += e->resident_bytes[TDM_HOST] + runtime[TDM_HOST];
+    estimate->body_bytes += runtime[TDM_DEVICE];
+    estimate->head_bytes += runtime[TDM_DEVICE];
+}

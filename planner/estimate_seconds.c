@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Seconds of an estimate: counts of bodies times their costs, and the copies that go with them.
+ *
+ * Group by group, in layer-major order sweep by sweep, the computing of each phase is summed, and the seconds that either
+ * direction of the link needs at least. A phase takes as long as the longest of them.
+ */
+#include "planner/estimate_span.h"
+
+#include <string.h>
+
+/* How many times more than other copies those of prefixes make the compute lane wait. */
+#define EXPOSED 100
+
+/* Costs of a layer summed over the chunks before each chunk: [chunks + 1]. */
+static const struct layer_cost *costs_of(const struct tdm_estimator *e, uint32_t layer)
+{
+    return e->costs_before + (size_t)e->row_of[layer] * ((size_t)e->chunks + 1);
+}
+
+static double forward_of(const struct layer_cost *cost)
+{
+    return cost->embed + cost->norm + cost->q + cost->kv + cost->rest;
+}
+
+static double sum_attention(const struct tdm_estimator *e, uint32_t layer, uint32_t from,
+                            uint32_t to)
+{
+    const double *before =
+        e->attention_before + (size_t)e->kind_of[layer] * ((size_t)e->chunks + 1);
+    return before[to] - before[from];
+}
+
+double tdm_estimator_forward_seconds(const struct tdm_estimator *e)
+{
+    double seconds = 0;
+    for (uint32_t layer = 0; layer < e->layers; layer++) {
+        seconds += forward_of(&costs_of(e, layer)[e->chunks]);
+        seconds += sum_attention(e, layer, 0, e->chunks);
+    }
+    return seconds;
+}
+
+/* Seconds that a link needs for a sweep's copies: all of them, and without those that fit into staging before
+ * the sweep begins, and the last chunks of sequences, which may be short. */
+struct link {
+    double all, least;
+};
+
+static struct link both(struct link a, struct link b)
+{
+    return (struct link){a.all + b.all, a.least + b.least};
+}
+
+static const struct link no_link;
+
+/* Of chunks [from, to), with `bytes` for a full one. */
+static struct link link_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t from,
+                                uint32_t to, uint64_t bytes)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    uint64_t ahead =
+        larger(e->base->prefetch + 1, e->base->rings.stashed) + e->base->sequence_count;
+    double seconds = (double)bytes / machine->rate[rate];
+    uint32_t chunks = to > from ? to - from : 0;
+    struct link link = no_link;
+    if (chunks > 0)
+        link.all = chunks * machine->copy_seconds +
+                   (e->tokens_before[to] - e->tokens_before[from]) * seconds;
+    if (chunks > ahead)
+        link.least = (double)(chunks - ahead) * (machine->copy_seconds + seconds);
+    return link;
+}
+
+/* Is the stored input of a layer on the host, where its backward reads it? */
+static bool input_on_host(const struct span *span, uint32_t layer)
+{
+    if (layer == 0)
+        return false;
+    return on_host(layer == span->first ? span->group->input_place : span->group->held_place);
+}
+
+/* Seconds to fetch a layer's stored input from the host, where it is there. */
+static struct link fetch_input(const struct tdm_estimator *e, const struct span *span,
+                               uint32_t layer)
+{
+    return input_on_host(span, layer) ? link_seconds(e, TDM_RATE_H2D, 0, e->chunks, e->x) : no_link;
+}
+
+/* Seconds to copy what is kept on the host: all of it, or without q, which a rerun does not need. */
+static struct link copy_kept(const struct tdm_estimator *e, const struct span *span,
+                             enum tdm_rate rate, bool with_q)
+{
+    uint64_t bytes = set_bytes(e, span->group->kept);
+    if (!on_host(span->group->kept_place) || bytes == 0)
+        return no_link;
+    if (!with_q && span->group->kept >= TDM_SET_QKV)
+        bytes -= e->q;
+    return link_seconds(e, rate, span->kept, e->chunks, bytes);
+}
+
+/* The same for what is held there, inputs not counted. */
+static struct link copy_held(const struct tdm_estimator *e, const struct span *span,
+                             enum tdm_rate rate)
+{
+    if (!on_host(span->group->held_place))
+        return no_link;
+    return both(link_seconds(e, rate, span->held, span->kept, set_bytes(e, span->group->held)),
+                link_seconds(e, rate, products_from(e, span), e->chunks, e->gate_up));
+}
+
+/* Seconds of the backward of a layer's chunks, where [held, kept) have what is held, and the others from
+ * `kept` on what is kept, beside what is held of another store. */
+static double backward_seconds(const struct tdm_estimator *e, const struct span *span,
+                               uint32_t layer, bool again)
+{
+    const struct tdm_group *group = span->group;
+    uint32_t n = e->chunks, held = again ? span->held : span->kept;
+    const struct layer_cost *sums = costs_of(e, layer);
+    enum tdm_set first = again ? group->held : TDM_SET_INPUT, last = group->kept;
+    double seconds = sums[held].backward[TDM_SET_INPUT] + sums[span->kept].backward[first] -
+                     sums[held].backward[first] + sums[n].backward[last] -
+                     sums[span->kept].backward[last];
+    /* gate and up can be held of chunks whose attention output is kept */
+    if (again)
+        seconds -= sums[n].gate_up - sums[products_from(e, span)].gate_up;
+    return seconds + e->attention_grad_seconds[e->kind_of[layer]] +
+           sum_attention(e, layer, 0, held);
+}
+
+/* Seconds of a phase, and in it of copies to the device and to the host. */
+struct phase {
+    double seconds, fetch, send;
+    double prefixes; /* of these, of what a chunk needs at once: little of it is hidden */
+};
+
+struct phases {
+    struct phase forward, backward;
+};
+
+/* A sweep: its staging holds a few chunks only, so that it takes as long as its computing or its copies,
+ * whichever is longer. */
+static struct sweep add_sweep(struct phase *phase, double compute, struct link fetch,
+                              struct link send)
+{
+    phase->seconds += later(compute, later(fetch.least, send.least));
+    phase->fetch += fetch.least;
+    phase->send += send.least;
+    return (struct sweep){compute, fetch.all, send.all};
+}
+
+static void add_phase(struct phase *sum, const struct phase *phase)
+{
+    sum->seconds += phase->seconds;
+    sum->fetch += phase->fetch;
+    sum->send += phase->send;
+    sum->prefixes += phase->prefixes;
+}
+
+/* Layer-major: sweeps follow each other. */
+static void layer_major_seconds(const struct tdm_estimator *e, const struct span *span,
+                                struct phases *all_layers)
+{
+    const struct tdm_group *group = span->group;
+    uint32_t n = e->chunks;
+    struct phases of_layer = {0}, *phases = &of_layer;
+    for (uint32_t layer = span->first; layer <= span->top; layer++) {
+        struct layer_sweeps *sweeps = &e->sweeps[layer];
+        /* inner layers are alike, but for the lowest, of which the input is the group's */
+        if (layer > span->first + 1 && layer < span->top &&
+            e->row_of[layer] == e->row_of[layer - 1] &&
+            e->kind_of[layer] == e->kind_of[layer - 1]) {
+            *sweeps = sweeps[-1];
+            add_phase(&all_layers->forward, &of_layer.forward);
+            add_phase(&all_layers->backward, &of_layer.backward);
+            continue;
+        }
+        of_layer = (struct phases){0};
+        *sweeps = (struct layer_sweeps){0};
+        const struct layer_cost *all = &costs_of(e, layer)[n];
+        const struct layer_cost *before = &costs_of(e, layer)[span->kept]; /* what is not kept */
+        double forward = forward_of(all);
+        struct link send = copy_kept(e, span, TDM_RATE_D2H, true);
+        bool far = far_kv(span), again = layer < span->top;
+        if (far)
+            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
+        if (layer == span->top && !span->last && on_host(group[1].input_place))
+            send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+        const struct row_moves *moves = &e->moves[e->kind_of[layer]];
+        bool holds_kv = again && !keeps_kv(span) && group->held >= TDM_SET_QKV;
+        bool passes = !own_kv(span); /* its K and V, through the row of the layer under way */
+        double moved = passes ? moves->rising : 0;
+        sweeps->forward = add_sweep(&phases->forward,
+                                    forward + sum_attention(e, layer, 0, n) + moved, no_link, send);
+
+        struct link fetch = fetch_input(e, span, layer);
+        struct link row = far ? link_seconds(e, TDM_RATE_H2D, 0, n, e->kv) : no_link;
+        if (again) {
+            double compute =
+                forward - (all->q - before->q) + sum_attention(e, layer, 0, span->kept);
+            if (!holds_kv)
+                compute -= all->norm - before->norm + all->kv - (keeps_kv(span) ? 0 : before->kv);
+            if (group->kept == TDM_SET_ALL)
+                compute -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
+            if (span->kept == n && !holds_kv)
+                compute += moved;
+            send = copy_held(e, span, TDM_RATE_D2H);
+            if (on_host(group->held_place))
+                send = both(send, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+            sweeps->again = add_sweep(&phases->backward, compute,
+                                      both(fetch, copy_kept(e, span, TDM_RATE_H2D, false)), send);
+            if (far) {
+                struct link early = link_seconds(e, TDM_RATE_H2D, 0, span->kept, e->kv);
+                phases->backward.fetch += early.least;
+                sweeps->again.fetch += early.all;
+            }
+        }
+        struct link stored = both(fetch, copy_kept(e, span, TDM_RATE_H2D, true));
+        double made = all->embed + all->norm + all->kv, beside = moves->gradients;
+        beside += passes && !holds_kv ? moves->falling : 0;
+        if (far) { /* into a row that the layer above leaves chunk by chunk */
+            phases->backward.fetch += row.least;
+        } else if (passes && !holds_kv && moves->apart) {
+            sweeps->kv = add_sweep(&phases->backward, made, fetch, no_link);
+        } else if (passes && !holds_kv) { /* between the chunks' backwards */
+            beside += made;
+            stored = both(stored, fetch);
+        }
+        if (again)
+            stored = both(stored, copy_held(e, span, TDM_RATE_H2D));
+        sweeps->backward = add_sweep(
+            &phases->backward, backward_seconds(e, span, layer, again) + beside, stored, no_link);
+        sweeps->backward.fetch += row.all;
+        add_phase(&all_layers->forward, &of_layer.forward);
+        add_phase(&all_layers->backward, &of_layer.backward);
+    }
+}
+
+/* Seconds that this adds to the attention of a forward, and to those of a backward, where that of the first
+ * chunks runs again. */
+static double gather_seconds(const struct tdm_estimator *e, uint32_t layer, uint32_t chunks)
+{
+    return (double)gathered_before(e, layer, chunks)->kv / e->base->machine->rate[TDM_RATE_H2D];
+}
+
+static double gather_backward_seconds(const struct tdm_estimator *e, const struct span *span,
+                                      uint32_t layer, bool again)
+{
+    const double *rate = e->base->machine->rate;
+    double sums = (double)gathered_before(e, layer, e->chunks)->sums;
+    double seconds = gather_seconds(e, layer, e->chunks) +
+                     gather_seconds(e, layer, again ? span->held : span->kept);
+    if (again)
+        seconds += gather_seconds(e, layer, span->kept);
+    if (on_host(span->group->kv_gradients_place))
+        seconds += sums / rate[TDM_RATE_H2D] + sums / rate[TDM_RATE_D2H];
+    return seconds;
+}
+
+/* Seconds for the prefixes of K and V, or their gradients, of all chunks of a layer: with a chunk's own, or
+ * without. */
+static double prefix_seconds(const struct tdm_estimator *e, enum tdm_rate rate, uint32_t layer,
+                             uint64_t bytes, bool own)
+{
+    if (gathers(e, layer))
+        return 0;
+    double chunks = (double)e->seen_chunks[e->kind_of[layer]] - (own ? 0 : e->chunks);
+    return chunks * (double)bytes / e->base->machine->rate[rate];
+}
+
+/* Chunk-major: the copies of a group against its computing. */
+static void chunk_major_seconds(const struct tdm_estimator *e, const struct span *group,
+                                struct phases *phases)
+{
+    uint32_t n = e->chunks;
+    double forward = 0, backward = 0, sums = 0, prefixes = 0, early_prefixes = 0;
+    struct link sent = no_link, fetch = no_link;
+    memset(&e->sweeps[group->first], 0, (group->top - group->first + 1) * sizeof(*e->sweeps));
+    for (uint32_t layer = group->first; layer <= group->top; layer++) {
+        struct span span = span_of_layer(e, group, TDM_CHUNK_MAJOR, layer);
+        const struct layer_cost *all = &costs_of(e, layer)[n];
+        const struct layer_cost *before = &costs_of(e, layer)[span.kept];
+        bool again = runs_again(&span, TDM_CHUNK_MAJOR, layer), far = far_kv(&span);
+        bool only_kv = span.last && layer == span.top;
+        forward += all->embed + all->norm + all->kv;
+        if (!only_kv)
+            forward += all->q + all->rest + sum_attention(e, layer, 0, n);
+        sent = both(sent, copy_kept(e, &span, TDM_RATE_D2H, true));
+        if (layer == span.top && !span.last && on_host(span.group[1].input_place))
+            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->x));
+        if (again)
+            backward += all->embed + before->norm + before->q + all->rest +
+                        sum_attention(e, layer, 0, span.kept);
+        if (again && span.group->kept == TDM_SET_ALL)
+            backward -= all->mlp_norm - before->mlp_norm + all->gate_up - before->gate_up;
+        backward += backward_seconds(e, &span, layer, again);
+        struct link stored = copy_kept(e, &span, TDM_RATE_H2D, true);
+        if (layer == span.first)
+            stored = both(stored, fetch_input(e, &span, layer));
+        if (again && layer == span.first)
+            stored = both(stored, fetch_input(e, &span, layer));
+        if (again)
+            stored = both(stored, copy_kept(e, &span, TDM_RATE_H2D, false));
+        fetch = both(fetch, stored);
+        if (far && gathers(e, layer)) {
+            forward += only_kv ? 0 : gather_seconds(e, layer, n);
+            backward += gather_backward_seconds(e, &span, layer, again);
+        }
+        if (far) {
+            sent = both(sent, link_seconds(e, TDM_RATE_D2H, 0, n, e->kv));
+            early_prefixes += only_kv ? 0 : prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, false);
+            prefixes += prefix_seconds(e, TDM_RATE_H2D, layer, e->kv, true);
+        }
+        if (on_host(span.group->kv_gradients_place))
+            sums += prefix_seconds(e, TDM_RATE_D2H, layer, e->dkv, false);
+    }
+    struct link early = {early_prefixes, 0}, late = {prefixes, prefixes}, gradients = {sums, 0};
+    struct layer_sweeps *sweeps = &e->sweeps[group->top];
+    sweeps->forward = add_sweep(&phases->forward, forward, early, no_link);
+    sweeps->forward.send += sent.all;
+    phases->forward.fetch += early_prefixes;
+    phases->forward.send += sent.least;
+    sweeps->backward = add_sweep(&phases->backward, backward, both(fetch, late), gradients);
+    phases->backward.send += sums;
+    phases->backward.prefixes += prefixes + sums;
+}
+
+/* Layers of a group at home on the host. */
+static uint32_t far_layers(const struct tdm_estimator *e, const struct span *span)
+{
+    const struct tdm_home *home = &e->base->homes[TDM_STATE_WEIGHTS];
+    return tdm_home_far_below(home, e->layers, span->top + 1) -
+           tdm_home_far_below(home, e->layers, span->first);
+}
+
+/* Fetches of weights of layers in a phase, at least: each visit of a layer that is not in the ring. */
+static void weight_visits(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          double *in_forward, double *in_backward)
+{
+    uint32_t first = 0, ring = e->base->rings.weights;
+    bool by_layer = schedule->order == TDM_LAYER_MAJOR;
+    *in_forward = *in_backward = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        struct span span = span_of(e, schedule, g, first);
+        double far = far_layers(e, &span);
+        bool passes = !by_layer && far > ring; /* with every chunk again */
+        *in_forward += passes ? e->chunks * (far - ring) : far;
+        *in_backward += passes ? e->chunks * 2 * (far - ring) : far;
+        *in_backward += by_layer && far > 0 ? far - 1 : 0; /* to run again */
+        first += schedule->groups[g].layers;
+    }
+    *in_backward = later(*in_backward - ring, 0); /* of the turn, and what runs ahead */
+}
+
+/* No phase is shorter than its copies of a direction, or of both at their rate together, less what runs
+ * ahead of a phase or behind it: `spare` seconds. */
+static void wait_for_copies(const struct tdm_estimator *e, struct phase *phase, double spare)
+{
+    const double *rate = e->base->machine->rate;
+    double both = (phase->fetch * rate[TDM_RATE_H2D] + phase->send * rate[TDM_RATE_D2H]) /
+                  rate[TDM_RATE_BOTH_WAYS];
+    phase->seconds = later(phase->seconds, later(phase->fetch, later(phase->send, both)) - spare);
+}
+
+/* Copies of state whose home is the host. */
+static void add_state(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                      struct phases *phases)
+{
+    const struct tdm_machine *machine = e->base->machine;
+    const uint32_t last[] = {tdm_model_embedding_unit(e->base->model),
+                             tdm_model_head_unit(e->base->model)};
+    bool updates = e->base->optimizer.kind != TDM_OPTIMIZER_NONE;
+    double forward, backward, through_ring = 0, fetched, sent = 0;
+    double weights = (double)tdm_estimator_unit_bytes(e, TDM_STATE_WEIGHTS, 0);
+    weight_visits(e, schedule, &forward, &backward);
+    fetched = backward * weights;
+    for (int s = 0; s <= TDM_STATE_MOMENTS && updates; s++) {
+        enum tdm_state state = (enum tdm_state)s;
+        double far = e->layers - e->base->homes[state].device_layers;
+        bool comes = state != TDM_STATE_WEIGHTS && tdm_estimator_comes(e, state);
+        double bytes = far * (double)tdm_estimator_unit_bytes(e, state, 0);
+        through_ring += comes ? bytes : 0;
+        sent += far * (double)tdm_estimator_sent_bytes(e, state, 0);
+        for (int i = 0; i < 2; i++)
+            if (tdm_schedule_home(e->base, state, last[i]) == TDM_HOST) {
+                bytes += (double)tdm_estimator_unit_bytes(e, state, last[i]);
+                sent += (double)tdm_estimator_sent_bytes(e, state, last[i]);
+            }
+        fetched += comes ? bytes : 0;
+    }
+    phases->forward.fetch += forward * weights / machine->rate[TDM_RATE_H2D];
+    phases->backward.fetch += fetched / machine->rate[TDM_RATE_H2D];
+    phases->backward.send += sent / machine->rate[TDM_RATE_D2H];
+    /* one slot is filled again when what was in it is home */
+    if (e->base->rings.optimizer == 1)
+        phases->backward.seconds =
+            later(phases->backward.seconds, through_ring / machine->rate[TDM_RATE_H2D] +
+                                                through_ring / machine->rate[TDM_RATE_D2H]);
+}
+
+/* Seconds of what rings and a sweep over a layer may leave to the next phase, or begin in the last. */
+static double spare_seconds(const struct tdm_estimator *e)
+{
+    uint64_t slots = larger(e->base->prefetch + 1, e->base->rings.stashed) + 1;
+    uint64_t bytes = slots * (e->x + e->attention + e->q + e->gate_up + e->kv + e->dkv) +
+                     e->chunks * (e->x + e->kv * e->base->rings.kv);
+    return (double)bytes / e->base->machine->rate[TDM_RATE_D2H];
+}
+
+/* Is a group like the one below it, in all that its seconds depend on? Most groups of most schedules are. */
+static bool is_like_below(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          uint32_t number, uint32_t first)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    if (number == 0 || number + 1 == schedule->group_count ||
+        memcmp(group, group - 1, sizeof(*group)) != 0 || group[1].input_place != group->input_place)
+        return false;
+    for (uint32_t layer = first; layer < first + group->layers; layer++)
+        if (e->row_of[layer] != e->row_of[layer - group->layers] ||
+            e->kind_of[layer] != e->kind_of[layer - group->layers])
+            return false;
+    return true;
+}
+
+void tdm_estimate_seconds(const struct tdm_estimator *e, const struct tdm_schedule *schedule,
+                          struct tdm_estimate *estimate)
+{
+    struct phases phases = {0}, of_group = {0};
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        const struct tdm_group *group = &schedule->groups[g];
+        if (is_like_below(e, schedule, g, first)) {
+            memcpy(&e->sweeps[first], &e->sweeps[first - group->layers],
+                   group->layers * sizeof(*e->sweeps));
+        } else {
+            struct span span = span_of(e, schedule, g, first);
+            of_group = (struct phases){0};
+            (schedule->order == TDM_LAYER_MAJOR ? layer_major_seconds
+                                                : chunk_major_seconds)(e, &span, &of_group);
+        }
+        add_phase(&phases.forward, &of_group.forward);
+        add_phase(&phases.backward, &of_group.backward);
+        first += group->layers;
+    }
+    phases.forward.seconds += e->lead_seconds;
+    phases.backward.seconds +=
+        e->head_seconds + e->optimizer_seconds + e->tail_seconds[schedule->order];
+    phases.backward.seconds = later(phases.backward.seconds, e->host_seconds);
+    add_state(e, schedule, &phases);
+    wait_for_copies(e, &phases.forward, spare_seconds(e));
+    wait_for_copies(e, &phases.backward, spare_seconds(e));
+    estimate->seconds = phases.forward.seconds + phases.backward.seconds;
+    estimate->likely_seconds = later(estimate->seconds, tdm_estimate_waiting(e));
+    estimate->copy_seconds = phases.forward.fetch + phases.forward.send + phases.backward.fetch +
+                             phases.backward.send + EXPOSED * phases.backward.prefixes;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Internal to the estimates: a group as a schedule has it, with its splits made plain, and what both seconds and bytes
+ * ask of it. */
+#ifndef TDM_PLANNER_ESTIMATE_SPAN_H
+#define TDM_PLANNER_ESTIMATE_SPAN_H
+
+#include "planner/estimate_parts.h"
+
+/* A group with its splits made plain: attention outputs are kept from chunk `kept` on (`chunks`:
+ * none), and held of chunks [held, kept). */
+struct span {
+    uint32_t first, top; /* layers */
+    uint32_t kept, held;
+    bool last;
+    const struct tdm_group *group;
+};
+
+static inline struct span span_of(const struct tdm_estimator *e,
+                                  const struct tdm_schedule *schedule, uint32_t number,
+                                  uint32_t first)
+{
+    const struct tdm_group *group = &schedule->groups[number];
+    struct span span = {.first = first,
+                        .top = first + group->layers - 1,
+                        .kept = e->chunks,
+                        .held = e->chunks,
+                        .last = number + 1 == schedule->group_count,
+                        .group = group};
+    if (group->kept >= TDM_SET_ATTENTION_OUTPUT && group->kept_from_chunk < e->chunks)
+        span.kept = group->kept_from_chunk;
+    span.held = span.kept;
+    if (group->held >= TDM_SET_ATTENTION_OUTPUT && group->held_from_chunk < span.kept)
+        span.held = group->held_from_chunk;
+    return span;
+}
+
+/* The splits of one layer of a group. In chunk-major order the first forward of the last layer makes
+ * its K and V alone, so that there is nothing to keep; it runs again, and can be held. */
+static inline struct span span_of_layer(const struct tdm_estimator *e, const struct span *group,
+                                        enum tdm_order order, uint32_t layer)
+{
+    struct span span = *group;
+    if (order == TDM_CHUNK_MAJOR && span.last && layer == span.top) {
+        span.kept = span.held = e->chunks;
+        if (span.group->held >= TDM_SET_ATTENTION_OUTPUT && span.group->held_from_chunk < e->chunks)
+            span.held = span.group->held_from_chunk;
+    }
+    return span;
+}
+
+/* Is a layer run forward again in the backward? */
+static inline bool runs_again(const struct span *span, enum tdm_order order, uint32_t layer)
+{
+    return layer < span->top || (order == TDM_CHUNK_MAJOR && span->last);
+}
+
+/* Bytes of a chunk that has a set beside its input. */
+static inline uint64_t set_bytes(const struct tdm_estimator *e, enum tdm_set set)
+{
+    return (set >= TDM_SET_ATTENTION_OUTPUT ? e->attention : 0) + (set >= TDM_SET_QKV ? e->q : 0) +
+           (set >= TDM_SET_ALL ? e->gate_up : 0);
+}
+
+/* The chunks from which on gate and up are held beside an attention output that is kept. */
+static inline uint32_t products_from(const struct tdm_estimator *e, const struct span *span)
+{
+    const struct tdm_group *group = span->group;
+    if (group->held < TDM_SET_ALL || group->kept >= TDM_SET_ALL)
+        return e->chunks;
+    return group->held_from_chunk > span->kept
+               ? (uint32_t)smaller(group->held_from_chunk, e->chunks)
+               : span->kept;
+}
+
+static inline bool on_host(enum tdm_place place)
+{
+    return place == TDM_HOST;
+}
+
+static inline bool keeps_kv(const struct span *span)
+{
+    return span->group->kv == TDM_KV_KEEP;
+}
+
+static inline bool far_kv(const struct span *span)
+{
+    return keeps_kv(span) && on_host(span->group->kv_place);
+}
+
+/* In layer-major order, does a layer have K and V in a row of its own? It is counted with what is kept. */
+static inline bool own_kv(const struct span *span)
+{
+    return keeps_kv(span) && !on_host(span->group->kv_place);
+}
+
+/* What a layer's attention gathers for the chunks before one. */
+static inline const struct gathered *gathered_before(const struct tdm_estimator *e, uint32_t layer,
+                                                     uint32_t chunk)
+{
+    return &e->gathered_before[(size_t)e->kind_of[layer] * ((size_t)e->chunks + 1) + chunk];
+}
+
+/* Does it, in chunk-major order, where K and V are on the host? */
+static inline bool gathers(const struct tdm_estimator *e, uint32_t layer)
+{
+    return gathered_before(e, layer, e->chunks)->kv > 0;
+}
+
+#endif

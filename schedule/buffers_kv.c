@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers of K and V: rows of them and of their gradients, on the device or on the host, means of pages and page lists. */
+#include "schedule/buffers_parts.h"
+
+#include "schedule/attend.h"
+#include "schedule/gather.h"
+#include "schedule/kv_row.h"
+
+#include <stdlib.h>
+
+/* On the host, sums of dK, dV so far: of the chunks that a later one sees; of all where attention adds to them
+ * there. */
+static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
+{
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count;
+    layout->far_slot[layer] = malloc(((size_t)chunks + 1) * sizeof(uint32_t));
+    if (layout->far_slot[layer] == NULL)
+        return false;
+    tdm_attend_seen(b->program, layer, layout->far_slot[layer]);
+    for (uint32_t chunk = 0; chunk <= chunks && tdm_gathers(b->schedule, layer); chunk++)
+        layout->far_slot[layer][chunk] = chunk;
+    uint32_t seen = layout->far_slot[layer][chunks];
+    if (seen > 0)
+        layout->host_dkv[layer] =
+            tdm_declare(b, TDM_HOST, TDM_KV_GRADIENTS,
+                        tdm_gathers(b->schedule, layer) ? TDM_AXIS_CHUNK : TDM_AXIS_RING,
+                        TDM_DKVPAGES, 0, b->chunk_capacity, seen, "kv_gradients.layer%u", layer);
+    return true;
+}
+
+/* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in turn. */
+static void declare_kv_rows(struct tdm_builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = 1, most = b->schedule->rings.kv;
+    uint32_t far_kv = 0, far_gradients = 0;
+    for (uint32_t layer = 0; layer < b->model->layers; layer++)
+        if ((layout->host_kv[layer] != TDM_NONE || layout->far_slot[layer] != NULL) &&
+            !tdm_gathers(b->schedule, layer))
+            chunks = b->program->chunk_count;
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        if (layout->host_kv[layer] != TDM_NONE) {
+            uint32_t row = far_kv++ % most;
+            if (layout->kv_rows[row] == TDM_NONE)
+                layout->kv_rows[row] =
+                    tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                                b->chunk_capacity, chunks, "staged_kv.%u", row);
+            layout->kv[layer] = layout->kv_rows[row];
+        }
+        if (layout->far_slot[layer] != NULL) {
+            uint32_t row = far_gradients++ % most;
+            if (layout->dkv_rows[row] == TDM_NONE)
+                layout->dkv_rows[row] =
+                    tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                                b->chunk_capacity, chunks, "staged_kv_gradients.%u", row);
+            layout->dkv[layer] = layout->dkv_rows[row];
+        }
+    }
+}
+
+bool tdm_declare_kv(struct tdm_builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    bool row = b->schedule->order == TDM_LAYER_MAJOR;
+    bool backward = b->schedule->pass == TDM_TRAIN;
+    uint32_t chunks = b->program->chunk_count;
+    uint32_t shared = TDM_NONE, shared_gradients = TDM_NONE;
+
+    if (row) {
+        layout->kv_span = tdm_kv_span(b->program);
+        uint32_t slots = tdm_kv_slots(b->program, layout->kv_span);
+        enum tdm_axis axis = slots < chunks ? TDM_AXIS_RING : TDM_AXIS_CHUNK;
+        shared = tdm_declare(b, TDM_DEVICE, TDM_KV, axis, TDM_KVPAGES, 0, b->chunk_capacity, slots,
+                             "kv");
+        if (backward)
+            shared_gradients = tdm_declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, axis, TDM_DKVPAGES, 0,
+                                           b->chunk_capacity, slots, "kv_gradients");
+    }
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        const struct tdm_group *group = &b->schedule->groups[layout->group_of[layer]];
+        bool kept = group->kv == TDM_KV_KEEP;
+        bool held = row && !kept && group->held >= TDM_SET_QKV && tdm_layer_runs_again(b, layer);
+        layout->kv[layer] = shared;
+        if (held || (kept && group->kv_place == TDM_DEVICE))
+            layout->own_kv[layer] = tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES,
+                                                0, b->chunk_capacity, chunks, "%s_kv.layer%u",
+                                                held ? "held" : "kept", layer);
+        else if (kept)
+            layout->host_kv[layer] =
+                tdm_declare(b, TDM_HOST, TDM_KV, TDM_AXIS_CHUNK, TDM_KVPAGES, 0, b->chunk_capacity,
+                            chunks, "kept_kv.layer%u", layer);
+        layout->dkv[layer] = shared_gradients;
+        if (row || !backward)
+            continue;
+        if (group->kv_gradients_place == TDM_DEVICE)
+            layout->dkv[layer] =
+                tdm_declare(b, TDM_DEVICE, TDM_KV_GRADIENTS, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                            b->chunk_capacity, chunks, "kv_gradients.layer%u", layer);
+        else if (!declare_far_gradients(b, layer))
+            return false;
+    }
+    if (!row)
+        declare_kv_rows(b);
+    return true;
+}
+
+void tdm_declare_lists(struct tdm_builder *b)
+{
+    struct tdm_layout *layout = b->layout;
+    bool row = b->schedule->order == TDM_LAYER_MAJOR;
+    uint32_t chunks = b->program->chunk_count, shared = TDM_NONE;
+    if (row)
+        shared = tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS, 0,
+                             b->chunk_capacity, chunks, "page_means");
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        struct tdm_page_rule rule = tdm_schedule_page_rule(b->schedule, layer);
+        if (rule.selector.kind != TDM_SELECT_TOP_K)
+            continue;
+        layout->means[layer] =
+            row ? shared
+                : tdm_declare(b, TDM_DEVICE, TDM_KV, TDM_AXIS_CHUNK, TDM_PAGE_MEANS, 0,
+                              b->chunk_capacity, chunks, "page_means.layer%u", layer);
+        /* in chunk-major order those of the last layer live for one chunk */
+        if (b->schedule->pass == TDM_TRAIN)
+            layout->lists[layer] = tdm_declare(
+                b, TDM_DEVICE, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_PAGE_LISTS, 0, b->chunk_capacity,
+                row || layer + 1 < b->model->layers ? chunks : 1, "page_lists.layer%u", layer);
+    }
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers of what the forward leaves to the backward: inputs of groups, what they keep and hold of a chunk beside, and
+ * the rings through which it passes to the host and back. */
+#include "schedule/buffers_parts.h"
+
+static const struct {
+    enum tdm_content content;
+    enum tdm_set set;
+    const char *name;
+} stores[TDM_STORES] = {
+    [TDM_STORE_ATTENTION] = {TDM_ATTENTION_OUT, TDM_SET_ATTENTION_OUTPUT, "attention"},
+    [TDM_STORE_Q] = {TDM_Q, TDM_SET_QKV, "q"},
+    [TDM_STORE_GATE_UP] = {TDM_GATE_UP, TDM_SET_ALL, "gate_up"},
+};
+
+enum tdm_content tdm_store_content(enum tdm_store store)
+{
+    return stores[store].content;
+}
+
+enum tdm_set tdm_store_set(enum tdm_store store)
+{
+    return stores[store].set;
+}
+
+/* What keeps a chunk of a store from being held: it is kept itself; or, for q, the attention output is:
+ * then nothing but the backward needs q. */
+static enum tdm_store kept_instead(enum tdm_store store)
+{
+    return store == TDM_STORE_Q ? TDM_STORE_ATTENTION : store;
+}
+
+bool tdm_store_kept(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
+                    uint32_t chunk)
+{
+    const struct tdm_layout *layout = program->layout;
+    return layout->kept[store][layer] != TDM_NONE &&
+           chunk >= program->schedule->groups[layout->group_of[layer]].kept_from_chunk;
+}
+
+bool tdm_store_held(const struct tdm_program *program, enum tdm_store store, uint32_t layer,
+                    uint32_t chunk)
+{
+    const struct tdm_layout *layout = program->layout;
+    return layout->held[store][layer] != TDM_NONE &&
+           !tdm_store_kept(program, kept_instead(store), layer, chunk) &&
+           chunk >= program->schedule->groups[layout->group_of[layer]].held_from_chunk;
+}
+
+uint32_t tdm_prefetch_depth(const struct tdm_program *program)
+{
+    uint32_t most = program->chunk_count - 1;
+    return program->schedule->prefetch < most ? program->schedule->prefetch : most;
+}
+
+bool tdm_layer_runs_again(const struct tdm_builder *b, uint32_t layer)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    uint32_t group = b->layout->group_of[layer];
+    uint32_t first = tdm_schedule_first_layer(schedule, group);
+    bool top = layer == first + schedule->groups[group].layers - 1;
+    return !top || (schedule->order == TDM_CHUNK_MAJOR && group == schedule->group_count - 1);
+}
+
+static void declare_store(struct tdm_builder *b, enum tdm_store store, uint32_t layer)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    struct tdm_layout *layout = b->layout;
+    const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
+    uint32_t chunks = b->program->chunk_count;
+    bool row = schedule->order == TDM_LAYER_MAJOR;
+    /* in chunk-major order the first forward of the last layer makes its K and V alone */
+    bool forwarded = row || layer + 1 < b->model->layers;
+
+    if (forwarded && group->kept >= stores[store].set && group->kept_from_chunk < chunks)
+        layout->kept[store][layer] =
+            tdm_declare(b, group->kept_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content,
+                        0, b->chunk_capacity, chunks - group->kept_from_chunk, "kept_%s.layer%u",
+                        stores[store].name, layer);
+    /* what a group does not run forward again it cannot hold; what is kept need not be held */
+    uint32_t held_to =
+        layout->kept[kept_instead(store)][layer] == TDM_NONE ? chunks : group->kept_from_chunk;
+    if (tdm_layer_runs_again(b, layer) && group->held >= stores[store].set &&
+        group->held_from_chunk < held_to)
+        layout->held[store][layer] =
+            tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, stores[store].content,
+                        0, b->chunk_capacity, row ? held_to - group->held_from_chunk : 1,
+                        "held_%s.layer%u", stores[store].name, layer);
+}
+
+void tdm_declare_stores(struct tdm_builder *b)
+{
+    const struct tdm_schedule *schedule = b->schedule;
+    struct tdm_layout *layout = b->layout;
+    uint32_t chunks = b->program->chunk_count;
+    bool row = schedule->order == TDM_LAYER_MAJOR;
+
+    for (uint32_t group = 1; group < schedule->group_count; group++)
+        layout->input[group] =
+            tdm_declare(b, schedule->groups[group].input_place, TDM_RESIDUALS, TDM_AXIS_CHUNK,
+                        TDM_X, 0, b->chunk_capacity, chunks, "input.group%u", group);
+
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        const struct tdm_group *group = &schedule->groups[layout->group_of[layer]];
+        if (layer > tdm_schedule_first_layer(schedule, layout->group_of[layer]))
+            layout->held_input[layer] =
+                tdm_declare(b, group->held_place, TDM_RESIDUALS, TDM_AXIS_CHUNK, TDM_X, 0,
+                            b->chunk_capacity, row ? chunks : 1, "held_input.layer%u", layer);
+        for (int store = 0; store < TDM_STORES; store++)
+            declare_store(b, (enum tdm_store)store, layer);
+    }
+}
+
+/* Is any of these buffers (skipping TDM_NONE) on the host? */
+static bool any_on_host(const struct tdm_program *program, const uint32_t *numbers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] != TDM_NONE && program->buffers[numbers[i]].place == TDM_HOST)
+            return true;
+    return false;
+}
+
+void tdm_declare_rings(struct tdm_builder *b)
+{
+    struct tdm_program *program = b->program;
+    struct tdm_layout *layout = b->layout;
+    uint32_t layers = b->model->layers, groups = b->schedule->group_count;
+    bool host_inputs = any_on_host(program, layout->input, groups);
+    bool host_held = any_on_host(program, layout->held_input, layers);
+    uint32_t chunks = program->chunk_count;
+    uint32_t fetch_slots = tdm_prefetch_depth(program) + 1;
+    uint32_t stash_slots =
+        b->schedule->rings.stashed < chunks ? b->schedule->rings.stashed : chunks;
+
+    if (host_inputs || host_held)
+        layout->fetched_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
+                                        b->chunk_capacity, fetch_slots, "fetched_x");
+    /* layer-major stashes group inputs from the stream itself */
+    if (host_held || (host_inputs && b->schedule->order == TDM_CHUNK_MAJOR))
+        layout->stashed_x = tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, TDM_X, 0,
+                                        b->chunk_capacity, stash_slots, "stashed_x");
+    for (int store = 0; store < TDM_STORES; store++) {
+        if (!any_on_host(program, layout->kept[store], layers) &&
+            !any_on_host(program, layout->held[store], layers))
+            continue;
+        layout->fetched[store] =
+            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
+                        b->chunk_capacity, fetch_slots, "fetched_%s", stores[store].name);
+        layout->stashed[store] =
+            tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_RING, stores[store].content, 0,
+                        b->chunk_capacity, stash_slots, "stashed_%s", stores[store].name);
+    }
+}
