@@ -175,9 +175,10 @@ static enum tdm_status run_open(struct tdm_schedule *schedule, const struct tdm_
     return TDM_OK;
 }
 
+/* Recipes with updates at run->on. */
 static enum tdm_status enumerate(struct run *run, struct tdm_error *err)
 {
-    tdm_recipes_enumerate(&run->kitchen, take_recipe, run);
+    tdm_recipes_enumerate(&run->kitchen, run->on, take_recipe, run);
     return run->no_memory ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for candidates") : TDM_OK;
 }
 
@@ -568,11 +569,10 @@ static enum tdm_status try_recipe(struct run *run, struct tdm_recipe *recipe, st
 static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    run->counts.complete = true;
     run->ops = 0;
     while (run->queue.count > 0 && status == TDM_OK) {
         if (!could_win(run, run->queue.recipes[0].seconds)) {
-            run->counts.too_slow = run->queue.count;
+            run->counts.too_slow += run->queue.count;
             break;
         }
         if (run->found && run->ops > MOST_OPS) {
@@ -585,14 +585,13 @@ static enum tdm_status try_recipes(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* Puts the state that is not pinned on the host. */
+/* Puts the state that is not pinned on the host, where it is not for updates there. */
 static void stream_state(struct run *run)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
-    kitchen->streams = true;
     for (uint32_t i = 0; i < kitchen->size_count; i++) {
         struct tdm_schedule *base = &kitchen->bases[i];
-        if (base->optimizer.on == TDM_HOST) /* it is there */
+        if (base->optimizer.on == TDM_HOST)
             continue;
         for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
             if (!kitchen->pins->has_home[state])
@@ -758,19 +757,25 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
  * found. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
-    enum tdm_status status = try_recipes(run, err);
-    if (status != TDM_OK || run->found || !trains)
+    if (trains && switched_off(run, TDM_ENUMERATION))
+        return TDM_OK;
+    run->queue.count = 0;
+    enum tdm_status status = enumerate(run, err);
+    if (status == TDM_OK)
+        status = try_recipes(run, err);
+    if (status != TDM_OK || run->found || !trains || run->on == TDM_HOST)
         return status;
     stream_state(run);
     status = enumerate(run, err);
     return status == TDM_OK ? try_recipes(run, err) : status;
 }
 
-/* Looks for the fastest schedule with updates at run->on; recipes, which are few for the other place, at `first`. */
-static enum tdm_status look(struct run *run, bool first, struct tdm_error *err)
+/* The fastest schedule with updates at run->on, searched as if there were no other place: what was found at the
+ * other one would keep the search from the points that lead to its best. */
+static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
 {
     struct tdm_kitchen *kitchen = &run->kitchen;
-    bool trains = kitchen->schedule->pass == TDM_TRAIN;
+    run->found = false;
     run->ops = 0;
     enum tdm_status status = try_rounded(run, err);
     if (status == TDM_OK)
@@ -778,9 +783,35 @@ static enum tdm_status look(struct run *run, bool first, struct tdm_error *err)
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
                                 &kitchen->bases[i].rings);
-    if (status == TDM_OK && first)
+    if (status == TDM_OK)
         status = look_at_recipes(run, trains, err);
     return status == TDM_OK && trains ? polish(run, err) : status;
+}
+
+/* Looks at both places of updates, or at the one that was asked for, and keeps the faster. */
+static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed, enum tdm_place asked_on,
+                                      struct tdm_error *err)
+{
+    const struct tdm_rounded *winner = NULL;
+    struct tdm_simulation simulation = {0};
+    enum tdm_status status = TDM_OK;
+    run->counts.complete = true;
+    for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+        run->on = (enum tdm_place)on;
+        bool hopeless = winner != NULL && run->bound_of[on] < NO_BOUND &&
+                        run->bound_of[on] >= simulation.step_seconds;
+        if ((fixed && run->on != asked_on) || hopeless)
+            continue;
+        status = look(run, trains, err);
+        if (run->found && (winner == NULL || run->simulation.step_seconds < simulation.step_seconds)) {
+            winner = run->winner;
+            simulation = run->simulation;
+        }
+    }
+    run->found = winner != NULL;
+    run->winner = winner;
+    run->simulation = simulation;
+    return status;
 }
 
 enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struct tdm_pins *pins,
@@ -797,18 +828,10 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK && (!trains || !switched_off(&run, TDM_ENUMERATION)))
-        status = enumerate(&run, err);
     if (status == TDM_OK && trains)
         status = relax(&run, err);
-    bool first = true;
-    for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
-        run.on = (enum tdm_place)on;
-        if (pins->has_update_place && run.on != asked_on)
-            continue;
-        status = look(&run, first, err);
-        first = false;
-    }
+    if (status == TDM_OK)
+        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     run.counts.rounded = run.rounded_count;
     search->counts = run.counts;
     if (status == TDM_OK && !run.found) {
@@ -826,15 +849,16 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* With the state where it was asked for, or streaming from the host; lowers *least. */
+/* With updates at a place and the state where it was asked for, or streaming from the host; lowers *least. */
 static enum tdm_status find_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  enum tdm_place place, bool streams, uint64_t *least,
-                                  struct tdm_error *err)
+                                  enum tdm_place place, enum tdm_place on, bool streams,
+                                  uint64_t *least, struct tdm_error *err)
 {
     uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
     limit_bytes[place] = TDM_SIZE_MAX;
     struct run run;
     enum tdm_status status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
+    run.on = on;
     if (status == TDM_OK && streams)
         stream_state(&run);
     if (status == TDM_OK)
@@ -866,13 +890,16 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
     enum tdm_status status = forget_homes(schedule, pins, err);
     if (status != TDM_OK)
         return status;
-    const enum tdm_place on = schedule->optimizer.on;
+    const enum tdm_place asked_on = schedule->optimizer.on;
+    bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    status = find_least(schedule, pins, place, false, &least, err);
-    if (status == TDM_OK && schedule->pass == TDM_TRAIN)
-        status = find_least(schedule, pins, place, true, &least, err);
+    status = find_least(schedule, pins, place, asked_on, false, &least, err);
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE)
+        status = find_least(schedule, pins, place, TDM_DEVICE, true, &least, err);
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place)
+        status = find_least(schedule, pins, place, TDM_HOST, false, &least, err);
     memcpy(schedule->homes, homes, sizeof(homes));
-    schedule->optimizer.on = on;
+    schedule->optimizer.on = asked_on;
     if (status != TDM_OK)
         return status;
     if (least == TDM_SIZE_MAX)

@@ -110,13 +110,13 @@ bool tdm_host_homes(const struct tdm_schedule *schedule, const struct tdm_pins *
         if (!pins->has_home[state])
             trial.homes[state] = all;
     trial.optimizer.on = TDM_HOST;
-    if (schedule->pass != TDM_TRAIN || tdm_update_place_check(&trial, "plan", err) != TDM_OK)
+    if (tdm_update_place_check(&trial, "plan", err) != TDM_OK)
         return false;
     memcpy(homes, trial.homes, sizeof(trial.homes));
     return true;
 }
 
-/* A size of chunks, with updates at a place: if both are to be looked at. */
+/* A size of chunks, with updates at a place, if that is to be looked at. */
 static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
                                 uint64_t chunk_tokens, struct tdm_error *err)
 {
@@ -124,9 +124,10 @@ static enum tdm_status add_base(struct tdm_kitchen *kitchen, enum tdm_place on,
     const struct tdm_pins *pins = kitchen->pins;
     struct tdm_schedule *base = &kitchen->bases[kitchen->size_count];
     struct tdm_error refused;
+    bool trains = schedule->pass == TDM_TRAIN; /* else where is not looked for */
     *base = *schedule;
-    if ((pins->has_update_place && on != schedule->optimizer.on) ||
-        (on == TDM_HOST && !tdm_host_homes(schedule, pins, base->homes, &refused)))
+    if (((pins->has_update_place || !trains) && on != schedule->optimizer.on) ||
+        (on == TDM_HOST && trains && !tdm_host_homes(schedule, pins, base->homes, &refused)))
         return TDM_OK;
     base->optimizer.on = on;
     base->chunk_tokens = chunk_tokens;
@@ -287,15 +288,8 @@ static void vary_evaluate(struct enumeration *e)
     offer(e);
 }
 
-/* Recipes have the state where it was asked for: on the host, for updates there, if it streams or they are asked
- * for too. */
-static bool is_offered(const struct tdm_kitchen *kitchen, uint32_t size)
-{
-    return kitchen->bases[size].optimizer.on == TDM_DEVICE || kitchen->streams ||
-           kitchen->pins->has_update_place;
-}
-
-void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self)
+void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
+                           tdm_recipe_visitor visit, void *self)
 {
     const struct tdm_pins *pins = kitchen->pins;
     struct enumeration e = {.kitchen = kitchen, .visit = visit, .self = self, .go_on = true};
@@ -304,7 +298,7 @@ void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor
             continue;
         e.recipe.order = (enum tdm_order)order;
         for (e.recipe.size = 0; e.recipe.size < kitchen->size_count; e.recipe.size++) {
-            if (!is_offered(kitchen, e.recipe.size))
+            if (kitchen->bases[e.recipe.size].optimizer.on != on)
                 continue;
             for (e.recipe.list = 0; e.recipe.list < kitchen->lists.count; e.recipe.list++)
                 if (kitchen->schedule->pass == TDM_EVALUATE)

@@ -37,7 +37,6 @@ struct tdm_kitchen {
     bool least; /* only what may need the least memory; keeps as little as can be */
     struct tdm_group_lists lists;
     uint32_t size_count;
-    bool streams;                         /* state that is not pinned is on the host */
     struct tdm_schedule bases[TDM_BASES]; /* shallow copies */
     struct tdm_estimator *estimators[TDM_BASES];
 };
@@ -60,8 +59,10 @@ void tdm_kitchen_close(struct tdm_kitchen *kitchen);
 /* Takes a recipe; false ends the enumeration. */
 typedef bool (*tdm_recipe_visitor)(void *self, const struct tdm_recipe *recipe);
 
-/* Calls `visit` for every combination that the pins allow; estimates are not filled. */
-void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, tdm_recipe_visitor visit, void *self);
+/* Calls `visit` for every combination that the pins allow, with updates at one place; estimates are not
+ * filled. */
+void tdm_recipes_enumerate(const struct tdm_kitchen *kitchen, enum tdm_place on,
+                           tdm_recipe_visitor visit, void *self);
 
 /* Writes a recipe into the kitchen's schedule. */
 void tdm_recipe_write(const struct tdm_kitchen *kitchen, const struct tdm_recipe *recipe);
