@@ -789,8 +789,8 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
 }
 
 /* Looks at both places of updates, or at the one that was asked for, and keeps the faster. */
-static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed, enum tdm_place asked_on,
-                                      struct tdm_error *err)
+static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
+                                      enum tdm_place asked_on, struct tdm_error *err)
 {
     const struct tdm_rounded *winner = NULL;
     struct tdm_simulation simulation = {0};
@@ -803,7 +803,8 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed, 
         if ((fixed && run->on != asked_on) || hopeless)
             continue;
         status = look(run, trains, err);
-        if (run->found && (winner == NULL || run->simulation.step_seconds < simulation.step_seconds)) {
+        if (run->found &&
+            (winner == NULL || run->simulation.step_seconds < simulation.step_seconds)) {
             winner = run->winner;
             simulation = run->simulation;
         }

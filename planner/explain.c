@@ -33,8 +33,8 @@ void tdm_bound_lines(FILE *out, const struct tdm_search *search)
     for (int place = 0; place < TDM_PLACES; place++)
         /* where there is next to none, the first byte is worth more than any GiB */
         if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)
-            fprintf(out, ROW "1 GiB more would save %s\n", tdm_place_name((enum tdm_place)place),
-                    saving(saved[place], text));
+            fprintf(out, ROW "1 GiB more lowers the bound by %s\n",
+                    tdm_place_name((enum tdm_place)place), saving(saved[place], text));
 }
 
 /* What a row of the linear program is, in words. */
@@ -105,7 +105,7 @@ static void say_category(FILE *out, const struct tdm_search *search, enum tdm_ca
 void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
 {
     const struct tdm_relaxed *binding = &search->binding;
-    fprintf(out, "\nwhat binds: what a unit more of it would save\n");
+    fprintf(out, "\nwhat binds: by how much a unit more of it lowers the bound\n");
     if (binding->row_count == 0)
         fprintf(out, ROW "nothing but the computing of the forward\n", "");
     for (unsigned i = 0; i < binding->row_count; i++)

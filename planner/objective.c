@@ -282,6 +282,17 @@ static enum tdm_status lessen(struct memories *m, struct tdm_error *err)
     return status;
 }
 
+/* Down to what the last plan itself uses, which a search with that limit may better. */
+static enum tdm_status settle(struct memories *m, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    bool good = true;
+    while (status == TDM_OK && good &&
+           tdm_size_align(used_bytes(m->found), MIB) < m->found->schedule->memory_bytes)
+        status = try_memory(m, used_bytes(m->found), &good, err);
+    return status;
+}
+
 /* What the fastest plan uses, or less: the least with which recipes fit, if a search finds one. */
 static enum tdm_status begin_low(struct memories *m, struct tdm_error *err)
 {
@@ -322,6 +333,8 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
     status = begin_low(&m, err);
     if (status == TDM_OK)
         status = lessen(&m, err);
+    if (status == TDM_OK)
+        status = settle(&m, err);
     if (status != TDM_OK)
         drop(found);
     return status;

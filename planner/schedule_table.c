@@ -361,8 +361,8 @@ void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
 {
     char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE];
     fprintf(out,
-            "\nexamined %s schedules: %s cannot fit, %s cannot be faster, %" PRIu64
-            " simulated%s\n",
+            "\nenumerated %s schedules: %s cannot fit, %s cannot be faster; simulated %" PRIu64
+            ", rounded ones among them%s\n",
             tdm_format_digits(counts->examined, examined),
             tdm_format_digits(counts->too_large, large), tdm_format_digits(counts->too_slow, slow),
             counts->simulated, counts->complete ? "" : "; the search was cut short");
