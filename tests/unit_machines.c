@@ -76,7 +76,7 @@ static void test_h200_published(void **state)
     assert_int_equal(machine->capacity_bytes[TDM_DEVICE], UINT64_C(150093103104));
     assert_int_equal(machine->capacity_bytes[TDM_HOST], UINT64_C(110) << 30);
     assert_int_equal(machine->runtime_bytes[TDM_DEVICE], UINT64_C(528) << 20);
-    assert_int_equal(machine->runtime_bytes[TDM_HOST], 0);
+    assert_int_equal(machine->runtime_bytes[TDM_HOST], UINT64_C(464) << 20);
     assert_true(machine->rate[TDM_RATE_PRODUCT] == 720e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] == 650e12);
     assert_true(machine->rate[TDM_RATE_ATTENTION_BACKWARD] == 600e12);
