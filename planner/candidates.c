@@ -788,6 +788,9 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
+/* The other place of updates is not looked at for less than this: simulated times are not that exact. */
+#define WORTH_A_SEARCH 1.005
+
 /* Looks at both places of updates, or at the one that was asked for, and keeps the faster. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
@@ -799,7 +802,7 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
         run->on = (enum tdm_place)on;
         bool hopeless = winner != NULL && run->bound_of[on] < NO_BOUND &&
-                        run->bound_of[on] >= simulation.step_seconds;
+                        simulation.step_seconds <= WORTH_A_SEARCH * run->bound_of[on];
         if ((fixed && run->on != asked_on) || hopeless)
             continue;
         status = look(run, trains, err);
