@@ -206,7 +206,7 @@ enum tdm_status tdm_update_place_check(const struct tdm_schedule *schedule, cons
         weights->head == TDM_DEVICE) {
         tdm_fail(err, TDM_INPUT,
                  "%s: \"optimizer.on\" is host, which updates what is at home there, but "
-                 "\"homes.weights\" has nothing on the host",
+                 "by \"homes\" no unit has its weights, master and moments there",
                  file);
         return tdm_hint(err, "set weights, master and moments to host, or optimizer.on to device");
     }
