@@ -90,14 +90,14 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     return status;
 }
 
-/* Gives every step that did not end to its program; *chosen counts those that were asked for. */
+/* Gives every step that did not end to its program; *count is how many there are, *chosen how many of them
+ * were asked for. */
 static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct tdm_report *report,
-                                       size_t *chosen, struct tdm_error *err)
+                                       size_t *count, size_t *chosen, struct tdm_error *err)
 {
-    size_t count;
     *chosen = 0;
-    enum tdm_status status = tdm_trace_read_unfinished(reader, &report->unfinished, &count, err);
-    for (size_t i = 0; i < count && status == TDM_OK; i++)
+    enum tdm_status status = tdm_trace_read_unfinished(reader, &report->unfinished, count, err);
+    for (size_t i = 0; status == TDM_OK && i < *count; i++)
         for (size_t j = 0; j < report->program_count; j++) {
             const struct tdm_trace_unfinished_row *row = &report->unfinished[i];
             if (report->programs[j].program.program != row->program ||
@@ -114,8 +114,8 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
                                   struct tdm_error *err)
 {
     struct tdm_trace_step_row *steps;
-    size_t count, chosen;
-    enum tdm_status status = read_unfinished(reader, report, &chosen, err);
+    size_t count, begun, chosen;
+    enum tdm_status status = read_unfinished(reader, report, &begun, &chosen, err);
     if (status == TDM_OK)
         status = tdm_trace_read_steps(reader, &steps, &count, err);
     if (status != TDM_OK)
@@ -131,14 +131,17 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
             }
         }
     }
-    if (count == 0 && chosen == 0) {
+    if (count == 0 && begun == 0) {
         status = tdm_fail(err, TDM_INPUT, "%s: holds no finished step", report->path);
         tdm_hint(err, "let the run finish its first step, or run it again");
     } else if (chosen == 0) {
         status = tdm_fail(err, TDM_USAGE, "--step: %s holds no step %" PRId64, report->path,
                           report->step);
-        tdm_hint(err, "its first step is %" PRId64 ", its last one %" PRId64, steps[0].step,
-                 steps[count - 1].step);
+        if (count == 0)
+            tdm_hint(err, "it holds step %" PRId64 ", not finished", report->unfinished[0].step);
+        else
+            tdm_hint(err, "its first step is %" PRId64 ", its last one %" PRId64, steps[0].step,
+                     steps[count - 1].step);
     }
     free(steps);
     return status;
