@@ -50,39 +50,44 @@ static enum tdm_status read_places(struct tdm_trace_reader *reader, int64_t step
     return TDM_OK;
 }
 
+bool tdm_report_only_unfinished(const struct tdm_program_report *report)
+{
+    return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
+}
+
+/* Of a step that did not end: of the ops that had. */
 static enum tdm_status read_waits(struct tdm_trace_reader *reader,
                                   struct tdm_program_report *report, struct tdm_error *err)
 {
     struct tdm_trace_interval *intervals;
-    size_t count;
-    enum tdm_status status = tdm_trace_read_intervals(reader, report->program.program,
-                                                      report->last_timed, &intervals, &count, err);
+    size_t count, kept = 0;
+    bool whole = !tdm_report_only_unfinished(report);
+    int64_t step = whole ? report->last_timed : report->unfinished->step;
+    enum tdm_status status =
+        tdm_trace_read_intervals(reader, report->program.program, step, &intervals, &count, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_trace_sum_waits(intervals, count, &report->waits, &report->wait_count, err);
+    for (size_t i = 0; i < count; i++)
+        if (whole || intervals[i].measured)
+            intervals[kept++] = intervals[i];
+    status = tdm_trace_sum_waits(intervals, kept, whole, &report->waits, &report->wait_count, err);
     free(intervals);
     return status;
-}
-
-bool tdm_report_only_unfinished(const struct tdm_program_report *report)
-{
-    return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
 }
 
 static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t step,
                                     struct tdm_program_report *report, struct tdm_error *err)
 {
     int64_t program = report->program.program;
+    bool unfinished = tdm_report_only_unfinished(report);
+    int64_t timed = unfinished ? report->unfinished->step : step;
     enum tdm_status status = read_places(reader, step, report, err);
-    if (status == TDM_OK && tdm_report_only_unfinished(report))
-        status = tdm_trace_read_unfinished_times(reader, program, report->unfinished->step,
-                                                 &report->times, &report->time_count, err);
-    else if (status == TDM_OK)
-        status =
-            tdm_trace_read_times(reader, program, step, &report->times, &report->time_count, err);
     if (status == TDM_OK)
-        status =
-            tdm_trace_read_lanes(reader, program, step, &report->lanes, &report->lane_count, err);
+        status = (unfinished ? tdm_trace_read_unfinished_times : tdm_trace_read_times)(
+            reader, program, timed, &report->times, &report->time_count, err);
+    if (status == TDM_OK)
+        status = (unfinished ? tdm_trace_read_unfinished_lanes : tdm_trace_read_lanes)(
+            reader, program, timed, &report->lanes, &report->lane_count, err);
     if (status == TDM_OK)
         status = tdm_trace_read_selection(reader, program, step, &report->selection, err);
     if (status == TDM_OK)
