@@ -280,7 +280,7 @@ static void print_lanes(const struct tdm_program_report *report)
     }
 }
 
-/* "h2d copy of weights", "the launching host". */
+/* "h2d copy of weights", "the host that launches". */
 static const char *wait_name(const struct tdm_trace_wait *wait, char *name, size_t size)
 {
     if (wait->launch)
