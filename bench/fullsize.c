@@ -7,15 +7,19 @@
  *     bench/fullsize [--machine M] [--backend B] [--dir DIR] [--plan | --report] [--list | ROW...]
  *
  * ROW: a name of the table that --list prints; all by default. --plan only plans. --report only reads the
- * traces that earlier calls left in DIR, so that rows may run one by one, or detached. A
- * row that cannot be planned or run is said and left out; then the exit status is 1. tidemark is looked for
- * on PATH.
+ * traces that earlier calls left in DIR, so that rows may run one by one, or detached; it leaves
+ * out rows that are only planned. `host` is what the system reported where a row ran, else as planned.
+ * The exit status is 1 if a row cannot be planned or run, if its trace is of something else or its
+ * step did not finish, and if it misses what was asked for. tidemark is looked for on PATH.
  *
  * `all` is what the machine has: the row that the slowdown is of. The peer is als244/ml_dataflow on an
  * H200, at its best for the context (128K: 30.8 s with 109 GiB of host memory and 128.8 of
  * the device; 256K: 101.2 s with 159 and 128.9).
  */
 #include "bench/commands.h"
+
+#include "base/units.h"
+#include "traces/reader.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -54,6 +58,10 @@ static const struct row rows[] = {
      7, 64, 30.8},
     {"128k-6g", "qwen2.5-7b", "128K", " --memory 6G --host-memory 64G" BF16, "yes", "128k-all", NAN,
      6, 64, 30.8},
+    {"128k-5.5g", "qwen2.5-7b", "128K", " --memory 5632M --host-memory 64G" BF16, "yes", "128k-all",
+     NAN, 5.5, 64, 30.8},
+    {"128k-least", "qwen2.5-7b", "128K", " --objective memory --host-memory 64G" BF16, NULL,
+     "128k-all", NAN, NAN, 64, 30.8},
     {"128k-streamed", "qwen2.5-7b", "128K", ALL BF16_MOMENTS FAR_STATES, "yes", "128k-all", 0.03,
      NAN, 110, 30.8},
     {"256k-12g", "qwen2.5-7b", "256K", " --memory 12G --host-memory 100G" BF16, "yes", NULL, NAN,
@@ -83,9 +91,17 @@ struct options {
 
 struct figures {
     bool planned, measured;
-    double context, used, host, seconds;        /* as planned */
-    double driver_used, taken_seconds, stalled; /* as measured */
+    double context, used, host, seconds;                   /* as planned */
+    double driver_used, host_used, taken_seconds, stalled; /* as measured; NAN: not */
+    char failure[1280];                                    /* "": none that has words */
 };
+
+/* NAN: it is null. */
+static double number_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
 
 static void read_plan(struct figures *figures, const json_t *plan)
 {
@@ -104,24 +120,88 @@ static double stalled_seconds(const json_t *program)
     json_array_foreach(json_object_get(program, "lanes"), i, lane)
     {
         if (strcmp(json_string_value(json_object_get(lane, "lane")), "compute") == 0)
-            return tdm_bench_number(lane, "measured_stall_seconds");
+            return number_of(lane, "measured_stall_seconds");
     }
     return NAN;
 }
 
-static void read_report(struct figures *figures, const json_t *report)
+/* Fails if the step did not finish. */
+static int read_report(struct figures *figures, const json_t *report)
 {
     const json_t *program = json_array_get(json_object_get(report, "programs"), 0);
     const json_t *predicted = json_object_get(program, "predicted");
     const json_t *measured = json_object_get(program, "measured");
+    const json_t *unfinished = json_object_get(program, "unfinished");
+    if (json_is_object(unfinished)) {
+        snprintf(figures->failure, sizeof(figures->failure), "unfinished, %.0f%% after %.0f s",
+                 100 * tdm_bench_number(unfinished, "predicted_seconds") /
+                     tdm_bench_number(predicted, "step_seconds"),
+                 tdm_bench_number(unfinished, "seconds"));
+        return 1;
+    }
     figures->planned = figures->measured = true;
     figures->context = tdm_bench_number(program, "tokens");
     figures->used = tdm_bench_number(predicted, "peak_bytes");
     figures->host = tdm_bench_number(predicted, "host_peak_bytes");
     figures->seconds = tdm_bench_number(predicted, "step_seconds");
-    figures->driver_used = tdm_bench_number(measured, "peak_bytes");
-    figures->taken_seconds = tdm_bench_number(measured, "step_seconds");
+    figures->driver_used = number_of(measured, "peak_bytes");
+    figures->host_used = number_of(measured, "host_peak_bytes");
+    figures->taken_seconds = number_of(measured, "step_seconds");
     figures->stalled = stalled_seconds(program);
+    return 0;
+}
+
+/* Is a schedule that ran of a row's model and context? If not, `is` tells what it is. */
+static bool is_of_row(const struct row *row, const char *schedule, char *is, size_t size)
+{
+    json_t *json = json_loads(schedule, 0, NULL);
+    const json_t *sequences = json_object_get(json, "sequences");
+    const char *model = json_string_value(json_object_get(json_object_get(json, "model"), "name"));
+    uint64_t context = 0, tokens = 0;
+    char text[TDM_FORMAT_SIZE];
+    bool same = model != NULL && strcmp(model, row->model) == 0 &&
+                tdm_parse_tokens(row->context, "context", &context, NULL) == TDM_OK &&
+                json_array_size(sequences) == 1 &&
+                json_integer_value(json_array_get(sequences, 0)) == (json_int_t)context;
+    for (size_t i = 0; i < json_array_size(sequences); i++)
+        tokens += (uint64_t)json_integer_value(json_array_get(sequences, i));
+    snprintf(is, size, "%s at %s", model == NULL ? "an unknown model" : model,
+             tdm_format_tokens(tokens, text));
+    json_decref(json);
+    return same;
+}
+
+/* Refuses a trace that is of something else than the row. */
+static int check_trace(const struct options *options, const struct row *row, const char *stem,
+                       struct figures *figures)
+{
+    char path[1100], is[128] = "no program at all";
+    struct tdm_trace_reader *reader;
+    struct tdm_trace_program_row *programs = NULL;
+    size_t count = 0;
+    char *schedule = NULL;
+    struct tdm_error err = {0};
+    snprintf(path, sizeof(path), "%s.db", stem);
+    if (tdm_trace_reader_open(path, &reader, &err) != TDM_OK) {
+        snprintf(figures->failure, sizeof(figures->failure), "%s", err.message);
+        return 1;
+    }
+    const char *backend = tdm_trace_reader_run(reader)->backend;
+    enum tdm_status status = tdm_trace_read_programs(reader, &programs, &count, &err);
+    if (status == TDM_OK && count > 0)
+        status = tdm_trace_read_schedule(reader, programs[0].program, &schedule, &err);
+    if (status != TDM_OK)
+        snprintf(figures->failure, sizeof(figures->failure), "%s", err.message);
+    else if (schedule == NULL || !is_of_row(row, schedule, is, sizeof(is)))
+        snprintf(figures->failure, sizeof(figures->failure), "%s is of %s, not of %s at %s", path,
+                 is, row->model, row->context);
+    else if (strcmp(backend, options->backend) != 0)
+        snprintf(figures->failure, sizeof(figures->failure),
+                 "%s is of backend %s, not of --backend %s", path, backend, options->backend);
+    free(schedule);
+    free(programs);
+    tdm_trace_reader_close(reader);
+    return figures->failure[0] == '\0' ? 0 : 1;
 }
 
 static int plan_row(const struct options *options, const struct row *row, const char *stem,
@@ -143,9 +223,11 @@ static int plan_row(const struct options *options, const struct row *row, const 
 static int measure(const struct options *options, const struct row *row, struct figures *figures)
 {
     char stem[1024], arguments[256];
-    int status = 0;
+    int status;
     snprintf(stem, sizeof(stem), "%s/%s", options->folder, row->name);
-    if (!options->report_only || row->runs == NULL)
+    if (options->report_only)
+        status = check_trace(options, row, stem, figures);
+    else
         status = plan_row(options, row, stem, figures);
     if (status != 0 || options->plan_only || row->runs == NULL)
         return status;
@@ -155,10 +237,10 @@ static int measure(const struct options *options, const struct row *row, struct 
         status = tdm_bench_run(stem, arguments);
     }
     json_t *report = status == 0 ? tdm_bench_report(stem, 1) : NULL;
-    if (report != NULL)
-        read_report(figures, report);
+    if (status == 0)
+        status = report == NULL ? 1 : read_report(figures, report);
     json_decref(report);
-    return report != NULL ? 0 : status != 0 ? status : 1;
+    return status;
 }
 
 static double seconds_of(const struct figures *figures)
@@ -181,7 +263,8 @@ static const char *missed(const struct row *row, const struct figures *figures, 
     double used = figures->measured ? figures->driver_used : figures->used;
     if (used > row->device_gib * GIB)
         return "device memory";
-    if (figures->host > row->host_gib * GIB)
+    if (figures->host > row->host_gib * GIB ||
+        (figures->measured && figures->host_used > row->host_gib * GIB))
         return "host memory";
     if (slower > row->most_slower)
         return "time";
@@ -192,20 +275,31 @@ static const char *missed(const struct row *row, const struct figures *figures, 
     return NULL;
 }
 
-static void print_row(const struct row *row, const struct figures *figures,
+static void print_number(int width, double number)
+{
+    if (isnan(number))
+        printf("%*s", width, "-");
+    else
+        printf("%*.2f", width, number);
+}
+
+/* Prints a row; false: it misses what was asked for. */
+static bool print_row(const struct row *row, const struct figures *figures,
                       const struct figures *all)
 {
     const struct figures *reference = find_reference(row, all);
     double slower = reference == NULL ? NAN : seconds_of(figures) / seconds_of(reference) - 1;
     const char *miss = missed(row, figures, slower);
     printf("%-20s%7.0fK%9.2f", row->name, figures->context / 1024, figures->used / GIB);
+    print_number(9, figures->measured ? figures->driver_used / GIB : NAN);
+    print_number(9, (figures->measured ? figures->host_used : figures->host) / GIB);
+    print_number(10, figures->seconds);
+    print_number(10, figures->measured ? figures->taken_seconds : NAN);
     if (figures->measured)
-        printf("%9.2f%9.2f%10.2f%10.2f%+7.1f%%%9.2f", figures->driver_used / GIB,
-               figures->host / GIB, figures->seconds, figures->taken_seconds,
-               100 * (figures->seconds / figures->taken_seconds - 1), figures->stalled);
+        printf("%+7.1f%%", 100 * (figures->seconds / figures->taken_seconds - 1));
     else
-        printf("%9s%9.2f%10.2f%10s%8s%9s", "-", figures->host / GIB, figures->seconds, "-", "-",
-               "-");
+        printf("%8s", "-");
+    print_number(9, figures->measured ? figures->stalled : NAN);
     if (isnan(slower))
         printf("%9s", "-");
     else
@@ -215,10 +309,11 @@ static void print_row(const struct row *row, const struct figures *figures,
     else
         printf("%7.0f%%", 100 * row->peer_seconds / seconds_of(figures));
     printf("  %s%s\n", miss == NULL ? "as asked" : "missed: ", miss == NULL ? "" : miss);
-    fflush(stdout);
+    return miss == NULL;
 }
 
-static bool read_options(int argc, char **argv, struct options *options, bool *list, int *first)
+static bool read_options(int argc, char **argv, struct options *options, bool *list, bool *help,
+                         int *first)
 {
     int i = 1;
     for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
@@ -228,6 +323,8 @@ static bool read_options(int argc, char **argv, struct options *options, bool *l
             options->report_only = true;
         else if (strcmp(argv[i], "--list") == 0)
             *list = true;
+        else if (strcmp(argv[i], "--help") == 0)
+            *help = true;
         else if (i + 1 == argc)
             return false;
         else if (strcmp(argv[i], "--machine") == 0)
@@ -258,35 +355,46 @@ static void print_list(void)
                rows[i].context == NULL ? "" : rows[i].context, rows[i].plan);
 }
 
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: bench/fullsize [--machine M] [--backend B] [--dir DIR] "
+                 "[--plan | --report] [--list | ROW...]\n"
+                 "ROW is a name of --list; tidemark is looked for on PATH\n");
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {.machine = "h200-calibrated", .backend = "cuda", .folder = "."};
     struct figures figures[ROWS] = {{0}};
-    bool list = false;
-    int first = 1, failed = 0;
-    if (!read_options(argc, argv, &options, &list, &first)) {
-        fprintf(stderr, "usage: bench/fullsize [--machine M] [--backend B] [--dir DIR] "
-                        "[--plan | --report] [--list | ROW...]\n"
-                        "ROW is a name of --list; tidemark is looked for on PATH\n");
+    bool list = false, help = false, met = true;
+    int first = 1;
+    if (!read_options(argc, argv, &options, &list, &help, &first)) {
+        print_usage(stderr);
         return 2;
     }
-    if (list) {
+    if (help)
+        print_usage(stdout);
+    else if (list)
         print_list();
+    if (help || list)
         return 0;
-    }
     printf("%-20s%8s%9s%9s%9s%10s%10s%8s%9s%9s%8s\n", "row", "tokens", "GiB plan", "used", "host",
            "s plan", "s taken", "error", "stalled", "slower", "peer");
     for (size_t i = 0; i < ROWS; i++) {
         bool chosen = first == argc;
         for (int k = first; k < argc; k++)
             chosen = chosen || strcmp(argv[k], rows[i].name) == 0;
-        int status = chosen ? measure(&options, &rows[i], &figures[i]) : 0;
-        if (chosen && status == 0)
-            print_row(&rows[i], &figures[i], figures);
-        if (status == 0)
+        if (!chosen || (options.report_only && rows[i].runs == NULL))
             continue;
-        printf("%-20sfailed: exit status %d\n", rows[i].name, status);
-        failed = 1;
+        int status = measure(&options, &rows[i], &figures[i]);
+        if (status == 0)
+            met = print_row(&rows[i], &figures[i], figures) && met;
+        else if (figures[i].failure[0] != '\0')
+            printf("%-20s%s\n", rows[i].name, figures[i].failure);
+        else
+            printf("%-20sfailed: exit status %d\n", rows[i].name, status);
+        met = met && status == 0;
+        fflush(stdout);
     }
-    return failed;
+    return met ? 0 : 1;
 }

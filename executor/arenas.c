@@ -11,6 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Between two looks at whether to stop. */
+#define SLICE_BYTES (UINT64_C(1) << 30)
+
 /* What the driver has beside the arena, by the schedules' machines. */
 static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *programs)
 {
@@ -128,13 +131,28 @@ void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_progr
     return tdm_arenas_slot(arenas, &program->buffers[program->scratch], 0);
 }
 
-enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, struct tdm_error *err)
+/* One arena, slice by slice. */
+static enum tdm_status fill(const struct tdm_arenas *arenas, int place,
+                            const volatile sig_atomic_t *stop, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    uint64_t bytes = arenas->bytes[place];
+    for (uint64_t at = 0; at < bytes && status == TDM_OK; at += SLICE_BYTES) {
+        if (stop != NULL && *stop)
+            return tdm_fail(err, TDM_INTERRUPTED, "interrupted while the arenas were filled");
+        status = arenas->backend->fill(arenas->executor, arenas->base[place], at,
+                                       bytes - at < SLICE_BYTES ? bytes - at : SLICE_BYTES, err);
+    }
+    return status;
+}
+
+enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, const volatile sig_atomic_t *stop,
+                                struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++)
         if (arenas->base[place] != NULL)
-            status = arenas->backend->fill(arenas->executor, arenas->base[place],
-                                           arenas->bytes[place], err);
+            status = fill(arenas, place, stop, err);
     return status;
 }
 

@@ -48,8 +48,9 @@ void *tdm_arenas_slot(const struct tdm_arenas *arenas, const struct tdm_buffer *
 /* The scratch of a program's ops. */
 void *tdm_arenas_scratch(const struct tdm_arenas *arenas, const struct tdm_program *program);
 
-/* The pattern, before a measured step: over everything. */
-enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, struct tdm_error *err);
+/* The pattern, before a measured step: over everything. A non-zero *stop (NULL: never) ends it: TDM_INTERRUPTED. */
+enum tdm_status tdm_arenas_fill(const struct tdm_arenas *arenas, const volatile sig_atomic_t *stop,
+                                struct tdm_error *err);
 
 /* After it: bytes of the arena that were touched, and the end of the highest one. */
 enum tdm_status tdm_arenas_scan(const struct tdm_arenas *arenas, enum tdm_place place,

@@ -11,6 +11,7 @@
 
 #include "schedule/program.h"
 
+#include <signal.h>
 #include <stddef.h>
 
 /* An operand resolved to memory. `data` is the first byte of the first slot; NULL if absent. */
@@ -69,12 +70,13 @@ struct tdm_card {
     uint64_t bytes;  /* of its memory, as the driver has it */
 };
 
-/* Who is told how far it is while memory is taken that takes long. */
+/* Who is told how far it is while memory is taken that takes long, and may end it. */
 struct tdm_watch {
     void *self;
     void (*taken)(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes);
     /* The host arena stays pageable, and why. NULL: nobody asks. */
     void (*pageable)(void *self, uint64_t bytes, const char *reason);
+    const volatile sig_atomic_t *stop; /* not zero: TDM_INTERRUPTED; NULL: never */
 };
 
 struct tdm_backend {
@@ -126,10 +128,10 @@ struct tdm_backend {
     enum tdm_status (*download)(struct tdm_executor *executor, void *destination,
                                 const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
 
-    /* Fills arena memory (8-byte aligned) with the pattern, and counts what no longer holds it:
-     * bytes in 8-byte words, and the end of the highest such word. */
-    enum tdm_status (*fill)(struct tdm_executor *executor, void *base, uint64_t bytes,
-                            struct tdm_error *err);
+    /* Fills `bytes` of an arena from `offset` on (both multiples of 8) with the pattern; and counts what of
+     * an arena no longer holds it: bytes in 8-byte words, and the end of the highest such word. */
+    enum tdm_status (*fill)(struct tdm_executor *executor, void *base, uint64_t offset,
+                            uint64_t bytes, struct tdm_error *err);
     enum tdm_status (*scan)(struct tdm_executor *executor, const void *base, uint64_t bytes,
                             uint64_t *touched_bytes, uint64_t *highest_byte, struct tdm_error *err);
 

@@ -110,7 +110,7 @@ static enum tdm_status take_places(struct copies *copies, struct tdm_calibration
         if (place == TDM_HOST && copies->backend->own_device_memory)
             calibration->pinned_rate = 2.0 * (double)copies->half_bytes / seconds;
         if (status == TDM_OK)
-            status = copies->backend->fill(copies->executor, base, 2 * copies->half_bytes, err);
+            status = copies->backend->fill(copies->executor, base, 0, 2 * copies->half_bytes, err);
     }
     return status;
 }

@@ -41,6 +41,8 @@ enum tdm_status tdm_forecast_new(const struct tdm_program *program, struct tdm_f
                           (unsigned long long)program->op_count);
     if (status == TDM_OK)
         status = tdm_simulate(program, note_op, forecast, &simulation, err);
+    if (status == TDM_OK && forecast->count == 0)
+        status = tdm_fail(err, TDM_INTERNAL, "a program without an op of the compute lane");
     if (status != TDM_OK) {
         tdm_forecast_free(forecast);
         return status;

@@ -17,7 +17,7 @@ struct tdm_forecast_op {
 
 struct tdm_forecast {
     const struct tdm_program *program;
-    struct tdm_forecast_op *ops; /* [count]; the one at position p is number p - 1 */
+    struct tdm_forecast_op *ops; /* [count], at least one; the one at position p is number p - 1 */
     uint64_t count;
     double step_seconds;
 };

@@ -103,7 +103,10 @@ enum tdm_status tdm_host_arena_take(uint64_t bytes, const struct tdm_host_pinnin
     while (arena.touched_bytes < bytes && status == TDM_OK) {
         if (watch != NULL)
             watch->taken(watch->self, TDM_HOST, arena.touched_bytes, bytes);
-        status = touch_slice(&arena, root, &computer, err);
+        if (watch != NULL && watch->stop != NULL && *watch->stop)
+            status = tdm_fail(err, TDM_INTERRUPTED, "interrupted while the host arena was taken");
+        else
+            status = touch_slice(&arena, root, &computer, err);
     }
     if (status == TDM_OK)
         status = pin(&arena, pinning, watch, err);

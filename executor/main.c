@@ -64,8 +64,8 @@ static const char help[] =
     "Progress goes to stderr. The first step of a schedule is the measured one: its memory holds a\n"
     "pattern before it and is scanned after it. In a step that takes long it says each few seconds\n"
     "where it is, what is left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no,\n"
-    "and the trace has the ops up to there. Ctrl-C ends after the ops that are launched, 2 s at most\n"
-    "as predicted, and leaves the trace whole, with how far the step was.\n"
+    "and the trace has the ops up to there. Ctrl-C ends after the ops that are launched, 2 s or two\n"
+    "ops at most as predicted, and leaves the trace whole, with how far the step was.\n"
     "\n"
     "examples:\n"
     "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
@@ -434,7 +434,7 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     if (arguments.json &&
         (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
         print_json(&arguments, results, status);
-    if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL)
+    if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL && results[0].begun)
         tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  arguments.run.trace_path);
     free(results);

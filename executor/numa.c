@@ -3,15 +3,13 @@
 #include "executor/numa.h"
 
 #include <ctype.h>
+#include <linux/mempolicy.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* Of <linux/mempolicy.h>, which need not be installed. */
-enum { MPOL_PREFERRED_NODE = 1 };
 
 #define MOST_NODES 1024
 #define WORD_BITS (8 * (int)sizeof(unsigned long))
@@ -56,5 +54,5 @@ void tdm_numa_prefer(void *start, uint64_t bytes, int node)
     if (node < 0 || node >= MOST_NODES)
         return;
     mask[node / WORD_BITS] = 1ul << (node % WORD_BITS);
-    (void)syscall(SYS_mbind, start, bytes, MPOL_PREFERRED_NODE, mask, MOST_NODES + 1, 0);
+    (void)syscall(SYS_mbind, start, bytes, MPOL_PREFERRED, mask, MOST_NODES + 1, 0);
 }

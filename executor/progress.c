@@ -233,7 +233,7 @@ static void evaluated(void *self, uint64_t step, double loss, uint64_t count, do
 struct tdm_run_listener tdm_progress_listener(struct tdm_progress *progress)
 {
     return (struct tdm_run_listener){.self = progress,
-                                     .taking = {progress, taken, pageable},
+                                     .taking = {progress, taken, pageable, NULL},
                                      .planned = planned,
                                      .compared = compared,
                                      .tokens = tokens,

@@ -19,7 +19,7 @@ struct tdm_progress {
     struct timespec printed;           /* when a plain line was printed last */
     const char *moving;                /* what is being done with weights; NULL: nothing */
     const struct tdm_program *program; /* whose steps are counted */
-    double seconds, model_flops;
+    double seconds;
     double validation_loss; /* the last one; NAN: none */
 };
 

@@ -15,6 +15,7 @@
 
 struct tdm_recorder {
     struct tdm_trace *trace;
+    const volatile sig_atomic_t *stop; /* NULL: never */
     uint64_t timed_every;
     int64_t program_id;         /* that is trained */
     int64_t evaluator_id;       /* 0: none yet */
@@ -91,6 +92,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
     struct tdm_recorder *recorder = calloc(1, sizeof(*recorder));
     if (recorder == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a recorder");
+    recorder->stop = options->stop;
     recorder->timed_every = timed_every;
     recorder->timing_capacity = capacity.timings;
     recorder->timings = calloc(capacity.timings + 1, sizeof(*recorder->timings));
@@ -122,6 +124,8 @@ static enum tdm_status record_op(void *self, const struct tdm_op *op, double sta
 {
     struct tdm_recorder *recorder = self;
     int64_t start_ns = llround(start_seconds * 1e9), end_ns = llround(end_seconds * 1e9);
+    if (recorder->stop != NULL && *recorder->stop)
+        return tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
     enum tdm_status status = tdm_trace_op(recorder->trace, op, start_ns, end_ns, err);
     if (op->lane != TDM_LANE_COMPUTE)
         return status;

@@ -95,6 +95,13 @@ static void tell_planned(const struct run *run, const char *path, const struct l
                            loaded->predicted_seconds);
 }
 
+static enum tdm_status check_stop(const struct tdm_run_options *options, struct tdm_error *err)
+{
+    return options->stop != NULL && *options->stop
+               ? tdm_fail(err, TDM_INTERRUPTED, "interrupted before the first step")
+               : TDM_OK;
+}
+
 static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
                                 struct tdm_error *err)
 {
@@ -107,7 +114,9 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
         run->programs[options->schedule_count] = evaluator->program;
     }
     for (uint32_t i = 0; i < options->schedule_count; i++) {
-        enum tdm_status status = load_one(options->schedule_paths[i], &run->loaded[i], err);
+        enum tdm_status status = check_stop(options, err);
+        if (status == TDM_OK)
+            status = load_one(options->schedule_paths[i], &run->loaded[i], err);
         if (status != TDM_OK)
             return status;
         if (strcmp(run->loaded[i].schedule->model->digest,
@@ -226,6 +235,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (status != TDM_OK)
         return status;
     int64_t start_ns = backend->now(run->arenas.executor);
+    result->begun = true;
     tdm_midstep_begin(&training->midstep, number, start_ns);
     status = tdm_walk_step(training->walk, &step, observer, run->options->stop, err);
     int64_t end_ns = backend->now(run->arenas.executor);
@@ -356,7 +366,7 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
         result->unigram_entropy = tdm_tokens_unigram_entropy(training.tokens);
         run->listener->tokens(run->listener->self, tdm_tokens_count(training.tokens),
                               result->unigram_entropy);
-        status = tdm_arenas_fill(&run->arenas, err);
+        status = tdm_arenas_fill(&run->arenas, options->stop, err);
         if (status == TDM_OK)
             status = tdm_run_weights_init(&run->weights, &run->arenas, program, err);
     }
@@ -470,6 +480,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
                         struct tdm_error *err)
 {
     struct run run = {.options = options, .listener = listener};
+    struct tdm_watch taking = listener->taking;
+    taking.stop = options->stop;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < options->schedule_count; i++)
         results[i] = (struct tdm_run_result){.first_loss = NAN,
@@ -489,11 +501,13 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status = check_paths(options, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
+    if (status == TDM_OK)
+        status = check_stop(options, err);
     if (status != TDM_OK || options->dry_run)
         goto free_programs;
 
-    status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs,
-                                     &listener->taking, &run.arenas, err);
+    status = tdm_arenas_take_watched(options->backend, run.program_count, run.programs, &taking,
+                                     &run.arenas, err);
     if (status == TDM_OK && options->trace_path != NULL) /* a run that cannot begin leaves none */
         status = open_recorder(&run, err);
     for (uint32_t i = 0; i < options->schedule_count && status == TDM_OK; i++)

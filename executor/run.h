@@ -84,6 +84,7 @@ struct tdm_run_validation {
 
 /* What came of one schedule. */
 struct tdm_run_result {
+    bool begun;     /* its first step was */
     uint64_t steps; /* done */
     uint64_t tokens;
     double first_loss, late_loss; /* of step 1; mean of the last tenth; NAN: nothing is computed */

@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The walk is ahead of the compute lane by so much at most, but by some ops: a lane is not to run dry. */
+/* The walk is ahead of the compute lane by so much at most, but by one op that runs and one that follows it: a lane
+ * is not to run dry. */
 #define AHEAD_SECONDS 2.0
-#define AHEAD_OPS 64u
+#define AHEAD_OPS 2u
 
 /* How much longer than predicted ops take is told by so many predicted seconds of them, and within bounds: the
  * first ones of a step may have to wait. */

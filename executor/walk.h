@@ -5,7 +5,7 @@
  * Every op waits for what the derived order says, its accesses become memory, and the backend launches
  * it on its lane. Nothing is allocated.
  *
- * Where ops end later than they are launched, the walk is ahead of them by a few seconds at most, by what is
+ * Where ops end later than they are launched, the walk is ahead of them by 2 s or two ops at most, by what is
  * predicted and how it went so far: so soon a step that is interrupted ends.
  */
 #ifndef TDM_EXECUTOR_WALK_H

@@ -9,6 +9,7 @@
 #include "plots/plot.h"
 
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -112,6 +113,10 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (status != TDM_OK)
         return status;
     status = tdm_plot_draw(plot, &arguments.picture, err);
+    if (status == TDM_OK && plot->unfinished)
+        fprintf(stderr,
+                "tidemark: %s: step %" PRId64 " did not finish; %s shows the ops that had ended\n",
+                arguments.source, plot->step, arguments.picture.path);
     if (status == TDM_OK && plot->from_trace && !plot->panels[TDM_MEASURED].known)
         fprintf(stderr,
                 "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
@@ -130,7 +135,7 @@ const struct tdm_command tdm_cmd_plot = {
     .help =
         "  -o FILE      the picture; its suffix says whether PNG or SVG\n"
         "  --step N     of a trace, show this step; else the last one whose ops were timed and\n"
-        "               whose memory was observed\n"
+        "               whose memory was observed; of one that did not end, the ops that had\n"
         "  --size WxH   pixels (default 1600x1000); letters grow with it\n"
         "  --force      overwrite FILE\n"
         "\n"

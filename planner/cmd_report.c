@@ -5,7 +5,6 @@
  * the first line is printed.
  */
 #include "planner/cmd.h"
-#include "planner/cmd.h"
 
 #include "base/units.h"
 #include "planner/report_parts.h"
@@ -90,10 +89,10 @@ const struct tdm_command tdm_cmd_report = {
         "named, of the last timed step: the op that ended last before it went on, at the step's end\n"
         "what ended it, or the host, where it launched too late (lane null in JSON). A wrong rate\n"
         "shows at the top of the op kinds; tidemark calibrate --from TRACE corrects it. Of a step\n"
-        "that did not end: how far it was, and the times of the ops that had ended, if there is no\n"
-        "other step. Selection: (query, key) pairs that page lists have room for, and held (counted\n"
-        "on cpu); bytes that attention gathers from the host and sends back, by chance and in truth;\n"
-        "bytes of page lists and means.\n"
+        "that did not end: how far it was, and if there is no other step times, lanes and waits of\n"
+        "the ops that had ended. Selection: (query, key) pairs that page lists have room for, and\n"
+        "held (counted on cpu); bytes that attention gathers from the host and sends back, by chance\n"
+        "and in truth; bytes of page lists and means.\n"
         "\n"
         "Example:\n"
         "  tidemark report demo/run.db --step 100\n",

@@ -26,7 +26,8 @@ struct tdm_program_report {
     size_t time_count;
     struct tdm_trace_lane_row *lanes;
     size_t lane_count;
-    struct tdm_trace_wait *waits; /* of the last timed step that was asked for */
+    /* Of the last timed step that was asked for, or the unfinished one. */
+    struct tdm_trace_wait *waits;
     size_t wait_count;
     struct tdm_trace_selection selection;
     /* Of its weights, after the steps that were asked for; borrowed from the report. */

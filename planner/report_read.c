@@ -50,39 +50,44 @@ static enum tdm_status read_places(struct tdm_trace_reader *reader, int64_t step
     return TDM_OK;
 }
 
+bool tdm_report_only_unfinished(const struct tdm_program_report *report)
+{
+    return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
+}
+
+/* Of a step that did not end: of the ops that had. */
 static enum tdm_status read_waits(struct tdm_trace_reader *reader,
                                   struct tdm_program_report *report, struct tdm_error *err)
 {
     struct tdm_trace_interval *intervals;
-    size_t count;
-    enum tdm_status status = tdm_trace_read_intervals(reader, report->program.program,
-                                                      report->last_timed, &intervals, &count, err);
+    size_t count, kept = 0;
+    bool whole = !tdm_report_only_unfinished(report);
+    int64_t step = whole ? report->last_timed : report->unfinished->step;
+    enum tdm_status status =
+        tdm_trace_read_intervals(reader, report->program.program, step, &intervals, &count, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_trace_sum_waits(intervals, count, &report->waits, &report->wait_count, err);
+    for (size_t i = 0; i < count; i++)
+        if (whole || intervals[i].measured)
+            intervals[kept++] = intervals[i];
+    status = tdm_trace_sum_waits(intervals, kept, whole, &report->waits, &report->wait_count, err);
     free(intervals);
     return status;
-}
-
-bool tdm_report_only_unfinished(const struct tdm_program_report *report)
-{
-    return report->steps == 0 && report->unfinished != NULL && report->unfinished->timed;
 }
 
 static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t step,
                                     struct tdm_program_report *report, struct tdm_error *err)
 {
     int64_t program = report->program.program;
+    bool unfinished = tdm_report_only_unfinished(report);
+    int64_t timed = unfinished ? report->unfinished->step : step;
     enum tdm_status status = read_places(reader, step, report, err);
-    if (status == TDM_OK && tdm_report_only_unfinished(report))
-        status = tdm_trace_read_unfinished_times(reader, program, report->unfinished->step,
-                                                 &report->times, &report->time_count, err);
-    else if (status == TDM_OK)
-        status =
-            tdm_trace_read_times(reader, program, step, &report->times, &report->time_count, err);
     if (status == TDM_OK)
-        status =
-            tdm_trace_read_lanes(reader, program, step, &report->lanes, &report->lane_count, err);
+        status = (unfinished ? tdm_trace_read_unfinished_times : tdm_trace_read_times)(
+            reader, program, timed, &report->times, &report->time_count, err);
+    if (status == TDM_OK)
+        status = (unfinished ? tdm_trace_read_unfinished_lanes : tdm_trace_read_lanes)(
+            reader, program, timed, &report->lanes, &report->lane_count, err);
     if (status == TDM_OK)
         status = tdm_trace_read_selection(reader, program, step, &report->selection, err);
     if (status == TDM_OK)
@@ -90,14 +95,14 @@ static enum tdm_status read_program(struct tdm_trace_reader *reader, int64_t ste
     return status;
 }
 
-/* Gives every step that did not end to its program; *chosen counts those that were asked for. */
+/* Gives every step that did not end to its program; *count is how many there are, *chosen how many of them
+ * were asked for. */
 static enum tdm_status read_unfinished(struct tdm_trace_reader *reader, struct tdm_report *report,
-                                       size_t *chosen, struct tdm_error *err)
+                                       size_t *count, size_t *chosen, struct tdm_error *err)
 {
-    size_t count;
     *chosen = 0;
-    enum tdm_status status = tdm_trace_read_unfinished(reader, &report->unfinished, &count, err);
-    for (size_t i = 0; i < count && status == TDM_OK; i++)
+    enum tdm_status status = tdm_trace_read_unfinished(reader, &report->unfinished, count, err);
+    for (size_t i = 0; status == TDM_OK && i < *count; i++)
         for (size_t j = 0; j < report->program_count; j++) {
             const struct tdm_trace_unfinished_row *row = &report->unfinished[i];
             if (report->programs[j].program.program != row->program ||
@@ -114,8 +119,8 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
                                   struct tdm_error *err)
 {
     struct tdm_trace_step_row *steps;
-    size_t count, chosen;
-    enum tdm_status status = read_unfinished(reader, report, &chosen, err);
+    size_t count, begun, chosen;
+    enum tdm_status status = read_unfinished(reader, report, &begun, &chosen, err);
     if (status == TDM_OK)
         status = tdm_trace_read_steps(reader, &steps, &count, err);
     if (status != TDM_OK)
@@ -131,14 +136,17 @@ static enum tdm_status read_steps(struct tdm_trace_reader *reader, struct tdm_re
             }
         }
     }
-    if (count == 0 && chosen == 0) {
+    if (count == 0 && begun == 0) {
         status = tdm_fail(err, TDM_INPUT, "%s: holds no finished step", report->path);
         tdm_hint(err, "let the run finish its first step, or run it again");
     } else if (chosen == 0) {
         status = tdm_fail(err, TDM_USAGE, "--step: %s holds no step %" PRId64, report->path,
                           report->step);
-        tdm_hint(err, "its first step is %" PRId64 ", its last one %" PRId64, steps[0].step,
-                 steps[count - 1].step);
+        if (count == 0)
+            tdm_hint(err, "it holds step %" PRId64 ", not finished", report->unfinished[0].step);
+        else
+            tdm_hint(err, "its first step is %" PRId64 ", its last one %" PRId64, steps[0].step,
+                     steps[count - 1].step);
     }
     free(steps);
     return status;

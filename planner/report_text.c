@@ -280,7 +280,7 @@ static void print_lanes(const struct tdm_program_report *report)
     }
 }
 
-/* "h2d copy of weights", "the launching host". */
+/* "h2d copy of weights", "the host that launches". */
 static const char *wait_name(const struct tdm_trace_wait *wait, char *name, size_t size)
 {
     if (wait->launch)
@@ -320,7 +320,9 @@ static void print_program(const struct tdm_report *report, const struct tdm_prog
     for (int place = 0; place < TDM_PLACES; place++)
         print_place(program, place);
     if (tdm_report_only_unfinished(program))
-        printf("\ntimes of the ops that had ended\n");
+        printf("\nof step %" PRId64
+               ", not finished: times, lanes and waits of the ops that had ended\n",
+               program->unfinished->step);
     if (program->steps > 0 && program->timed_steps == 0)
         printf("\nno op of %s was timed\n",
                report->step == TDM_TRACE_EVERY_STEP ? "these steps" : "this step");

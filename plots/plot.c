@@ -281,13 +281,16 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
     char name[32];
     char text[TDM_FORMAT_SIZE];
     char facts[256];
+    bool unfinished = drawing->sides[panel] == TDM_MEASURED && drawing->plot->unfinished;
     snprintf(name, sizeof(name), "heading_%u", panel + 1);
     if (drawing->sides[panel] == TDM_PREDICTED)
         tdm_picture_text(file, name, "predicted");
     else
-        tdm_picture_text(file, name, "measured, step %" PRId64, drawing->plot->step);
+        tdm_picture_text(file, name, "measured, step %" PRId64 "%s", drawing->plot->step,
+                         unfinished ? ", not finished" : "");
 
-    snprintf(facts, sizeof(facts), "step %s%s", tdm_format_seconds(shows->end_seconds, text),
+    snprintf(facts, sizeof(facts), "%s %s%s", unfinished ? "first" : "step",
+             tdm_format_seconds(shows->end_seconds, text),
              shows->timeline.change_count > 0 ? "" : "; memory not observed");
     for (int place = 0; place < TDM_PLACES; place++) {
         size_t used = strlen(facts);

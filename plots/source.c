@@ -226,9 +226,11 @@ static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_int
 }
 
 /* Which step of which program to show: the last one whose ops were timed and whose memory was observed,
- * which a run does not do in every step; or the last timed one. Without any, the last program. */
+ * which a run does not do in every step; or the last timed one, or one that did not end. Without any, the last
+ * program. */
 struct choice {
     int64_t program, step;
+    bool unfinished;
 };
 
 static enum tdm_status is_observed(struct tdm_trace_reader *reader,
@@ -241,6 +243,20 @@ static enum tdm_status is_observed(struct tdm_trace_reader *reader,
         tdm_trace_read_observed(reader, step->program, step->step, &rows, &count, err);
     free(rows);
     *observed = count > 0;
+    return status;
+}
+
+/* The last timed one. */
+static enum tdm_status choose_unfinished(struct tdm_trace_reader *reader, int64_t wanted,
+                                         struct choice *choice, struct tdm_error *err)
+{
+    struct tdm_trace_unfinished_row *rows = NULL;
+    size_t count = 0;
+    enum tdm_status status = tdm_trace_read_unfinished(reader, &rows, &count, err);
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].timed && (wanted == TDM_PLOT_LAST_STEP || rows[i].step == wanted))
+            *choice = (struct choice){rows[i].program, rows[i].step, true};
+    free(rows);
     return status;
 }
 
@@ -265,9 +281,12 @@ static enum tdm_status choose_step(const char *path, struct tdm_trace_reader *re
             break;
     }
     if (timed != NULL) {
-        *choice = (struct choice){timed->program, timed->step};
+        *choice = (struct choice){timed->program, timed->step, false};
         return TDM_OK;
     }
+    enum tdm_status status = choose_unfinished(reader, wanted, choice, err);
+    if (status != TDM_OK || choice->unfinished)
+        return status;
     if (wanted == TDM_PLOT_LAST_STEP)
         return TDM_OK;
 
@@ -295,7 +314,7 @@ static enum tdm_status choose(const char *path, struct tdm_trace_reader *reader,
     if (status == TDM_OK)
         status = tdm_trace_read_steps(reader, &steps, &step_count, err);
     if (status == TDM_OK) {
-        *choice = (struct choice){programs[program_count - 1].program, TDM_PLOT_LAST_STEP};
+        *choice = (struct choice){programs[program_count - 1].program, TDM_PLOT_LAST_STEP, false};
         status = choose_step(path, reader, steps, step_count, wanted, choice, err);
     }
     free(programs);
@@ -387,6 +406,7 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
     describe_schedule(schedule, plot);
     plot->from_trace = true;
     plot->step = choice.step;
+    plot->unfinished = choice.unfinished;
     finish_panel(schedule, &plot->panels[TDM_PREDICTED]);
     if (choice.step != TDM_PLOT_LAST_STEP) {
         append(plot->subtitle, sizeof(plot->subtitle), "; measured on %s, backend %s", run->ran_on,

@@ -9,7 +9,8 @@
 #include "plots/timeline.h"
 
 /* For `step`: the last step of the trace whose ops were timed and whose memory was observed; without
- * one, the last whose ops were timed; without any, predicted alone. */
+ * one, the last whose ops were timed; without that, one that did not end, with the ops that had; without any,
+ * predicted alone. */
 #define TDM_PLOT_LAST_STEP INT64_C(-1)
 
 enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
@@ -28,6 +29,7 @@ struct tdm_plot {
     bool from_trace;
     size_t programs;                    /* of the trace; the last one is drawn */
     int64_t step;                       /* of the measured panel */
+    bool unfinished;                    /* that step did not end */
     uint64_t limit_bytes[TDM_PLACES];   /* on used bytes: what it was planned for */
     uint64_t runtime_bytes[TDM_PLACES]; /* outside the arena, by the machine's description */
     uint64_t arena_bytes[TDM_PLACES];   /* as packed */

@@ -88,7 +88,7 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
         status = tdm_evaluation_new(t->evaluator, &t->arenas, t->held_out, t->seed, WINDOWS,
                                     &t->evaluation, err);
     if (status == TDM_OK)
-        status = tdm_arenas_fill(&t->arenas, err);
+        status = tdm_arenas_fill(&t->arenas, NULL, err);
     return status == TDM_OK ? tdm_weights_draw(t->seed, &t->arenas, t->program, NULL, err) : status;
 }
 

@@ -344,7 +344,7 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
     if (status == TDM_OK)
         status = tdm_observer_new(program, &observer, err);
     if (status == TDM_OK && e.arenas.backend->executes)
-        status = tdm_arenas_fill(&e.arenas, err);
+        status = tdm_arenas_fill(&e.arenas, NULL, err);
     if (status == TDM_OK && e.arenas.backend->executes)
         status = tdm_weights_draw(seed, &e.arenas, program, NULL, err);
     if (status == TDM_OK)

@@ -177,7 +177,7 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     if (status == TDM_OK)
         status = tdm_walk_prepare(walk, err);
     if (status == TDM_OK)
-        status = poisoned ? poison(&arenas, err) : tdm_arenas_fill(&arenas, err);
+        status = poisoned ? poison(&arenas, err) : tdm_arenas_fill(&arenas, NULL, err);
     if (status == TDM_OK)
         status = tdm_step_data_write(data, &arenas, program, err);
     for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++) {

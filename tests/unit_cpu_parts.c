@@ -159,7 +159,10 @@ static void test_arenas(void **unused)
     for (int place = 0; place < TDM_PLACES; place++) {
         assert_int_equal(TDM_OK, cpu->arena(executor, place, bytes, &base[place], &err));
         assert_true((uintptr_t)base[place] % 4096 == 0);
-        assert_int_equal(TDM_OK, cpu->fill(executor, base[place], bytes, &err));
+        /* in two pieces, which are one pattern */
+        assert_int_equal(TDM_OK, cpu->fill(executor, base[place], 0, 3 << 20, &err));
+        assert_int_equal(TDM_OK,
+                         cpu->fill(executor, base[place], 3 << 20, bytes - (3 << 20), &err));
     }
     assert_int_equal(TDM_OK, cpu->scan(executor, base[0], bytes, &touched, &highest, &err));
     assert_true(touched == 0 && highest == 0);

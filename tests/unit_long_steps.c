@@ -51,9 +51,11 @@ static struct slow {
     double factor;
     int64_t op_ns;
     int64_t most_ahead_ns; /* from a launch to its end, when `settled` ops had been launched */
+    int64_t most_third_ns; /* the same where two or more ops of the compute lane had not ended */
     uint64_t settled;
     int64_t stop_ns; /* when the run is told to stop; 0: never */
     volatile sig_atomic_t stop;
+    bool stops_early;
     int64_t began_ns; /* first launch of a step */
     struct tdm_timings timings;
 } slow;
@@ -102,6 +104,10 @@ static enum tdm_status run_slow(struct tdm_executor *executor, const struct tdm_
     slow.launched[lane]++;
     if (at >= slow.settled && slow.ends_ns[lane][at] - clock_ns > slow.most_ahead_ns)
         slow.most_ahead_ns = slow.ends_ns[lane][at] - clock_ns;
+    if (lane == TDM_LANE_COMPUTE && at >= slow.settled && at >= 2 &&
+        slow.ends_ns[lane][at - 2] > clock_ns &&
+        slow.ends_ns[lane][at] - clock_ns > slow.most_third_ns)
+        slow.most_third_ns = slow.ends_ns[lane][at] - clock_ns;
     if (slow.stop_ns > 0 && clock_ns >= slow.stop_ns)
         slow.stop = 1;
     return TDM_OK;
@@ -159,6 +165,14 @@ static enum tdm_status used_slow(const struct tdm_executor *executor, uint64_t *
     return TDM_OK;
 }
 
+/* Asked for when the arenas are taken, and nothing is in the trace yet. */
+static uint64_t outside_bytes_slow(const struct tdm_executor *executor)
+{
+    (void)executor;
+    slow.stop = slow.stops_early;
+    return 0;
+}
+
 static struct tdm_backend slow_backend(void)
 {
     struct tdm_backend backend = tdm_null_backend;
@@ -169,6 +183,7 @@ static struct tdm_backend slow_backend(void)
     backend.reap = reap_slow;
     backend.now = now_slow;
     backend.used = used_slow;
+    backend.outside_bytes = outside_bytes_slow;
     return backend;
 }
 
@@ -278,6 +293,28 @@ static void the_walk_keeps_pace(void **state)
     example_free(&example);
 }
 
+/* Ops of seconds: the walk is one ahead of the one that runs, and the lane never runs dry. */
+static void the_walk_keeps_pace_with_long_ops(void **state)
+{
+    (void)state;
+    struct tdm_backend backend = slow_backend();
+    const struct tdm_arenas arenas = {.backend = &backend};
+    const struct tdm_step step = {.number = 1};
+    struct example example = example_new();
+    struct tdm_error err = {0};
+    double due = 5.0 * (double)example.compute_ops;
+    struct tdm_walk *walk = walk_of(&example, &arenas, due);
+    slow.settled = 10;
+    int64_t begin_ns = clock_ns;
+    assert_int_equal(tdm_walk_step(walk, &step, NULL, NULL, &err), TDM_OK);
+    double seconds = 1e-9 * (double)(clock_ns - begin_ns);
+    assert_true(seconds > 0.99 * due && seconds < 1.01 * due);
+    assert_true(slow.most_ahead_ns > 3000000000);
+    assert_true(slow.most_third_ns < 2100000000);
+    tdm_walk_free(walk);
+    example_free(&example);
+}
+
 static void a_walk_ends_soon(void **state)
 {
     (void)state;
@@ -305,8 +342,8 @@ static const char *in_scratch(const char *name, char out[512])
     return out;
 }
 
-/* Runs two steps of ten minutes each, told to stop after so many seconds (0: not at all); what is printed comes
- * to `text`. */
+/* Runs two steps of ten minutes each, told to stop after so many seconds (0: not at all; less: when memory is taken);
+ * what is printed comes to `text`. */
 static enum tdm_status run_minutes(const struct example *example, bool terminal, int64_t stop_after,
                                    const char *trace, struct tdm_run_result *result, char *text,
                                    size_t text_bytes)
@@ -325,6 +362,7 @@ static enum tdm_status run_minutes(const struct example *example, bool terminal,
     slow_reset(example->program);
     slow.op_ns = (int64_t)(1e9 * STEP_SECONDS / (double)example->compute_ops);
     slow.stop_ns = stop_after > 0 ? clock_ns + stop_after * 1000000000 : 0;
+    slow.stops_early = stop_after < 0;
     FILE *out = tmpfile();
     assert_non_null(out);
     struct tdm_progress progress;
@@ -469,13 +507,42 @@ static void a_trace_has_what_there_is(void **state)
     example_free(&example);
 }
 
+/* Told to stop before its first step, a run ends while it writes what is predicted, and leaves nothing of it. */
+static void a_run_ends_before_it_begins(void **state)
+{
+    (void)state;
+    struct tdm_run_result result;
+    struct tdm_trace_reader *reader;
+    struct tdm_trace_program_row *programs;
+    struct tdm_error err = {0};
+    char trace[512];
+    size_t rows;
+    struct example example = example_new();
+    in_scratch("long_steps.db", trace);
+    assert_int_equal(run_minutes(&example, false, 0, NULL, &result, text, sizeof(text)), TDM_OK);
+    assert_true(result.begun);
+    assert_int_equal(run_minutes(&example, false, -1, trace, &result, text, sizeof(text)),
+                     TDM_INTERRUPTED);
+    assert_false(result.begun);
+    assert_int_equal(tdm_trace_reader_open(trace, &reader, &err), TDM_OK);
+    assert_string_equal(tdm_trace_reader_run(reader)->ending, "interrupted");
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &rows, &err), TDM_OK);
+    assert_int_equal(rows, 0);
+    free(programs);
+    tdm_trace_reader_close(reader);
+    unlink(trace);
+    example_free(&example);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_walk_keeps_pace),
+        cmocka_unit_test(the_walk_keeps_pace_with_long_ops),
         cmocka_unit_test(a_walk_ends_soon),
         cmocka_unit_test(lines_come_now_and_then),
         cmocka_unit_test(a_trace_has_what_there_is),
+        cmocka_unit_test(a_run_ends_before_it_begins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -178,6 +178,7 @@ static void test_growing_computer(void **state)
 
 /* What was pinned, and which time it fails. */
 struct pins {
+    volatile sig_atomic_t stop; /* the arena is to be given up */
     unsigned pinned, unpinned, fails_at;
     enum tdm_status failure;
     uint64_t bytes;
@@ -224,7 +225,7 @@ static enum tdm_status take(const char *root, struct pins *pins, uint64_t bytes,
                             struct watched *seen, struct tdm_error *err)
 {
     const struct tdm_host_pinning pinning = {pins, 0, pin, unpin};
-    const struct tdm_watch watch = {seen, taken, pageable};
+    const struct tdm_watch watch = {seen, taken, pageable, &pins->stop};
     struct tdm_host_arena arena = {0};
     *seen = (struct watched){0};
     enum tdm_status status = tdm_host_arena_take(bytes, &pinning, &watch, root, &arena, err);
@@ -257,6 +258,11 @@ static void test_host_arena(void **state)
     assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INFEASIBLE);
     assert_true(pins.pinned == 0 && strstr(err.message, "this computer gave 0 B") != NULL);
     assert_int_equal(take(root, &pins, UINT64_MAX, &seen, &err), TDM_NO_MEMORY);
+
+    put(root, "proc/meminfo", meminfo);
+    pins = (struct pins){.stop = 1};
+    assert_int_equal(take(root, &pins, 3 * MIB, &seen, &err), TDM_INTERRUPTED);
+    assert_true(pins.pinned == 0 && seen.taken_bytes == 0);
 }
 
 /* What cannot be pinned is taken all the same, and said; without a device there is nothing to go on with. */

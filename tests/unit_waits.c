@@ -24,14 +24,20 @@ static struct tdm_trace_interval op(uint64_t number, enum tdm_lane lane, enum td
                                        .predicted_end_ns = end * SECOND};
 }
 
-static struct tdm_trace_wait *sum(const struct tdm_trace_interval *ops, size_t count, size_t rows)
+static struct tdm_trace_wait *sum_of(const struct tdm_trace_interval *ops, size_t count, bool whole,
+                                     size_t rows)
 {
     struct tdm_trace_wait *waits;
     size_t found;
     struct tdm_error err;
-    assert_int_equal(tdm_trace_sum_waits(ops, count, &waits, &found, &err), TDM_OK);
+    assert_int_equal(tdm_trace_sum_waits(ops, count, whole, &waits, &found, &err), TDM_OK);
     assert_int_equal(found, rows);
     return waits;
+}
+
+static struct tdm_trace_wait *sum(const struct tdm_trace_interval *ops, size_t count, size_t rows)
+{
+    return sum_of(ops, count, true, rows);
 }
 
 /* Two waits for fetched weights, one for a d2h copy that ends the step, one for nobody. */
@@ -57,6 +63,12 @@ static void gaps_have_names(void **state)
     assert_true(fabs(waits[1].predicted_seconds - 4) < 1e-9);
     assert_true(waits[2].launch);
     assert_true(fabs(waits[2].predicted_seconds - 1) < 1e-9);
+    free(waits);
+
+    /* of a step that did not end nobody knows what its last copy was for */
+    waits = sum_of(ops, sizeof(ops) / sizeof(ops[0]), false, 2);
+    assert_int_equal(waits[0].content, TDM_UNIT_WEIGHTS);
+    assert_true(waits[1].launch);
     free(waits);
 }
 

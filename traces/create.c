@@ -53,14 +53,17 @@ void tdm_trace_remove(const char *file)
     unlink_companions(file);
 }
 
+static enum tdm_status execute(sqlite3 *db, const char *path, const char *sql,
+                               struct tdm_error *err)
+{
+    return tdm_sqlite_status(sqlite3_exec(db, sql, NULL, NULL, NULL), TDM_SQLITE_WRITE, path, db,
+                             err);
+}
+
 static enum tdm_status use_wal(sqlite3 *db, const char *path, struct tdm_error *err)
 {
     /* Where a file system cannot do WAL, SQLite stays with its journal, which serves as well. */
-    return TDM_SQLITE(sqlite3_exec(db,
-                                   "PRAGMA journal_mode = WAL;"
-                                   "PRAGMA synchronous = NORMAL;",
-                                   NULL, NULL, NULL),
-                      path, db, err);
+    return execute(db, path, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;", err);
 }
 
 /* Writes schema and run into the empty file `file`; messages name `path`. */
@@ -78,19 +81,19 @@ static enum tdm_status fill_database(const char *file, const char *path,
     sqlite3_stmt *insert_run = NULL;
     status = use_wal(db, path, err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(db, "BEGIN", NULL, NULL, NULL), path, db, err);
+        status = execute(db, path, "BEGIN", err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(db, identity, NULL, NULL, NULL), path, db, err);
+        status = execute(db, path, identity, err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(db, tdm_trace_schema, NULL, NULL, NULL), path, db, err);
+        status = execute(db, path, tdm_trace_schema, err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_prepare_v2(db,
-                                               "INSERT INTO run (command, backend, ran_on, "
-                                               "versions, started_at, resumed_from, "
-                                               "pinned_bytes, pageable_bytes) "
-                                               "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                                               -1, &insert_run, NULL),
-                            path, db, err);
+        status = tdm_sqlite_status(sqlite3_prepare_v2(db,
+                                                      "INSERT INTO run (command, backend, ran_on, "
+                                                      "versions, started_at, resumed_from, "
+                                                      "pinned_bytes, pageable_bytes) "
+                                                      "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                                                      -1, &insert_run, NULL),
+                                   TDM_SQLITE_WRITE, path, db, err);
     if (status == TDM_OK) {
         struct tdm_value values[] = {tdm_text(run->command),       tdm_text(run->backend),
                                      tdm_text(run->where),         tdm_text(run->versions),
@@ -101,10 +104,9 @@ static enum tdm_status fill_database(const char *file, const char *path,
     }
     sqlite3_finalize(insert_run);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL), path, db, err);
+        status = execute(db, path, "COMMIT", err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(db, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, NULL, NULL),
-                            path, db, err);
+        status = execute(db, path, "PRAGMA wal_checkpoint(TRUNCATE)", err);
     sqlite3_close(db);
     return status;
 }

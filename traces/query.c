@@ -12,15 +12,16 @@ struct tdm_query tdm_query_begin(struct tdm_trace_reader *reader, const char *sq
                                  int64_t step, struct tdm_error *err)
 {
     struct tdm_query query = {.reader = reader, .err = err};
-    query.status = TDM_SQLITE(sqlite3_prepare_v2(reader->db, sql, -1, &query.statement, NULL),
-                              reader->path, reader->db, err);
+    query.status =
+        tdm_sqlite_status(sqlite3_prepare_v2(reader->db, sql, -1, &query.statement, NULL),
+                          TDM_SQLITE_READ, reader->path, reader->db, err);
     if (query.status != TDM_OK)
         return query;
     const int64_t values[] = {reader->run_id, program, step};
     int parameters = sqlite3_bind_parameter_count(query.statement);
     for (int i = 0; i < parameters && query.status == TDM_OK; i++)
-        query.status = TDM_SQLITE(sqlite3_bind_int64(query.statement, i + 1, values[i]),
-                                  reader->path, reader->db, err);
+        query.status = tdm_sqlite_status(sqlite3_bind_int64(query.statement, i + 1, values[i]),
+                                         TDM_SQLITE_READ, reader->path, reader->db, err);
     return query;
 }
 
@@ -29,8 +30,8 @@ bool tdm_query_next(struct tdm_query *query)
     if (query->status != TDM_OK)
         return false;
     int code = sqlite3_step(query->statement);
-    query->status = tdm_sqlite_status(code, "sqlite3_step(statement)", query->reader->path,
-                                      query->reader->db, query->err);
+    query->status = tdm_sqlite_status(code, TDM_SQLITE_READ, query->reader->path, query->reader->db,
+                                      query->err);
     return code == SQLITE_ROW;
 }
 

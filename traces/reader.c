@@ -52,8 +52,8 @@ static enum tdm_status open_database(struct tdm_trace_reader *reader, const char
     enum tdm_status status =
         tdm_sqlite_open(reader->path, SQLITE_OPEN_READONLY, query, &reader->db, err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_exec(reader->db, "BEGIN", NULL, NULL, NULL), reader->path,
-                            reader->db, err);
+        status = tdm_sqlite_status(sqlite3_exec(reader->db, "BEGIN", NULL, NULL, NULL),
+                                   TDM_SQLITE_READ, reader->path, reader->db, err);
     return status == TDM_OK ? read_pragma(reader, "PRAGMA application_id", id, err) : status;
 }
 

@@ -153,6 +153,11 @@ enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t pr
                                      struct tdm_trace_lane_row **rows, size_t *count,
                                      struct tdm_error *err);
 
+/* The same of the ops of an unfinished step that had ended: of those lanes that have one. */
+enum tdm_status tdm_trace_read_unfinished_lanes(struct tdm_trace_reader *reader, int64_t program,
+                                                int64_t step, struct tdm_trace_lane_row **rows,
+                                                size_t *count, struct tdm_error *err);
+
 /* Ops of one step in program order, with the interval predicted and, if `measured`, the one
  * measured. With TDM_TRACE_EVERY_STEP: predicted only. */
 struct tdm_trace_interval {

@@ -92,20 +92,46 @@ static int compare_lanes(const void *left, const void *right)
     "WHERE run = ?1 AND program = ?2 " condition " GROUP BY lane) AS m "                      \
     "ON m.lane = p.lane WHERE p.program = ?2"
 
-enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t program, int64_t step,
-                                     struct tdm_trace_lane_row **rows, size_t *count,
-                                     struct tdm_error *err)
+#define SELECT_UNFINISHED_LANES                                                               \
+    "SELECT lane, count(*), sum(copied_bytes), "                                              \
+    "sum(due) / 1e9, max(0, max(due_end) - sum(due)) / 1e9, "                                 \
+    "sum(taken) / 1e9, max(0, max(taken_end) - sum(taken)) / 1e9 "                            \
+    "FROM (SELECT o.lane, o.copied_bytes, o.predicted_end_ns - o.predicted_start_ns AS due, " \
+    "o.predicted_end_ns AS due_end, t.end_ns - t.start_ns AS taken, t.end_ns AS taken_end "   \
+    "FROM unfinished AS u "                                                                   \
+    "JOIN timing AS t ON t.run = u.run AND t.program = u.program AND t.step = u.step "        \
+    "JOIN op AS o ON o.program = t.program AND o.number = t.op_number "                       \
+    "WHERE u.run = ?1 AND u.program = ?2 AND u.step = ?3) GROUP BY lane"
+
+static enum tdm_status read_lanes(struct tdm_trace_reader *reader, const char *sql, int64_t program,
+                                  int64_t step, struct tdm_trace_lane_row **rows, size_t *count,
+                                  struct tdm_error *err)
 {
     void *found;
-    enum tdm_status status = tdm_query_rows(
-        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_LANES("") : SELECT_LANES("AND step = ?3"),
-        program, step, sizeof(**rows), take_lane, &found, count, err);
+    enum tdm_status status =
+        tdm_query_rows(reader, sql, program, step, sizeof(**rows), take_lane, &found, count, err);
     if (status != TDM_OK)
         return status;
     if (*count > 0)
         qsort(found, *count, sizeof(**rows), compare_lanes);
     *rows = found;
     return TDM_OK;
+}
+
+enum tdm_status tdm_trace_read_lanes(struct tdm_trace_reader *reader, int64_t program, int64_t step,
+                                     struct tdm_trace_lane_row **rows, size_t *count,
+                                     struct tdm_error *err)
+{
+    return read_lanes(
+        reader, step == TDM_TRACE_EVERY_STEP ? SELECT_LANES("") : SELECT_LANES("AND step = ?3"),
+        program, step, rows, count, err);
+}
+
+enum tdm_status tdm_trace_read_unfinished_lanes(struct tdm_trace_reader *reader, int64_t program,
+                                                int64_t step, struct tdm_trace_lane_row **rows,
+                                                size_t *count, struct tdm_error *err)
+{
+    return read_lanes(reader, SELECT_UNFINISHED_LANES, program, step, rows, count, err);
 }
 
 static void take_interval(struct tdm_query *query, void *row)

@@ -11,7 +11,10 @@
 /* How long to wait for another program that has the database locked. */
 enum { BUSY_MILLISECONDS = 2000 };
 
-enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, sqlite3 *db,
+static const char *const act_names[] = {
+    [TDM_SQLITE_OPEN] = "opened", [TDM_SQLITE_READ] = "read", [TDM_SQLITE_WRITE] = "written"};
+
+enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char *path, sqlite3 *db,
                                   struct tdm_error *err)
 {
     int system_reason = errno;
@@ -24,6 +27,10 @@ enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, 
     if (db != NULL && sqlite3_system_errno(db) != 0)
         system_reason = sqlite3_system_errno(db);
     int reason = primary == SQLITE_IOERR ? system_reason : 0;
+    if (primary == SQLITE_ERROR && act == TDM_SQLITE_READ) {
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace, or damaged: %s", path, text);
+        return tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+    }
     enum tdm_status status = TDM_IO;
     switch (primary) {
     case SQLITE_NOMEM:
@@ -40,8 +47,8 @@ enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, 
     default:
         break;
     }
-    tdm_fail(err, status, "%s: %s%s%s, in %s", path, text, reason == 0 ? "" : ": ",
-             reason == 0 ? "" : strerror(reason), call);
+    tdm_fail(err, status, "%s: the trace cannot be %s: %s%s%s", path, act_names[act], text,
+             reason == 0 ? "" : ": ", reason == 0 ? "" : strerror(reason));
 
     switch (primary) {
     case SQLITE_FULL:
@@ -97,9 +104,9 @@ enum tdm_status tdm_sqlite_open(const char *path, int flags, const char *query, 
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its name", path);
 
     sqlite3 *opened = NULL;
-    enum tdm_status status = TDM_SQLITE(
-        sqlite3_open_v2(name, &opened, flags | (query == NULL ? 0 : SQLITE_OPEN_URI), NULL), path,
-        opened, err);
+    enum tdm_status status = tdm_sqlite_status(
+        sqlite3_open_v2(name, &opened, flags | (query == NULL ? 0 : SQLITE_OPEN_URI), NULL),
+        TDM_SQLITE_OPEN, path, opened, err);
     free(name);
     if (status != TDM_OK) {
         sqlite3_close(opened); /* there even after a failure */
@@ -132,9 +139,10 @@ enum tdm_status tdm_sqlite_run(sqlite3 *db, const char *path, sqlite3_stmt *stat
 {
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < values && status == TDM_OK; i++)
-        status = TDM_SQLITE(bind(statement, (int)i + 1, &value[i]), path, db, err);
+        status = tdm_sqlite_status(bind(statement, (int)i + 1, &value[i]), TDM_SQLITE_WRITE, path,
+                                   db, err);
     if (status == TDM_OK)
-        status = TDM_SQLITE(sqlite3_step(statement), path, db, err);
+        status = tdm_sqlite_status(sqlite3_step(statement), TDM_SQLITE_WRITE, path, db, err);
     sqlite3_reset(statement); /* repeats the code of a failed step, already reported */
     return status;
 }

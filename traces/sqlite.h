@@ -12,14 +12,14 @@
 /* Text of schema.sql; the build makes it. */
 extern const char tdm_trace_schema[];
 
-/* TDM_OK for SQLITE_OK, ROW and DONE. Else the message is "PATH: what SQLite says, in CALL" and the
- * status TDM_INPUT (not a database, damaged), TDM_NO_MEMORY, TDM_INTERNAL (a row that the schema
- * refuses) or TDM_IO. `db` may be NULL. */
-enum tdm_status tdm_sqlite_status(int code, const char *call, const char *path, sqlite3 *db,
-                                  struct tdm_error *err);
+/* What is done to a trace. */
+enum tdm_sqlite_act { TDM_SQLITE_OPEN, TDM_SQLITE_READ, TDM_SQLITE_WRITE };
 
-/* Makes a call that returns an SQLite code and turns that into our status, quoting the call. */
-#define TDM_SQLITE(call, path, db, err) tdm_sqlite_status((call), #call, (path), (db), (err))
+/* What a call of SQLite returned, as our status: TDM_OK for SQLITE_OK, ROW and DONE. Else the message is "PATH:
+ * the trace cannot be written: what SQLite says" and the status TDM_INPUT (not a database, damaged, without a table that
+ * is read), TDM_NO_MEMORY, TDM_INTERNAL (a row that the schema refuses) or TDM_IO. `db` may be NULL. */
+enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char *path, sqlite3 *db,
+                                  struct tdm_error *err);
 
 /* Opens exactly the file `path`, which SQLite would else read as a URI or as ":memory:". `query`
  * (may be NULL) is what a URI says after its "?": "immutable=1". On failure *db is NULL. */
@@ -64,7 +64,7 @@ static inline struct tdm_value tdm_text(const char *string)
     return (struct tdm_value){.kind = TDM_VALUE_TEXT, .text = string};
 }
 
-/* Runs a statement that answers no rows with these values, and resets it. */
+/* Runs a statement that writes and answers no rows with these values, and resets it. */
 enum tdm_status tdm_sqlite_run(sqlite3 *db, const char *path, sqlite3_stmt *statement,
                                size_t values, const struct tdm_value *value, struct tdm_error *err);
 

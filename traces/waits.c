@@ -13,6 +13,7 @@ struct span {
 struct sums {
     struct tdm_trace_wait *rows;
     size_t count, room;
+    bool whole;    /* the step ended */
     bool measured; /* the times at hand, and whether there are such */
     bool any_measured;
 };
@@ -84,7 +85,7 @@ static bool sum_gaps(struct sums *sums, const struct span *compute, size_t compu
             free_ns = span->end_ns;
     }
     const struct span *last = other_count == 0 ? NULL : &others[other_count - 1];
-    return last == NULL || last->end_ns <= free_ns ||
+    return !sums->whole || last == NULL || last->end_ns <= free_ns ||
            add(sums, last->op->phase, last->op, last->end_ns - free_ns);
 }
 
@@ -137,10 +138,10 @@ static bool sum_times(struct sums *sums, const struct tdm_trace_interval *interv
 }
 
 enum tdm_status tdm_trace_sum_waits(const struct tdm_trace_interval *intervals, size_t count,
-                                    struct tdm_trace_wait **waits, size_t *wait_count,
+                                    bool whole, struct tdm_trace_wait **waits, size_t *wait_count,
                                     struct tdm_error *err)
 {
-    struct sums sums = {0};
+    struct sums sums = {.whole = whole};
     struct span *spans = calloc(count + 1, sizeof(*spans));
     for (size_t i = 0; i < count; i++)
         sums.any_measured = sums.any_measured || intervals[i].measured;

@@ -22,9 +22,10 @@ struct tdm_trace_wait {
 };
 
 /* Sums up the ops of one step, as tdm_trace_read_intervals() gives them; longest first, of equal ones in
- * the order of the step. TDM_NO_MEMORY. The caller frees *waits, which is NULL if there is none. */
+ * the order of the step. Not `whole`: they are those of a step that did not end, and nothing is said of the time
+ * after the compute lane's last one. TDM_NO_MEMORY. The caller frees *waits, which is NULL if there is none. */
 enum tdm_status tdm_trace_sum_waits(const struct tdm_trace_interval *intervals, size_t count,
-                                    struct tdm_trace_wait **waits, size_t *wait_count,
+                                    bool whole, struct tdm_trace_wait **waits, size_t *wait_count,
                                     struct tdm_error *err);
 
 #endif

@@ -111,7 +111,8 @@ static enum tdm_status insert(struct tdm_trace *trace, enum insertion which, siz
 
 static enum tdm_status execute(struct tdm_trace *trace, const char *sql, struct tdm_error *err)
 {
-    return TDM_SQLITE(sqlite3_exec(trace->db, sql, NULL, NULL, NULL), trace->path, trace->db, err);
+    return tdm_sqlite_status(sqlite3_exec(trace->db, sql, NULL, NULL, NULL), TDM_SQLITE_WRITE,
+                             trace->path, trace->db, err);
 }
 
 /* Ends a transaction that failed; SQLite may have done so itself. */
@@ -308,10 +309,10 @@ static enum tdm_status prepare_insertions(struct tdm_trace *trace, struct tdm_er
 {
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < INSERTIONS && status == TDM_OK; i++)
-        status =
-            TDM_SQLITE(sqlite3_prepare_v3(trace->db, insertion_sql[i], -1,
-                                          SQLITE_PREPARE_PERSISTENT, &trace->insertion[i], NULL),
-                       trace->path, trace->db, err);
+        status = tdm_sqlite_status(sqlite3_prepare_v3(trace->db, insertion_sql[i], -1,
+                                                      SQLITE_PREPARE_PERSISTENT,
+                                                      &trace->insertion[i], NULL),
+                                   TDM_SQLITE_WRITE, trace->path, trace->db, err);
     return status;
 }
 
@@ -371,10 +372,10 @@ static enum tdm_status finish_database(struct tdm_trace *trace, const char *endi
     char now[32];
     now_text(now);
     sqlite3_stmt *update = NULL;
-    enum tdm_status status = TDM_SQLITE(
+    enum tdm_status status = tdm_sqlite_status(
         sqlite3_prepare_v2(trace->db, "UPDATE run SET ending = ?, ended_at = ? WHERE id = ?", -1,
                            &update, NULL),
-        trace->path, trace->db, err);
+        TDM_SQLITE_WRITE, trace->path, trace->db, err);
     if (status == TDM_OK) {
         struct tdm_value values[] = {tdm_text(ending), tdm_text(now), tdm_integer(trace->run_id)};
         status = tdm_sqlite_run(trace->db, trace->path, update, 3, values, err);
@@ -389,7 +390,7 @@ static enum tdm_status finish_database(struct tdm_trace *trace, const char *endi
     if (status == TDM_OK) {
         int code = sqlite3_exec(trace->db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
         if ((code & 0xff) != SQLITE_BUSY && (code & 0xff) != SQLITE_LOCKED)
-            status = TDM_SQLITE(code, trace->path, trace->db, err);
+            status = tdm_sqlite_status(code, TDM_SQLITE_WRITE, trace->path, trace->db, err);
     }
     return status;
 }

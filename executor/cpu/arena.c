@@ -62,7 +62,7 @@ enum tdm_status tdm_cpu_download(struct tdm_executor *executor, void *destinatio
 struct words {
     uint64_t *writable;
     const uint64_t *readable;
-    uint64_t count;
+    uint64_t first, count;
     uint64_t task_words;
     struct {
         uint64_t touched, end; /* words; end: one behind the highest */
@@ -80,8 +80,8 @@ static void fill_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct words *words = context;
     (void)thread_scratch;
-    uint64_t end = tdm_least(words->count, (index + 1) * words->task_words);
-    for (uint64_t i = index * words->task_words; i < end; i++)
+    uint64_t end = words->first + tdm_least(words->count, (index + 1) * words->task_words);
+    for (uint64_t i = words->first + index * words->task_words; i < end; i++)
         words->writable[i] = tdm_pattern_word(i);
 }
 
@@ -101,12 +101,13 @@ static void scan_task(void *context, void *thread_scratch, uint64_t index)
     words->found[index].end = last;
 }
 
-enum tdm_status tdm_cpu_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
-                             struct tdm_error *err)
+enum tdm_status tdm_cpu_fill(struct tdm_executor *executor, void *base, uint64_t offset,
+                             uint64_t bytes, struct tdm_error *err)
 {
     (void)err;
     struct words words = words_of(bytes);
     words.writable = base;
+    words.first = offset / sizeof(uint64_t);
     tdm_cpu_for(executor, (words.count + words.task_words - 1) / words.task_words, fill_task,
                 &words);
     return TDM_OK;

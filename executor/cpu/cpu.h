@@ -150,8 +150,8 @@ enum tdm_status tdm_cpu_upload(struct tdm_executor *executor, void *arena_bytes,
                                uint64_t bytes, struct tdm_error *err);
 enum tdm_status tdm_cpu_download(struct tdm_executor *executor, void *destination,
                                  const void *arena_bytes, uint64_t bytes, struct tdm_error *err);
-enum tdm_status tdm_cpu_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
-                             struct tdm_error *err);
+enum tdm_status tdm_cpu_fill(struct tdm_executor *executor, void *base, uint64_t offset,
+                             uint64_t bytes, struct tdm_error *err);
 enum tdm_status tdm_cpu_scan(struct tdm_executor *executor, const void *base, uint64_t bytes,
                              uint64_t *touched_bytes, uint64_t *highest_byte,
                              struct tdm_error *err);

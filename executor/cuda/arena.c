@@ -140,20 +140,20 @@ enum tdm_status tdm_cuda_upload(struct tdm_executor *executor, void *arena_bytes
     return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(stream), err) : status;
 }
 
-enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_t bytes,
-                              struct tdm_error *err)
+enum tdm_status tdm_cuda_fill(struct tdm_executor *executor, void *base, uint64_t offset,
+                              uint64_t bytes, struct tdm_error *err)
 {
-    uint64_t *words = base, count = bytes / sizeof(*words);
+    uint64_t *words = base, first = offset / sizeof(*words), end = first + bytes / sizeof(*words);
     if (is_on_device(executor, base)) {
         enum tdm_status status =
-            tdm_cuda_pattern_fill(words, count, tdm_cuda_compute(executor), err);
+            tdm_cuda_pattern_fill(words, first, end, tdm_cuda_compute(executor), err);
         return status == TDM_OK ? TDM_CUDA(cudaStreamSynchronize(tdm_cuda_compute(executor)), err)
                                 : status;
     }
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
-    for (uint64_t i = 0; i < count; i++)
+    for (uint64_t i = first; i < end; i++)
         words[i] = tdm_pattern_word(i);
     return TDM_OK;
 }

@@ -46,9 +46,9 @@ struct tdm_fault {
 
 /* ---- arenas: pattern.cu ---- */
 
-/* Writes the arenas' pattern. */
-enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t count, cudaStream_t stream,
-                                      struct tdm_error *err);
+/* Writes the pattern of an arena to its words from `first` to before `end`. */
+enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t first, uint64_t end,
+                                      cudaStream_t stream, struct tdm_error *err);
 
 /* Counts words that do not hold it, and finds the end of the highest one: found[0], found[1]. */
 enum tdm_status tdm_cuda_pattern_scan(const uint64_t *words, uint64_t count, uint64_t found[2],

@@ -11,10 +11,10 @@
 #define THREADS 256u
 #define MOST_BLOCKS 4096u
 
-static __global__ void fill(uint64_t *words, uint64_t count)
+static __global__ void fill(uint64_t *words, uint64_t first, uint64_t end)
 {
     const uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    for (uint64_t i = first + (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step)
         words[i] = tdm_pattern_word(i);
 }
 
@@ -40,12 +40,12 @@ static unsigned blocks_for(uint64_t count)
     return (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
 }
 
-extern "C" enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t count,
+extern "C" enum tdm_status tdm_cuda_pattern_fill(uint64_t *words, uint64_t first, uint64_t end,
                                                  cudaStream_t stream, struct tdm_error *err)
 {
-    if (count == 0)
+    if (first == end)
         return TDM_OK;
-    fill<<<blocks_for(count), THREADS, 0, stream>>>(words, count);
+    fill<<<blocks_for(end - first), THREADS, 0, stream>>>(words, first, end);
     return tdm_cuda_status(cudaGetLastError(), "pattern fill launch", err);
 }
 

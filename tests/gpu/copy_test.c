@@ -160,7 +160,7 @@ static void travel(struct gpu_test *test, const struct tdm_schedule *schedule, b
     run_rounds(test, &circle, host, device); /* a second step: positions begin again */
 
     uint64_t touched, highest;
-    if (circle.backend->fill(circle.executor, device, 2 * WORDS * 8, &err) != TDM_OK ||
+    if (circle.backend->fill(circle.executor, device, 0, 2 * WORDS * 8, &err) != TDM_OK ||
         circle.backend->upload(circle.executor, (uint64_t *)device + 5, &test->seed, 8, &err) !=
             TDM_OK ||
         circle.backend->upload(circle.executor, (uint64_t *)device + 900, &test->seed, 8, &err) !=
