@@ -13,6 +13,8 @@ libexecutor_a_SOURCES += \
 	executor/calibrate_parts.h \
 	executor/calibrate_steps.c \
 	executor/calibrate_trace.c \
+	executor/copied.c \
+	executor/copied.h \
 	executor/evaluate.c \
 	executor/evaluate.h \
 	executor/forecast.c \

@@ -165,6 +165,9 @@ enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t
 
 void tdm_model_free(struct tdm_model *model);
 
+/* Are the tensors of all layers at the same places inside their units? */
+bool tdm_model_layers_alike(const struct tdm_model *model);
+
 /* The tensor of a role in a unit, or NULL if the unit has none. */
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role);

@@ -159,6 +159,24 @@ enum tdm_status tdm_model_lay_out(struct tdm_json_reader *reader, struct tdm_mod
     return TDM_OK;
 }
 
+bool tdm_model_layers_alike(const struct tdm_model *model)
+{
+    const struct tdm_unit *first = &model->units[0];
+    for (uint32_t layer = 1; layer < model->layers; layer++) {
+        const struct tdm_unit *unit = &model->units[layer];
+        if (unit->tensor_count != first->tensor_count)
+            return false;
+        for (uint32_t i = 0; i < unit->tensor_count; i++) {
+            const struct tdm_tensor *one = &model->tensors[first->first_tensor + i];
+            const struct tdm_tensor *other = &model->tensors[unit->first_tensor + i];
+            if (one->role != other->role || one->offset != other->offset ||
+                one->elements != other->elements)
+                return false;
+        }
+    }
+    return true;
+}
+
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role)
 {

@@ -142,7 +142,7 @@ static void layer_end(struct tdm_lowering *l, const struct tdm_body *body)
         return;
     tdm_low_release(l, l->layout->dkv[layer]);
     end_gradient(l, body, layer);
-    if (tdm_gradient_passes(l->program, layer))
+    if (tdm_gradient_passes(l->program, layer) && !tdm_low_gradient_goes_on(l, layer))
         tdm_low_release(l, l->layout->layer_gradient[layer]);
     release_stores(l, body->group, layer);
 }

@@ -32,6 +32,7 @@ static void grad_weight(struct tdm_lowering *l, const struct tdm_body *body, enu
     tdm_low_reads(l, from, gradient);
     tdm_low_adds_layer_gradient(l, part);
     tdm_low_op_end(l);
+    tdm_low_send_part(l, body, part);
 }
 
 static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part,
@@ -46,6 +47,7 @@ static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum 
     tdm_low_changes(l, tdm_low_stream_ref(l, body->chunk), before, after);
     tdm_low_adds_layer_gradient(l, part);
     tdm_low_op_end(l);
+    tdm_low_send_part(l, body, part);
 }
 
 static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
@@ -124,8 +126,10 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool
     if (norm)
         qk_norm_operands(l, TDM_QRAW, TDM_PART_Q_NORM);
     tdm_low_op_end(l);
-    if (norm)
+    if (norm) {
+        tdm_low_send_part(l, body, TDM_PART_Q_NORM);
         tdm_low_release_work(l, TDM_QRAW);
+    }
     grad_weight(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
                 tdm_low_work(l, TDM_DQ), raw);
     tdm_low_alloc_work(l, TDM_DNORMED);
@@ -148,8 +152,10 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
     if (norm)
         qk_norm_operands(l, TDM_KVRAW, TDM_PART_K_NORM);
     tdm_low_op_end(l);
-    if (norm)
+    if (norm) {
+        tdm_low_send_part(l, body, TDM_PART_K_NORM);
         tdm_low_release_work(l, TDM_KVRAW);
+    }
     grad_weight(l, body, TDM_PART_KV, tdm_low_work(l, TDM_NORMED), TDM_NORMED,
                 tdm_low_work(l, TDM_DKVRAW), raw);
     tdm_low_release_work(l, TDM_NORMED);
@@ -221,7 +227,8 @@ void tdm_low_backward_body(struct tdm_lowering *l, const struct tdm_pending *pen
 
     if (chunk == l->program->chunk_count - 1 && tdm_low_layer_major(l)) {
         tdm_low_alloc(l, l->layout->dkv[layer]);
-        tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
+        if (tdm_low_top_of_group(l, layer) || !tdm_low_gradient_goes_on(l, layer + 1))
+            tdm_low_alloc_gradient(l, l->layout->layer_gradient[layer]);
     }
 
     if (!tdm_low_layer_major(l)) /* there the sweep did it */

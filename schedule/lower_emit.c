@@ -163,20 +163,31 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
     tdm_low_op_end(l);
 }
 
-void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
-                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                       enum tdm_part part, struct tdm_ref from, struct tdm_ref to,
+                       struct tdm_tag what)
 {
-    uint64_t bytes = tdm_content_bytes(l->schedule, what.content, what.layer, 0);
-    uint32_t part = l->program->buffers[from.buffer].by_part ? TDM_PART_ALL : 0;
-    tdm_low_op_begin(l, body, TDM_OP_COPY, 0);
+    bool by_part = l->program->buffers[from.buffer].by_part;
+    uint64_t bytes = part == TDM_PART_ALL
+                         ? tdm_content_bytes(l->schedule, what.content, what.layer, 0)
+                         : tdm_part_bytes(l->model, what.layer, part,
+                                          tdm_content_dtype(l->schedule, what.content));
+    uint32_t copied = by_part ? (uint32_t)part : 0;
+    tdm_low_op_begin(l, body, TDM_OP_COPY, part == TDM_PART_ALL ? 0 : part);
     l->op.lane = lane;
     l->op.layer = what.layer;
     l->op.chunk = TDM_NONE;
     l->op.tokens = 0;
-    tdm_low_access(l, from, 1, TDM_READ, part, what, what, bytes);
-    tdm_low_access(l, to, 1, TDM_WRITE, part, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
+    tdm_low_access(l, from, 1, TDM_READ, copied, what, what, bytes);
+    tdm_low_access(l, to, 1, TDM_WRITE, copied, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
                    bytes);
     tdm_low_op_end(l);
+}
+
+void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                       struct tdm_ref from, struct tdm_ref to, struct tdm_tag what)
+{
+    tdm_low_copy_part(l, body, lane, TDM_PART_ALL, from, to, what);
 }
 
 bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer)

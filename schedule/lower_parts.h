@@ -56,8 +56,9 @@ struct tdm_lowering {
     struct tdm_weight_ring ring;
     uint32_t kv_row, dkv_row; /* of the rows through which K, V and gradients pass */
     struct tdm_state_ring states;
-    struct tdm_ref host_gradient;       /* of the unit that the host updates next */
-    uint32_t next_host_gradient;        /* of the ring of the layers */
+    struct tdm_ref host_gradient; /* of the unit that the host updates next; in a ring it is */
+    bool host_gradient_taken;     /* taken when the first of it is sent */
+    uint32_t next_host_gradient;  /* of the ring of the layers */
     uint32_t room_users[TDM_UNIT_ROWS]; /* of the rooms for weights of embedding and head */
 };
 
@@ -113,7 +114,10 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
 bool tdm_low_on_host(const struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_next_slot(const struct tdm_lowering *l, uint32_t ring, uint32_t *next);
 
-/* A whole unit between its home and where it is used. */
+/* A part of a unit between places; a whole unit between its home and where it is used. */
+void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
+                       enum tdm_part part, struct tdm_ref from, struct tdm_ref to,
+                       struct tdm_tag what);
 void tdm_low_copy_unit(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
                        struct tdm_ref from, struct tdm_ref to, struct tdm_tag what);
 
@@ -297,6 +301,14 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
 /* Norm of a unit's gradient; its update, on the device or on the host. */
 void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *body);
 void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body);
+
+/* After an op of a layer's backward that added to the gradient of a part: if none will add to it after, and
+ * the host updates the layer as soon as its gradient is there, the part goes there now. */
+void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part);
+
+/* Does the place of a layer's gradient live on for the layer below? If it died, what is next in its bytes would wait
+ * for all copies out of it; between the layers of a group there is room for it, as there is in their backwards. */
+bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer);
 
 /* Buffers of a phase for what goes to the host for its updates. */
 void tdm_low_host_update_phase(struct tdm_lowering *l, const struct tdm_body *body, bool begin);

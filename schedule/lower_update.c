@@ -4,7 +4,8 @@
  *
  * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights, master
  * and moments are updated at home, on a lane of its own; what goes there is the gradient, unless it
- * waited at home on the host, and the norm that clips it.
+ * waited at home on the host, and the norm that clips it. In layer-major order a layer's gradient goes part by part,
+ * beside the rest of the backward that completes it.
  */
 #include "schedule/lower_parts.h"
 
@@ -13,9 +14,10 @@
 /* ---- what goes to the host ---- */
 
 static void send_gradient(struct tdm_lowering *l, const struct tdm_body *body,
-                          enum tdm_content content, struct tdm_ref from, struct tdm_ref to)
+                          enum tdm_content content, enum tdm_part part, struct tdm_ref from,
+                          struct tdm_ref to)
 {
-    tdm_low_copy_unit(l, body, TDM_LANE_D2H, from, to,
+    tdm_low_copy_part(l, body, TDM_LANE_D2H, part, from, to,
                       tdm_low_sum_tag(content, body->layer, TDM_NONE, 0));
 }
 
@@ -35,28 +37,68 @@ static uint32_t room_of(const struct tdm_lowering *l, uint32_t unit)
     return l->layout->host_gradient[embedding ? TDM_ROW_EMBEDDING : TDM_ROW_HEAD];
 }
 
+/* Does a unit's gradient go to the host part by part, out of the backward that completes it? In layer-major order
+ * the next layer sums in the same place, and would wait for a copy that begins after the last op; if its
+ * parts are at the same bytes there, each waits for its own alone. In chunk-major order the layers of a group have
+ * places of their own; gradients that stay are used when the backward has ended. */
+static bool goes_by_part(const struct tdm_lowering *l, uint32_t unit)
+{
+    return unit < l->model->layers && tdm_low_layer_major(l) &&
+           tdm_gradient_visits_host(l->program, unit) && !tdm_gradients_stay(l->schedule) &&
+           tdm_model_layers_alike(l->model);
+}
+
+bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer)
+{
+    return !tdm_low_first_of_group(l, layer) && goes_by_part(l, layer);
+}
+
+/* Room on the host for the gradient of the unit that is updated next. */
+static void take_host_gradient(struct tdm_lowering *l, uint32_t unit)
+{
+    if (l->host_gradient_taken)
+        return;
+    uint32_t room = room_of(l, unit);
+    tdm_low_alloc(l, room);
+    l->host_gradient_taken = true;
+    l->host_gradient = room != TDM_NONE
+                           ? (struct tdm_ref){room, 0}
+                           : tdm_low_next_slot(l, l->layout->host_gradient[TDM_ROW_LAYERS],
+                                               &l->next_host_gradient);
+}
+
+void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part)
+{
+    uint32_t unit = body->layer;
+    if (body->chunk > 0 || !goes_by_part(l, unit))
+        return;
+    take_host_gradient(l, unit);
+    send_gradient(l, body, TDM_UNIT_GRADIENT, part, complete_gradient(l, unit), l->host_gradient);
+}
+
 static void host_update_begin(struct tdm_lowering *l, const struct tdm_body *body)
 {
     const struct tdm_layout *layout = l->layout;
-    uint32_t unit = body->layer, room = room_of(l, unit);
-    l->host_gradient = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
-    if (!tdm_gradient_visits_host(l->program, unit))
+    uint32_t unit = body->layer;
+    if (!tdm_gradient_visits_host(l->program, unit)) {
+        l->host_gradient = tdm_home_of(l->program, TDM_UNIT_GRADIENT, unit);
         return;
-    tdm_low_alloc(l, room);
-    l->host_gradient =
-        room != TDM_NONE
-            ? (struct tdm_ref){room, 0}
-            : tdm_low_next_slot(l, layout->host_gradient[TDM_ROW_LAYERS], &l->next_host_gradient);
-    send_gradient(l, body, TDM_UNIT_GRADIENT, complete_gradient(l, unit), l->host_gradient);
+    }
+    take_host_gradient(l, unit);
+    if (!goes_by_part(l, unit))
+        send_gradient(l, body, TDM_UNIT_GRADIENT, TDM_PART_ALL, complete_gradient(l, unit),
+                      l->host_gradient);
     if (unit != tdm_model_embedding_unit(l->model) || layout->host_tied == TDM_NONE)
         return;
     tdm_low_alloc(l, layout->host_tied);
-    send_gradient(l, body, TDM_TIED_GRADIENT, (struct tdm_ref){layout->tied_gradient, 0},
+    send_gradient(l, body, TDM_TIED_GRADIENT, TDM_PART_ALL,
+                  (struct tdm_ref){layout->tied_gradient, 0},
                   (struct tdm_ref){layout->host_tied, 0});
 }
 
 static void host_update_end(struct tdm_lowering *l, uint32_t unit)
 {
+    l->host_gradient_taken = false;
     tdm_low_release(l, room_of(l, unit));
     if (unit == tdm_model_embedding_unit(l->model))
         tdm_low_release(l, l->layout->host_tied);

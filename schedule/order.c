@@ -2,20 +2,23 @@
 /*
  * Order: who waits for whom, derived from accesses.
  *
- * For each buffer and lane two marks, reads and writes: the last position at which each slot was
- * touched. A mark answers "last position in a range of slots" and takes "this range at this
- * position" in O(log slots): a tree over the slots in which a cover holds for all below it. Positions
- * only grow, so a cover never has to be pushed down.
+ * For each buffer and lane two marks, reads and writes: the last position at which each leaf was
+ * touched. A leaf is a slot, or in a buffer of units a part of one: a part can be copied away, and summed
+ * anew for the next layer, while others of its slot are under way. Two layers have their parts at the same
+ * bytes of a slot only if they are laid out alike; in a model with others every leaf is a slot. A mark
+ * answers "last position in a range of leaves" and takes "this range at this position" in O(log leaves): a
+ * tree over the leaves in which a cover holds for all below it. Positions only grow, so a cover never has to
+ * be pushed down.
  */
 #include "schedule/order.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Last positions of a range of slots; leaves at [slots, 2 * slots). */
+/* Last positions of a range of leaves; these are nodes [leaves, 2 * leaves). */
 struct mark {
-    uint64_t *most;  /* [2 * slots] greatest position in or below the node */
-    uint64_t *cover; /* [2 * slots] position that holds for all below the node */
+    uint64_t *most;  /* [2 * leaves] greatest position in or below the node */
+    uint64_t *cover; /* [2 * leaves] position that holds for all below the node */
 };
 
 struct lane_marks {
@@ -24,7 +27,7 @@ struct lane_marks {
 
 struct buffer_state {
     struct lane_marks lanes[TDM_LANES];
-    uint64_t last[TDM_LANES];  /* last use of any slot */
+    uint64_t last[TDM_LANES];  /* last use of any leaf */
     uint64_t birth[TDM_LANES]; /* uses of its bytes by what was there before */
     uint32_t first_neighbour;  /* buffers on overlapping bytes, into `neighbours` */
     uint32_t neighbour_count;
@@ -32,6 +35,7 @@ struct buffer_state {
 
 struct tdm_order_tracker {
     const struct tdm_program *program;
+    bool layers_alike;
     struct buffer_state *buffers;
     uint32_t *neighbours;
     uint64_t *positions; /* memory of all marks */
@@ -40,10 +44,10 @@ struct tdm_order_tracker {
     uint64_t waited[TDM_LANES][TDM_LANES]; /* [lane][other]: other has passed this for lane */
 };
 
-static void mark_set(struct mark *mark, uint32_t slots, uint32_t first, uint32_t end,
+static void mark_set(struct mark *mark, uint32_t leaves, uint32_t first, uint32_t end,
                      uint64_t position)
 {
-    uint32_t low = first + slots, high = end + slots;
+    uint32_t low = first + leaves, high = end + leaves;
     for (; low < high; low >>= 1, high >>= 1) {
         if (low & 1) {
             mark->most[low] = mark->cover[low] = position;
@@ -54,9 +58,9 @@ static void mark_set(struct mark *mark, uint32_t slots, uint32_t first, uint32_t
             mark->most[high] = mark->cover[high] = position;
         }
     }
-    for (low = (first + slots) >> 1; low > 0; low >>= 1)
+    for (low = (first + leaves) >> 1; low > 0; low >>= 1)
         mark->most[low] = position;
-    for (high = (end - 1 + slots) >> 1; high > 0; high >>= 1)
+    for (high = (end - 1 + leaves) >> 1; high > 0; high >>= 1)
         mark->most[high] = position;
 }
 
@@ -65,20 +69,42 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-static uint64_t mark_last(const struct mark *mark, uint32_t slots, uint32_t first, uint32_t end)
+static uint64_t mark_last(const struct mark *mark, uint32_t leaves, uint32_t first, uint32_t end)
 {
     uint64_t last = 0;
-    for (uint32_t node = first + slots; node > 0; node >>= 1)
+    for (uint32_t node = first + leaves; node > 0; node >>= 1)
         last = larger(last, mark->cover[node]);
-    for (uint32_t node = end - 1 + slots; node > 0; node >>= 1)
+    for (uint32_t node = end - 1 + leaves; node > 0; node >>= 1)
         last = larger(last, mark->cover[node]);
-    for (uint32_t low = first + slots, high = end + slots; low < high; low >>= 1, high >>= 1) {
+    for (uint32_t low = first + leaves, high = end + leaves; low < high; low >>= 1, high >>= 1) {
         if (low & 1)
             last = larger(last, mark->most[low++]);
         if (high & 1)
             last = larger(last, mark->most[--high]);
     }
     return last;
+}
+
+/* Leaves of a slot. */
+static uint32_t slot_leaves(const struct tdm_order_tracker *order, const struct tdm_buffer *buffer)
+{
+    return buffer->by_part && order->layers_alike ? TDM_PARTS : 1;
+}
+
+static uint32_t buffer_leaves(const struct tdm_order_tracker *order, uint32_t buffer)
+{
+    const struct tdm_buffer *b = &order->program->buffers[buffer];
+    return b->slots * slot_leaves(order, b);
+}
+
+/* The leaves that an access touches: one part of a slot, or all of its slots. */
+static void find_leaves(const struct tdm_order_tracker *order, const struct tdm_access *access,
+                        uint32_t *first, uint32_t *end)
+{
+    uint32_t each = slot_leaves(order, &order->program->buffers[access->buffer]);
+    bool one = each > 1 && access->slots == 1 && access->part < TDM_PARTS;
+    *first = access->first_slot * each + (one ? access->part : 0);
+    *end = one ? *first + 1 : *first + access->slots * each;
 }
 
 static bool overlap(const struct tdm_buffer *a, const struct tdm_buffer *b)
@@ -121,16 +147,17 @@ enum tdm_status tdm_order_new(const struct tdm_program *program, struct tdm_orde
     if (order == NULL)
         goto no_memory;
     order->program = program;
+    order->layers_alike = tdm_model_layers_alike(program->schedule->model);
     order->buffers = calloc((size_t)program->buffer_count + 1, sizeof(*order->buffers));
     for (uint32_t i = 0; i < program->buffer_count; i++)
-        order->position_count += (size_t)8 * TDM_LANES * program->buffers[i].slots;
+        order->position_count += (size_t)8 * TDM_LANES * buffer_leaves(order, i);
     order->positions = calloc(order->position_count + 1, sizeof(*order->positions));
     if (order->buffers == NULL || order->positions == NULL || !find_neighbours(order))
         goto no_memory;
 
     uint64_t *next = order->positions;
     for (uint32_t i = 0; i < program->buffer_count; i++) {
-        size_t nodes = (size_t)2 * program->buffers[i].slots;
+        size_t nodes = (size_t)2 * buffer_leaves(order, i);
         for (int lane = 0; lane < TDM_LANES; lane++) {
             struct lane_marks *marks = &order->buffers[i].lanes[lane];
             marks->reads.most = next;
@@ -184,7 +211,6 @@ static void take_over(struct tdm_order_tracker *order, uint32_t number)
 static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
                     struct tdm_waits *waits)
 {
-    const struct tdm_buffer *buffers = order->program->buffers;
     memset(waits, 0, sizeof(*waits));
     waits->position = ++order->lane_position[op->lane];
 
@@ -193,17 +219,17 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
         if (access->buffer == TDM_NONE)
             continue;
         struct buffer_state *state = &order->buffers[access->buffer];
-        uint32_t slots = buffers[access->buffer].slots;
-        uint32_t first = access->first_slot, end = first + access->slots;
+        uint32_t leaves = buffer_leaves(order, access->buffer), first, end;
+        find_leaves(order, access, &first, &end);
         for (int lane = 0; lane < TDM_LANES; lane++) {
             if (lane == (int)op->lane)
                 continue;
             uint64_t last = state->birth[lane];
             if (state->last[lane] > 0) {
                 const struct lane_marks *marks = &state->lanes[lane];
-                last = larger(last, mark_last(&marks->writes, slots, first, end));
+                last = larger(last, mark_last(&marks->writes, leaves, first, end));
                 if (access->mode != TDM_READ)
-                    last = larger(last, mark_last(&marks->reads, slots, first, end));
+                    last = larger(last, mark_last(&marks->reads, leaves, first, end));
             }
             waits->lane_position[lane] = larger(waits->lane_position[lane], last);
         }
@@ -214,9 +240,10 @@ static void take_op(struct tdm_order_tracker *order, const struct tdm_op *op,
             continue;
         struct buffer_state *state = &order->buffers[access->buffer];
         struct lane_marks *marks = &state->lanes[op->lane];
+        uint32_t first, end;
+        find_leaves(order, access, &first, &end);
         mark_set(access->mode == TDM_READ ? &marks->reads : &marks->writes,
-                 buffers[access->buffer].slots, access->first_slot,
-                 access->first_slot + access->slots, waits->position);
+                 buffer_leaves(order, access->buffer), first, end, waits->position);
         state->last[op->lane] = waits->position;
     }
     for (int lane = 0; lane < TDM_LANES; lane++) {

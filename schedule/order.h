@@ -3,7 +3,8 @@
  * Order: who waits for whom, derived from accesses.
  *
  * Items are pushed in program order. Ops of one lane run in program order anyway; an op waits for
- * the last op of another lane that it conflicts with: same slot and at least one of the two writes.
+ * the last op of another lane that it conflicts with: same slot, in a buffer of units (by_part) the same part
+ * of it too, and at least one of the two writes.
  * Bytes of the arena that a freed buffer leaves to a new one carry its last uses over. A wait that
  * follows from an earlier one is left out. The simulator asks when an op may start, an executor where
  * an event is recorded and awaited.
@@ -29,7 +30,7 @@ void tdm_order_free(struct tdm_order_tracker *order);
 /* Forgets everything: the begin of another step. */
 void tdm_order_reset(struct tdm_order_tracker *order);
 
-/* Takes the next item; for TDM_RUN fills *waits. No allocation, O(log slots) an access. */
+/* Takes the next item; for TDM_RUN fills *waits. No allocation, O(log(slots * parts)) an access. */
 void tdm_order_push(struct tdm_order_tracker *order, const struct tdm_item *item,
                     struct tdm_waits *waits);
 

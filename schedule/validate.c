@@ -2,8 +2,8 @@
 /*
  * Validator: replays what every slot holds.
  *
- * One record a buffer: is it live, and for each slot and part the tag that it holds and the last
- * positions at which each lane read and wrote it. Written for obviousness, not speed: quadratic in
+ * One record a buffer: is it live, and for each slot, in buffers of units for each part of one, the tag that it
+ * holds and the last positions at which each lane read and wrote it. Written for obviousness, not speed: quadratic in
  * buffers where one comes to life, linear in the slots of an access.
  *
  * What an op's operands must be is a table of its own, operands.c.
@@ -21,15 +21,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct slot_uses {
+struct uses {
     uint64_t read[TDM_LANES], written[TDM_LANES];
 };
 
 struct record {
     bool live;
-    uint32_t parts;            /* tags a slot: 1, or TDM_PARTS in buffers of units */
+    uint32_t parts;            /* of a slot: 1, or TDM_PARTS in buffers of units */
     struct tdm_tag *tags;      /* [slots][parts] */
-    struct slot_uses *uses;    /* [slots] */
+    struct uses *uses;         /* [slots][parts] */
     uint64_t last[TDM_LANES];  /* last use of any slot, ever */
     uint64_t birth[TDM_LANES]; /* last uses of its bytes when it came to life */
     bool born;                 /* has been live before */
@@ -67,7 +67,7 @@ enum tdm_status tdm_validator_new(const struct tdm_program *program,
         struct record *record = &v->records[i];
         record->parts = buffer->by_part ? TDM_PARTS : 1;
         record->tags = calloc((size_t)buffer->slots * record->parts, sizeof(*record->tags));
-        record->uses = calloc(buffer->slots, sizeof(*record->uses));
+        record->uses = calloc((size_t)buffer->slots * record->parts, sizeof(*record->uses));
         if (record->tags == NULL || record->uses == NULL)
             goto no_memory;
     }
@@ -166,6 +166,18 @@ static void parts_of(const struct record *record, const struct tdm_access *acces
     bool all = record->parts == 1 || access->part >= TDM_PARTS;
     *first = all ? 0 : access->part;
     *end = all ? record->parts : access->part + 1;
+}
+
+/* Parts of whose bytes it uses some: in a slot that layers share whose parts are not at the same places, of
+ * all. */
+static void parts_used(const struct tdm_validator *v, const struct record *record,
+                       const struct tdm_access *access, uint32_t *first, uint32_t *end)
+{
+    parts_of(record, access, first, end);
+    if (!tdm_model_layers_alike(v->program->schedule->model)) {
+        *first = 0;
+        *end = record->parts;
+    }
 }
 
 /* Does the unit that a tag names have tensors of this part? A buffer of units has a tag for every
@@ -332,15 +344,19 @@ static enum tdm_status check_order(const struct tdm_validator *v, const struct t
     const struct record *record = &v->records[access->buffer];
     const struct tdm_buffer *buffer = &v->program->buffers[access->buffer];
     enum tdm_status status = TDM_OK;
+    uint32_t first, end;
+    parts_used(v, record, access, &first, &end);
     for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
         uint64_t due = record->birth[lane];
-        for (uint32_t k = 0; k < access->slots; k++) {
-            const struct slot_uses *uses = &record->uses[access->first_slot + k];
-            if (uses->written[lane] > due)
-                due = uses->written[lane];
-            if (access->mode != TDM_READ && uses->read[lane] > due)
-                due = uses->read[lane];
-        }
+        for (uint32_t k = 0; k < access->slots; k++)
+            for (uint32_t part = first; part < end; part++) {
+                const struct uses *uses =
+                    &record->uses[(size_t)(access->first_slot + k) * record->parts + part];
+                if (uses->written[lane] > due)
+                    due = uses->written[lane];
+                if (access->mode != TDM_READ && uses->read[lane] > due)
+                    due = uses->read[lane];
+            }
         status = check_wait(v, op, lane, due, buffer, err);
     }
     return status;
@@ -351,27 +367,53 @@ static void note_uses(struct tdm_validator *v, const struct tdm_op *op,
 {
     struct record *record = &v->records[access->buffer];
     uint64_t position = v->position[op->lane];
-    for (uint32_t k = 0; k < access->slots; k++) {
-        struct slot_uses *uses = &record->uses[access->first_slot + k];
-        if (access->mode == TDM_READ)
-            uses->read[op->lane] = position;
-        else
-            uses->written[op->lane] = position;
-    }
+    uint32_t first, end;
+    parts_used(v, record, access, &first, &end);
+    for (uint32_t k = 0; k < access->slots; k++)
+        for (uint32_t part = first; part < end; part++) {
+            struct uses *uses =
+                &record->uses[(size_t)(access->first_slot + k) * record->parts + part];
+            if (access->mode == TDM_READ)
+                uses->read[op->lane] = position;
+            else
+                uses->written[op->lane] = position;
+        }
     record->last[op->lane] = position;
 }
 
-/* Units are copied whole: as the step found them, or when their sum or their update is complete; a norm when it
- * is made. */
-static bool is_whole_unit(const struct tdm_validator *v, const struct tdm_op *op,
-                          struct tdm_tag what)
+/* One part is copied of a gradient alone, to the host, and the unit must have it; the op is told to be of that
+ * part. That the part's sum is complete, and that what reads the whole unit there finds every part of
+ * it, the tags show. */
+static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_op *op,
+                                struct tdm_tag what)
+{
+    return what.content == TDM_UNIT_GRADIENT && op->lane == TDM_LANE_D2H &&
+           op->access[0].part < TDM_PARTS && op->access[0].part == (uint32_t)op->part &&
+           tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
+}
+
+/* Units are copied as the step found them, or when their sum or their update is complete; a norm when it is
+ * made. They are copied whole, all but gradients. */
+static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, struct tdm_tag what)
 {
     bool by_part = tdm_content_is_of_unit(what.content);
     bool is_sum = what.content == TDM_UNIT_GRADIENT || what.content == TDM_TIED_GRADIENT;
     return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
            what.chunk == TDM_NONE && op->chunk == TDM_NONE && op->tokens == 0 &&
            (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
-           op->access[0].part == (by_part ? (uint32_t)TDM_PART_ALL : 0);
+           ((op->access[0].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) && op->part == 0) ||
+            is_part_of_gradient(v, op, what));
+}
+
+static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *op,
+                           struct tdm_tag what)
+{
+    const struct tdm_schedule *schedule = v->program->schedule;
+    uint32_t part = op->access[0].part;
+    return tdm_content_is_of_unit(what.content) && part < TDM_PARTS
+               ? tdm_part_bytes(schedule->model, what.layer, (enum tdm_part)part,
+                                tdm_content_dtype(schedule, what.content))
+               : tdm_content_bytes(schedule, what.content, what.layer, 0);
 }
 
 /* Chunks of a sequence are copied from their begin; several at once only between rows of equal slots. A sum
@@ -422,12 +464,11 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
     struct tdm_tag what = read->before;
     bool unit = tdm_content_is_of_unit(what.content) || what.content == TDM_TIED_GRADIENT ||
                 what.content == TDM_GRADIENT_NORM;
-    if (unit ? !is_whole_unit(v, op, what) : !is_of_chunks(v, op, what))
+    if (unit ? !is_of_unit(v, op, what) : !is_of_chunks(v, op, what))
         return tdm_fail(err, TDM_INPUT, "op %llu, for layer %d, chunk %d, copies %s",
                         (unsigned long long)op->number, (int)op->layer, (int)op->chunk,
                         tdm_tag_show(what, (char[TDM_TAG_TEXT]){0}));
-    uint64_t bytes = unit ? tdm_content_bytes(v->program->schedule, what.content, what.layer, 0)
-                          : chunk_bytes(v, what, read->slots);
+    uint64_t bytes = unit ? unit_bytes(v, op, what) : chunk_bytes(v, what, read->slots);
     if (read->bytes != bytes)
         return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
                         (unsigned long long)op->number, (unsigned long long)read->bytes,

@@ -39,6 +39,10 @@ static bool conflict(const struct tdm_recording *recording, size_t early_item,
         return false;
     if (early_item < born)
         return same_bytes(&buffers[early->buffer], &buffers[late->buffer]);
+    bool apart = early->buffer == late->buffer && buffers[late->buffer].by_part &&
+                 early->part < TDM_PARTS && late->part < TDM_PARTS && early->part != late->part;
+    if (apart && tdm_model_layers_alike(recording->program.schedule->model))
+        return false;
     return early->buffer == late->buffer && (early->mode != TDM_READ || late->mode != TDM_READ) &&
            early->first_slot < late->first_slot + late->slots &&
            late->first_slot < early->first_slot + early->slots;

@@ -10,6 +10,7 @@
  * that is dropped is one whose destination holds something else.
  */
 #include "schedule/cost.h"
+#include "schedule/lowering.h"
 #include "schedule/validate.h"
 #include "tests/random_schedule.h"
 #include "tests/recording.h"
@@ -651,6 +652,112 @@ static bool update_before_its_gradient(struct trial *t)
 static bool update_before_its_norm(struct trial *t)
 {
     return update_before_its_copy(t, 5);
+}
+
+/* ---- faults of gradients that go part by part ---- */
+
+static bool is_copy_of_part(const struct tdm_program *program, const struct tdm_op *op)
+{
+    return op->kind == TDM_OP_COPY && program->buffers[op->access[0].buffer].by_part &&
+           op->access[0].part < TDM_PARTS;
+}
+
+/* Some copy of a part, or the number of items. */
+static size_t some_copy_of_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (op_at(t, i) != NULL && is_copy_of_part(&t->r.program, op_at(t, i)))
+            return i;
+    return t->r.count;
+}
+
+static bool part_not_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    tdm_recording_remove(&t->r, i);
+    return true;
+}
+
+static void copy_part(struct trial *t, struct tdm_op *op, uint32_t part)
+{
+    const struct tdm_schedule *schedule = t->r.program.schedule;
+    op->part = part < TDM_PARTS ? (enum tdm_part)part : 0;
+    for (int a = 0; a < 2; a++) {
+        op->access[a].part = part;
+        op->access[a].bytes = tdm_part_bytes(schedule->model, op->layer, (enum tdm_part)part,
+                                             buffer_at(t, op->access[a].buffer)->dtype);
+    }
+}
+
+/* One that is sent later; complete before, or the copy comes too early. */
+static bool another_part_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    uint32_t part = op->access[0].part;
+    do
+        part = (part + 1) % TDM_PARTS;
+    while (tdm_part_bytes(t->r.program.schedule->model, op->layer, (enum tdm_part)part,
+                          TDM_DTYPE_BF16) == 0);
+    if (part == op->access[0].part)
+        return false;
+    copy_part(t, op, part);
+    return true;
+}
+
+static bool absent_part_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    copy_part(t, op_at(t, i), TDM_PART_HEAD);
+    return true;
+}
+
+static bool part_of_another_name(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    op->part = op->part == TDM_PART_DOWN ? TDM_PART_GATE_UP : TDM_PART_DOWN;
+    return true;
+}
+
+static bool part_before_its_sum(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    const struct tdm_access *from = &op_at(t, i)->access[0];
+    for (size_t j = i; j-- > 0;)
+        for (uint32_t a = 0; op_at(t, j) != NULL && a < op_at(t, j)->access_count; a++) {
+            const struct tdm_access *sum = &op_at(t, j)->access[a];
+            if (sum->mode == TDM_READ || sum->part != from->part ||
+                !covers(sum, from->buffer, from->first_slot))
+                continue;
+            move(t, i, j);
+            return true;
+        }
+    return false;
+}
+
+/* A part of what is copied whole. */
+static bool whole_unit_by_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!is_op(t, i, TDM_OP_COPY) || !buffer_at(t, op->access[0].buffer)->by_part ||
+            op->access[0].part < TDM_PARTS || op->layer >= t->r.program.schedule->model->layers)
+            continue;
+        copy_part(t, op, TDM_PART_DOWN);
+        return true;
+    }
+    return false;
 }
 
 static bool stale_ring_slot(struct trial *t)
@@ -1566,6 +1673,12 @@ static struct fault {
     {.name = "an update on the host before its gradient comes",
      .plant = update_before_its_gradient},
     {.name = "an update on the host before its norm comes", .plant = update_before_its_norm},
+    {.name = "a part of a gradient not sent", .plant = part_not_sent},
+    {.name = "another part of a gradient sent", .plant = another_part_sent},
+    {.name = "a part that the unit has not sent", .plant = absent_part_sent},
+    {.name = "a copy of a part by another's name", .plant = part_of_another_name},
+    {.name = "a part sent before its sum is complete", .plant = part_before_its_sum},
+    {.name = "a part of what is copied whole", .plant = whole_unit_by_part},
     {.name = "a stale ring slot", .plant = stale_ring_slot},
     {.name = "a move of K, V dropped", .plant = kv_move_dropped},
     {.name = "a move of dK, dV dropped", .plant = dkv_move_dropped},
@@ -1717,13 +1830,15 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
     free(waits);
 }
 
-/* Do K and V move in their rows, or are they gathered from the host? In few programs they are. */
+/* Do K and V move in their rows, are they gathered from the host, do gradients go by part? In few programs they
+ * do. */
 static bool is_rare(const struct tdm_recording *r)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct tdm_op *op = &r->items[i].op;
         bool moves = op->kind == TDM_OP_COPY && op->lane == TDM_LANE_COMPUTE;
-        if (r->items[i].item.kind == TDM_RUN && (moves || op->fetched_bytes > 0))
+        if (r->items[i].item.kind == TDM_RUN &&
+            (moves || op->fetched_bytes > 0 || is_copy_of_part(&r->program, op)))
             return true;
     }
     return false;

@@ -8,6 +8,7 @@
  */
 #include "traces/trace.h"
 
+#include "schedule/operands.h"
 #include "traces/create.h"
 #include "traces/sqlite.h"
 
@@ -507,11 +508,14 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
     return TDM_OK;
 }
 
-/* The part of the weights that an op works with. Part 0 is the attention norm for norms, and no
- * part for all others. */
+/* The part of the weights that an op works with. Part 0 is the attention norm for norms and for copies of a
+ * part, and no part for all others. */
 static struct tdm_value part_of(const struct tdm_op *op)
 {
-    bool has_part = op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD;
+    bool copies_part = op->kind == TDM_OP_COPY && op->access[0].part < TDM_PARTS &&
+                       tdm_content_is_of_unit(op->access[0].before.content);
+    bool has_part =
+        op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD || copies_part;
     return tdm_text(has_part ? tdm_part_name(op->part) : NULL);
 }
 

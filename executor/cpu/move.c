@@ -2,37 +2,27 @@
 /* Copies between places, and zeros. */
 #include "executor/cpu/cpu.h"
 
+#include "executor/copied.h"
+
 #include <string.h>
 
 enum { TASK_BYTES = 1 << 20 };
 
-struct copy {
-    unsigned char *to;
-    const unsigned char *from;
-    uint64_t bytes;
-};
-
 static void copy_task(void *context, void *thread_scratch, uint64_t index)
 {
-    const struct copy *copy = context;
+    const struct tdm_copied *copied = context;
     uint64_t first = index * TASK_BYTES;
     (void)thread_scratch;
-    memcpy(copy->to + first, copy->from + first, tdm_least(TASK_BYTES, copy->bytes - first));
+    memcpy((unsigned char *)copied->to + first, (const unsigned char *)copied->from + first,
+           tdm_least(TASK_BYTES, copied->bytes - first));
 }
 
 enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
+    struct tdm_copied copied = tdm_copied_by(launch);
     (void)err;
-    const struct tdm_operand *from = &launch->operand[0];
-    struct copy copy = {launch->operand[1].data, from->data, launch->op->access[0].bytes};
-    if (from->slots > 1) { /* slots are equal; the gaps between them go along */
-        struct tdm_tag what = launch->op->access[0].before;
-        uint32_t last = what.chunk + from->slots - 1;
-        copy.bytes = (from->slots - 1) * from->slot_bytes +
-                     tdm_chunks_bytes(launch->program, what.content, last, last + 1);
-    }
-    tdm_cpu_for(executor, (copy.bytes + TASK_BYTES - 1) / TASK_BYTES, copy_task, &copy);
+    tdm_cpu_for(executor, (copied.bytes + TASK_BYTES - 1) / TASK_BYTES, copy_task, &copied);
     return TDM_OK;
 }
 

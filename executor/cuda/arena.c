@@ -8,6 +8,7 @@
  */
 #include "executor/cuda/cuda.h"
 
+#include "executor/copied.h"
 #include "executor/pattern.h"
 
 static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
@@ -194,17 +195,9 @@ enum tdm_status tdm_cuda_scan(struct tdm_executor *executor, const void *base, u
 enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    const struct tdm_op *op = launch->op;
-    const struct tdm_operand *from = &launch->operand[0];
-    uint64_t bytes = op->access[0].bytes;
-    if (from->slots > 1) { /* slots are equal; the gaps between them go along */
-        struct tdm_tag what = op->access[0].before;
-        uint32_t last = what.chunk + from->slots - 1;
-        bytes = (from->slots - 1) * from->slot_bytes +
-                tdm_chunks_bytes(launch->program, what.content, last, last + 1);
-    }
-    return TDM_CUDA(cudaMemcpyAsync(launch->operand[1].data, from->data, bytes, cudaMemcpyDefault,
-                                    executor->lanes[op->lane].stream),
+    struct tdm_copied copied = tdm_copied_by(launch);
+    return TDM_CUDA(cudaMemcpyAsync(copied.to, copied.from, copied.bytes, cudaMemcpyDefault,
+                                    executor->lanes[launch->op->lane].stream),
                     err);
 }
 
