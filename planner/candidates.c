@@ -788,10 +788,11 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* The other place of updates is not looked at for less than this: simulated times are not that exact. */
-#define WORTH_A_SEARCH 1.005
+/* Updates go to the host, and it is looked whether they should, for a step that is faster by no less than this:
+ * simulated times are not more exact. */
+#define WORTH_THE_HOST 1.005
 
-/* Looks at both places of updates, or at the one that was asked for, and keeps the faster. */
+/* Looks at both places of updates, or at the one that was asked for. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {
@@ -802,12 +803,12 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
         run->on = (enum tdm_place)on;
         bool hopeless = winner != NULL && run->bound_of[on] < NO_BOUND &&
-                        simulation.step_seconds <= WORTH_A_SEARCH * run->bound_of[on];
+                        simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on];
         if ((fixed && run->on != asked_on) || hopeless)
             continue;
         status = look(run, trains, err);
-        if (run->found &&
-            (winner == NULL || run->simulation.step_seconds < simulation.step_seconds)) {
+        if (run->found && (winner == NULL || WORTH_THE_HOST * run->simulation.step_seconds <=
+                                                 simulation.step_seconds)) {
             winner = run->winner;
             simulation = run->simulation;
         }

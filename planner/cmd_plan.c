@@ -678,7 +678,7 @@ const struct tdm_command tdm_cmd_plan = {
         "                      (default; in chunk-major order the group's), or all after the backward\n"
         "  optimizer.on=device|host        where what is at home on the host is updated: on the device,\n"
         "                      to which it comes, or by the host's cores, to which gradients go\n"
-        "                      (default: what is faster)\n"
+        "                      (default: device, unless host is 0.5% faster)\n"
         "\n"
         "Examples:\n"
         "  tidemark plan qwen2.5-7b --context 256K\n"
