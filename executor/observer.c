@@ -29,7 +29,8 @@ struct change {
     int64_t time_ns;
     int64_t delta_bytes;
     uint8_t place, category;
-    bool end; /* at the end of the op, else at its begin */
+    bool end;           /* at the end of the op, else at its begin */
+    uint64_t successor; /* of an end: op that overwrites it; NEVER: none */
 };
 
 struct tdm_observer {
@@ -115,8 +116,9 @@ void tdm_observer_reset(struct tdm_observer *observer)
     observer->change_count = 0;
 }
 
+/* `successor`: the op that overwrites it, or NEVER. */
 static void end_value(struct tdm_observer *observer, uint32_t buffer, const struct value *value,
-                      bool carried_on)
+                      bool carried_on, uint64_t successor)
 {
     const struct tdm_buffer *b = &observer->program->buffers[buffer];
     struct change change = {.op = value->first_op,
@@ -130,6 +132,7 @@ static void end_value(struct tdm_observer *observer, uint32_t buffer, const stru
         return;
     change.op = value->last_op;
     change.end = true;
+    change.successor = successor;
     change.delta_bytes = -change.delta_bytes;
     observer->changes[observer->change_count++] = change;
 }
@@ -142,7 +145,7 @@ static void touch(struct tdm_observer *observer, uint32_t buffer, struct value *
         return;
     }
     if (mode == TDM_WRITE && !value->carried) {
-        end_value(observer, buffer, value, false);
+        end_value(observer, buffer, value, false, op);
         value->first_op = op;
         value->bytes = bytes;
     }
@@ -232,13 +235,35 @@ size_t tdm_observer_touches(const struct tdm_observer *observer, struct tdm_trac
     return count;
 }
 
-/* What begins to live comes before what ends at the same moment: a peak is not lost. */
+/* What begins to live comes before what ends at the same moment: a peak is not lost. But what an op overwrites has
+ * made room before it. */
+static uint64_t turn(const struct change *change)
+{
+    if (!change->end)
+        return change->op == NEVER ? 0 : 2 * change->op + 1;
+    return change->successor == NEVER ? NEVER : 2 * change->successor;
+}
+
 static int by_time(const void *a, const void *b)
 {
     const struct change *left = a, *right = b;
     if (left->time_ns != right->time_ns)
         return left->time_ns < right->time_ns ? -1 : 1;
-    return (int)left->end - (int)right->end;
+    return turn(left) < turn(right) ? -1 : turn(left) > turn(right);
+}
+
+/* The times of two ops may overlap by what a clock cannot tell; the bytes of two values that one slot holds one
+ * after the other do not. */
+static int64_t time_of(const struct tdm_observer *observer, const struct change *change)
+{
+    if (change->op == NEVER)
+        return 0;
+    if (!change->end)
+        return observer->start_ns[change->op];
+    int64_t end = observer->end_ns[change->op];
+    if (change->successor == NEVER || observer->start_ns[change->successor] > end)
+        return end;
+    return observer->start_ns[change->successor];
 }
 
 size_t tdm_observer_points(struct tdm_observer *observer, const struct tdm_trace_timing *timings,
@@ -249,18 +274,14 @@ size_t tdm_observer_points(struct tdm_observer *observer, const struct tdm_trace
              v < (size_t)observer->program->buffers[i].slots * observer->seen[i].parts; v++)
             if (observer->seen[i].values[v].first_op != NEVER)
                 end_value(observer, i, &observer->seen[i].values[v],
-                          observer->seen[i].values[v].carried);
+                          observer->seen[i].values[v].carried, NEVER);
     for (size_t i = 0; i < timing_count; i++) {
         observer->start_ns[timings[i].op_number] = timings[i].start_ns;
         observer->end_ns[timings[i].op_number] = timings[i].end_ns;
     }
     for (size_t i = 0; i < observer->change_count; i++) {
         struct change *change = &observer->changes[i];
-        if (change->op == NEVER)
-            change->time_ns = 0;
-        else
-            change->time_ns =
-                change->end ? observer->end_ns[change->op] : observer->start_ns[change->op];
+        change->time_ns = time_of(observer, change);
         if (change->time_ns > end_ns)
             change->time_ns = end_ns;
     }
