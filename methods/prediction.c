@@ -124,19 +124,19 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
     }
 }
 
-/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted. */
+/* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted, not what each process
+ * and its libraries take. */
 static void judge_host(const struct tdm_machine *machine,
                        const struct tdm_method_settings *settings, struct tdm_method_prediction *p)
 {
-    uint64_t node = settings->torch.context.gpus_per_node, taken = machine->runtime_bytes[TDM_HOST];
+    uint64_t node = settings->torch.context.gpus_per_node;
     uint64_t most = node > 0 ? node : TDM_GPUS_OF_A_HOST, of_gpu = 0;
     p->host_gpus = settings->torch.ranks < most ? settings->torch.ranks : most;
     for (uint32_t i = 0; i < p->count; i++)
         if (p->steps[i].torch.host_bytes > of_gpu)
             of_gpu = p->steps[i].torch.host_bytes;
     p->host_peak_bytes = tdm_size_mul(of_gpu, p->host_gpus);
-    p->fits_host =
-        of_gpu == 0 || tdm_size_add(p->host_peak_bytes, taken) <= machine->capacity_bytes[TDM_HOST];
+    p->fits_host = p->host_peak_bytes <= machine->capacity_bytes[TDM_HOST];
 }
 
 /* Does what runs on the whole device get through with the margin left? */
