@@ -152,6 +152,24 @@ static int read_report(struct figures *figures, const json_t *report)
 }
 
 /* Is a schedule that ran of a row's model and context? If not, `is` tells what it is. */
+/* Is what a schedule says that which the row's plan has at an option? One that the row leaves out may be anything. */
+static bool is_asked(const struct row *row, const char *option, const json_t *schedule,
+                     const char *key)
+{
+    char word[32];
+    uint64_t bytes;
+    const char *at = strstr(row->plan, option);
+    const json_t *value = json_object_get(schedule, key);
+    if (at == NULL)
+        return true;
+    if (sscanf(at + strlen(option), "%31s", word) != 1)
+        return false;
+    if (json_is_string(value))
+        return strcmp(json_string_value(value), word) == 0;
+    return tdm_parse_bytes(word, option, &bytes, NULL) == TDM_OK &&
+           json_integer_value(value) == (json_int_t)bytes;
+}
+
 static bool is_of_row(const struct row *row, const char *schedule, char *is, size_t size)
 {
     json_t *json = json_loads(schedule, 0, NULL);
@@ -162,7 +180,10 @@ static bool is_of_row(const struct row *row, const char *schedule, char *is, siz
     bool same = model != NULL && strcmp(model, row->model) == 0 &&
                 tdm_parse_tokens(row->context, "context", &context, NULL) == TDM_OK &&
                 json_array_size(sequences) == 1 &&
-                json_integer_value(json_array_get(sequences, 0)) == (json_int_t)context;
+                json_integer_value(json_array_get(sequences, 0)) == (json_int_t)context &&
+                is_asked(row, " --memory ", json, "memory_bytes") &&
+                is_asked(row, " --host-memory ", json, "host_memory_bytes") &&
+                is_asked(row, " --optimizer ", json_object_get(json, "optimizer"), "kind");
     for (size_t i = 0; i < json_array_size(sequences); i++)
         tokens += (uint64_t)json_integer_value(json_array_get(sequences, i));
     snprintf(is, size, "%s at %s", model == NULL ? "an unknown model" : model,
@@ -193,8 +214,9 @@ static int check_trace(const struct options *options, const struct row *row, con
     if (status != TDM_OK)
         snprintf(figures->failure, sizeof(figures->failure), "%s", err.message);
     else if (schedule == NULL || !is_of_row(row, schedule, is, sizeof(is)))
-        snprintf(figures->failure, sizeof(figures->failure), "%s is of %s, not of %s at %s", path,
-                 is, row->model, row->context);
+        snprintf(figures->failure, sizeof(figures->failure),
+                 "%s is of a plan of %s, not of the row's: %s --context %s%s", path, is, row->model,
+                 row->context, row->plan);
     else if (strcmp(backend, options->backend) != 0)
         snprintf(figures->failure, sizeof(figures->failure),
                  "%s is of backend %s, not of --backend %s", path, backend, options->backend);
@@ -308,7 +330,10 @@ static bool print_row(const struct row *row, const struct figures *figures,
         printf("%8s", "-");
     else
         printf("%7.0f%%", 100 * row->peer_seconds / seconds_of(figures));
-    printf("  %s%s\n", miss == NULL ? "as asked" : "missed: ", miss == NULL ? "" : miss);
+    printf("  %s%s", miss == NULL ? "as asked" : "missed: ", miss == NULL ? "" : miss);
+    if (miss == NULL && !isnan(row->most_slower) && isnan(slower))
+        printf(", but not compared: %s is not there", row->reference);
+    putchar('\n');
     return miss == NULL;
 }
 
@@ -395,6 +420,10 @@ int main(int argc, char **argv)
             printf("%-20sfailed: exit status %d\n", rows[i].name, status);
         met = met && status == 0;
         fflush(stdout);
+    }
+    if (ferror(stdout) || fclose(stdout) != 0) {
+        fprintf(stderr, "bench/fullsize: the table cannot be written to standard output\n");
+        return 1;
     }
     return met ? 0 : 1;
 }

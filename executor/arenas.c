@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* Between two looks at whether to stop. */
-#define SLICE_BYTES (UINT64_C(1) << 30)
+#define SLICE_BYTES (UINT64_C(1) << 28)
 
 /* What the driver has beside the arena, by the schedules' machines. */
 static uint64_t runtime_bytes(uint32_t count, const struct tdm_program *const *programs)

@@ -227,7 +227,7 @@ static enum tdm_status interrupted(const struct tdm_walk *walk, const struct tdm
 {
     char where[TDM_WHERE_SIZE];
     return tdm_fail(err, TDM_INTERRUPTED, "interrupted in step %llu, before op %llu of %llu: %s",
-                    (unsigned long long)walk->step->number, (unsigned long long)op->number,
+                    (unsigned long long)walk->step->number, (unsigned long long)op->number + 1,
                     (unsigned long long)walk->program->op_count,
                     tdm_forecast_where(walk->program, op->phase, op->layer, op->chunk, where));
 }

@@ -66,7 +66,8 @@ static enum tdm_status block_moved(const struct tdm_weights_watch *watch, uint64
     if (watch != NULL && watch->moved != NULL)
         watch->moved(watch->self, *done, elements);
     if (watch != NULL && watch->stop != NULL && *watch->stop)
-        return tdm_fail(err, TDM_INTERRUPTED, "interrupted while weights were moved");
+        return tdm_fail(err, TDM_INTERRUPTED,
+                        "interrupted while weights were drawn, read or written");
     return TDM_OK;
 }
 

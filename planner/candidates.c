@@ -745,7 +745,7 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
                 (struct tdm_home){schedule->model->layers, TDM_DEVICE, TDM_DEVICE};
     if (!pins->has_rings)
         schedule->rings = (struct tdm_rings)TDM_DEFAULT_RINGS;
-    if (schedule->optimizer.on == TDM_HOST && schedule->pass == TDM_TRAIN &&
+    if (schedule->optimizer.on == TDM_HOST &&
         !tdm_host_homes(schedule, pins, schedule->homes, err)) {
         err->status = TDM_USAGE;
         return TDM_USAGE;
@@ -788,8 +788,8 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* Updates go to the host, and it is looked whether they should, for a step that is faster by no less than this:
- * simulated times are not more exact. */
+/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
+ * the bound says that it cannot be, that is not looked at. */
 #define WORTH_THE_HOST 1.005
 
 /* Looks at both places of updates, or at the one that was asked for. */

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* The bound and the gap, and what a GiB more would save where that is worth a line. */
+/* The bound and the gap, and by how much a GiB more lowers the bound where that is worth a line. */
 void tdm_bound_lines(FILE *out, const struct tdm_search *search);
 
 /* The rows that bind, and where each kind of tensor is and why. */

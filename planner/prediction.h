@@ -21,7 +21,7 @@ json_t *tdm_prediction_json(const struct tdm_schedule *schedule,
                             const struct tdm_simulation *simulation);
 
 /* How a search went, as an object. */
-/* Adds bound_seconds, gap (null where no bound is known) and what a GiB more would save to an object. */
+/* Adds bound_seconds, gap (null where no bound is known) and by how much a GiB more lowers the bound to an object. */
 void tdm_bound_json(json_t *root, const struct tdm_search *search);
 
 json_t *tdm_search_counts_json(const struct tdm_search_counts *counts);

@@ -41,7 +41,7 @@
 
 struct tdm_relaxation;
 
-/* A row that binds: what a GiB more, or a second of copies less, would save. */
+/* A row that binds: by how much a GiB more, or a second of copies less, lowers the bound. */
 struct tdm_binding_row {
     char name[32];
     bool of_bytes;
@@ -53,7 +53,7 @@ struct tdm_binding_row {
 struct tdm_relaxed {
     bool solved;                   /* at least once; else there is only the bound of 0 */
     double bound_seconds;          /* no schedule is faster */
-    double device_seconds_per_gib; /* what 1 GiB more would save, where it binds */
+    double device_seconds_per_gib; /* by which 1 GiB more lowers the bound, where it binds */
     double host_seconds_per_gib;
     double device_layers[TDM_STATES];               /* at home on the device */
     double embedding[TDM_STATES], head[TDM_STATES]; /* share on the device */

@@ -306,8 +306,9 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
  * the host updates the layer as soon as its gradient is there, the part goes there now. */
 void tdm_low_send_part(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_part part);
 
-/* Does the place of a layer's gradient live on for the layer below? If it died, what is next in its bytes would wait
- * for all copies out of it; between the layers of a group there is room for it, as there is in their backwards. */
+/* Does the buffer of a layer's gradient stay allocated until the layer below, in the same group, sums in it? Freed in
+ * between, its bytes could go to another buffer, whose first op would wait for all copies out of it. Peaks do not rise:
+ * the backwards of both layers have it. */
 bool tdm_low_gradient_goes_on(const struct tdm_lowering *l, uint32_t layer);
 
 /* Buffers of a phase for what goes to the host for its updates. */

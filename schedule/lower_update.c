@@ -4,8 +4,8 @@
  *
  * On the device what is at home on the host comes and goes (lower_stream.c). On the host weights, master
  * and moments are updated at home, on a lane of its own; what goes there is the gradient, unless it
- * waited at home on the host, and the norm that clips it. In layer-major order a layer's gradient goes part by part,
- * beside the rest of the backward that completes it.
+ * waited at home on the host, and the norm that clips it. Where goes_by_part() says so, a layer's gradient goes
+ * part by part, beside the rest of the backward that completes it.
  */
 #include "schedule/lower_parts.h"
 

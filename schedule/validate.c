@@ -37,6 +37,7 @@ struct record {
 
 struct tdm_validator {
     const struct tdm_program *program;
+    bool layers_alike; /* their parts are at the same places */
     uint64_t capacity_bytes[TDM_PLACES];
     struct record *records;
     uint64_t position[TDM_LANES];
@@ -53,6 +54,7 @@ enum tdm_status tdm_validator_new(const struct tdm_program *program,
     if (v == NULL)
         goto no_memory;
     v->program = program;
+    v->layers_alike = tdm_model_layers_alike(program->schedule->model);
     memcpy(v->capacity_bytes, capacity_bytes, sizeof(v->capacity_bytes));
     v->records = calloc((size_t)program->buffer_count + 1, sizeof(*v->records));
     v->tile_base = calloc((size_t)program->chunk_count + 1, sizeof(*v->tile_base));
@@ -174,7 +176,7 @@ static void parts_used(const struct tdm_validator *v, const struct record *recor
                        const struct tdm_access *access, uint32_t *first, uint32_t *end)
 {
     parts_of(record, access, first, end);
-    if (!tdm_model_layers_alike(v->program->schedule->model)) {
+    if (!v->layers_alike) {
         *first = 0;
         *end = record->parts;
     }
