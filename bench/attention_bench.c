@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of attention on the GPU, heads as Qwen2.5-7B has them: chunks of 4,096 and of 16,384 queries, or of the
- * one size that is given, over up to 256K keys. TFLOP/s of the work that a chunk is counted with: 4 * head_dim a
- * (query head, key) forward, 10 backward, whatever the kernels compute again.
+ * Speed of attention on the GPU: TFLOP/s of the pairs of a query and a key that are seen, 4 * head_dim a pair and query head
+ * forward, 10 backward, whatever the kernels compute again; in bursts and held (gpu_meter.h), with clock and power.
  *
- * attention_bench --budget TOKENS: 4,096 queries over up to 1M keys, dense and over lists of the pages that won
- * the vote of random queries on random keys, `voted`; and over as many pages that all query pages share,
- * `shared`, or that are the last before the chunk, `recent`. TFLOP/s of the pairs that are seen; beside it the
- * milliseconds of the page means of a chunk and of a selection, and these as a share of the attention over `voted`.
+ *   attention_bench [--seconds S] [--peer "python3 bench/attention_peer.py"] [--all] [--row N]
+ *       chunks of 4,096 and 16,384 queries over up to 256K keys, heads as Qwen2.5-7B has them, and two shapes with heads
+ *       of 64; beside each what the peer answers for it, cuDNN. --all: the other kernels too; --row: one
+ *       of the shapes alone, from 1
+ *   attention_bench --budget TOKENS
+ *       4,096 queries over up to 1M keys, dense and over lists of the pages that won the vote of random queries on
+ *       random keys, `voted`; and over as many pages that all query pages share, `shared`, or that are the last before
+ *       the chunk, `recent`. Beside it the milliseconds of the page means of a chunk and of a selection, and these as
+ *       a share of the attention over `voted`
  */
-#include "executor/cuda/cuda_error.h"
+#include "bench/gpu_meter.h"
 #include "executor/cuda/kernels.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 
 enum { HEADS = 28, KV_HEADS = 4, DIM = 128, PAGE = 128 };
 
 static void stop_on(enum tdm_status status, const struct tdm_error *err)
 {
-    if (status == TDM_OK)
-        return;
-    fprintf(stderr, "attention_bench: %s\n", err->message);
-    exit(1);
+    meter_must(status, err);
 }
 
 /* Device memory with small random bf16 numbers. */
@@ -54,32 +54,12 @@ static void *zeros(uint64_t bytes)
     return memory;
 }
 
-typedef enum tdm_status (*function)(const void *, cudaStream_t, struct tdm_error *);
+static struct meter meter;
 
-/* Milliseconds of a call; the median of five, after one that warms up. */
-static float measure(function call, const void *of)
+/* Milliseconds of a call in a burst. */
+static double measure(metered_call call, const void *of)
 {
-    struct tdm_error err = {0};
-    cudaEvent_t start, end;
-    float times[5] = {0};
-    stop_on(TDM_CUDA(cudaEventCreate(&start), &err), &err);
-    stop_on(TDM_CUDA(cudaEventCreate(&end), &err), &err);
-    for (int i = -1; i < 5; i++) {
-        float milliseconds;
-        stop_on(TDM_CUDA(cudaEventRecord(start, NULL), &err), &err);
-        stop_on(call(of, NULL, &err), &err);
-        stop_on(TDM_CUDA(cudaEventRecord(end, NULL), &err), &err);
-        stop_on(TDM_CUDA(cudaEventSynchronize(end), &err), &err);
-        stop_on(TDM_CUDA(cudaEventElapsedTime(&milliseconds, start, end), &err), &err);
-        int at = i;
-        for (; at > 0 && times[at - 1] > milliseconds; at--)
-            times[at] = times[at - 1];
-        if (at >= 0)
-            times[at] = milliseconds;
-    }
-    cudaEventDestroy(start);
-    cudaEventDestroy(end);
-    return times[2];
+    return meter_burst(&meter, call, of).milliseconds;
 }
 
 /* A kind of kernels, and what it is asked for. */
@@ -125,14 +105,15 @@ static enum tdm_status vote(const void *of, cudaStream_t stream, struct tdm_erro
 }
 
 /* Forward and backward of the first kind that suits, in a row of a table; returns milliseconds of both. */
-static float measure_row(const struct tdm_attend *a, const char *lists, uint64_t keys, double pairs)
+static double measure_row(const struct tdm_attend *a, const char *lists, uint64_t keys,
+                          double pairs)
 {
     struct job job = {tdm_cuda_attention_kinds, a};
     while (job.kind->suits != NULL && !job.kind->suits(a))
         job.kind++;
     struct tdm_error err = {0};
     stop_on(tdm_cuda_attend_from(a, NULL, &err), &err);
-    const float forth = measure(forward, &job), back = measure(backward, &job);
+    const double forth = measure(forward, &job), back = measure(backward, &job);
     printf("%-14s%8llu %-7s %10.3f %9.0f %11.3f %9.0f", job.kind->name, (unsigned long long)keys,
            lists, forth, 4e-9 * DIM * pairs / forth, back, 1e-8 * DIM * pairs / back);
     fflush(stdout);
@@ -194,9 +175,12 @@ static void measure_budget(uint64_t budget)
         .added = {zeros(2 * most * KV_HEADS * DIM * sizeof(float)), TDM_DTYPE_FP32},
         .from = zeros(tokens * sizeof(uint32_t)),
         .d = zeros(2 * tokens * HEADS * sizeof(float)),
+        .dq_sums = zeros(tokens * row * sizeof(float)),
+        .turns = zeros(tdm_attend_turns(tokens, most, HEADS, KV_HEADS) * sizeof(uint32_t)),
         .start = zeros(tokens * sizeof(uint32_t)),
         .readers = zeros(most / PAGE * KV_HEADS * 2 * sizeof(uint32_t)),
-        .order = zeros(most / PAGE * KV_HEADS * sizeof(uint32_t)),
+        .order = zeros(tdm_attend_order(most / PAGE, pages, KV_HEADS, HEADS / KV_HEADS) *
+                       sizeof(uint32_t)),
     };
     uint32_t *lists = zeros(pages * KV_HEADS * (1 + a.lists.capacity) * sizeof(uint32_t));
     struct tdm_select s = {
@@ -224,7 +208,7 @@ static void measure_budget(uint64_t budget)
         m.means.data = (uint16_t *)s.means.data + i * s.slot_elements;
         stop_on(tdm_cuda_page_means(&m, NULL, &err), &err);
     }
-    const float means_ms = measure(means, &m);
+    const double means_ms = measure(means, &m);
     printf("%-14s%8s %-7s %10s %9s %11s %9s\n", "kernels", "keys", "lists", "forward ms", "TFLOP/s",
            "backward ms", "TFLOP/s");
     for (size_t i = 0; i < sizeof(all_keys) / sizeof(all_keys[0]); i++) {
@@ -237,9 +221,9 @@ static void measure_budget(uint64_t budget)
         a.lists.rule.selector.kind = TDM_SELECT_TOP_K;
         a.lists.pages = lists;
         const double pairs = (own + (double)tokens * (double)(count * PAGE)) * HEADS;
-        const float select_ms = measure(choose, &s);
+        const double select_ms = measure(choose, &s);
         printf("\n");
-        const float both = measure_row(&a, "voted", keys, pairs);
+        const double both = measure_row(&a, "voted", keys, pairs);
         printf("  means %.3f ms, select %.3f ms (votes %.3f), %.1f%%; inverse lists %.3f ms\n",
                means_ms, select_ms, measure(vote, &s), 100 * (select_ms + means_ms) / both,
                measure(from, &a));
@@ -252,57 +236,161 @@ static void measure_budget(uint64_t budget)
     }
 }
 
+/* ---- dense ---- */
+
+struct shape {
+    uint64_t tokens, keys;
+    uint32_t query_heads, kv_heads, head_dim;
+};
+
+/* A program that is asked for the same shapes. */
+struct peer {
+    FILE *to, *from;
+};
+
+static struct peer start_peer(const char *command)
+{
+    struct peer peer = {NULL, NULL};
+    int ask[2], answer[2];
+    if (command == NULL)
+        return peer;
+    if (pipe(ask) != 0 || pipe(answer) != 0)
+        exit(1);
+    if (fork() == 0) {
+        dup2(ask[0], STDIN_FILENO);
+        dup2(answer[1], STDOUT_FILENO);
+        close(ask[1]);
+        close(answer[0]);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    close(ask[0]);
+    close(answer[1]);
+    peer.to = fdopen(ask[1], "w");
+    peer.from = fdopen(answer[0], "r");
+    return peer;
+}
+
+static double pairs_of(const struct shape *s, bool all)
+{
+    const double tokens = (double)s->tokens, before = (double)(s->keys - s->tokens);
+    return s->query_heads * tokens * (all ? (double)s->keys : before + (tokens + 1) / 2.0);
+}
+
+static void print_peer(const struct peer *peer, const struct shape *s, double seconds)
+{
+    char line[512];
+    double times[4];
+    if (peer->to == NULL)
+        return;
+    fprintf(peer->to, "%llu %llu %u %u %u %g\n", (unsigned long long)s->tokens,
+            (unsigned long long)s->keys, s->query_heads, s->kv_heads, s->head_dim, seconds);
+    fflush(peer->to);
+    if (fgets(line, sizeof(line), peer->from) == NULL)
+        return;
+    if (sscanf(line, "%lf %lf %lf %lf", &times[0], &times[1], &times[2], &times[3]) != 4) {
+        printf("  peer: %s", line);
+        return;
+    }
+    const double work = 1e-9 * s->head_dim * pairs_of(s, s->tokens != s->keys);
+    printf("%-13s %6llu %7llu %2u/%u x %-3u | %6.0f %6.0f %22s | %6.0f %6.0f\n", "  peer",
+           (unsigned long long)s->tokens, (unsigned long long)s->keys, s->query_heads, s->kv_heads,
+           s->head_dim, 4 * work / times[0], 4 * work / times[1], "", 10 * work / times[2],
+           10 * work / times[3]);
+}
+
+static void measure_shape(const struct tdm_attend *memory, const struct shape *s, double seconds,
+                          bool all_kinds)
+{
+    struct tdm_error err = {0};
+    struct tdm_attend a = *memory;
+    a.tokens = a.chunk_tokens = s->tokens;
+    a.lists.rule.chunk_tokens = a.chunk_tokens;
+    a.lists.rule.page_tokens = PAGE;
+    a.first_token = s->keys - s->tokens;
+    a.query_heads = s->query_heads;
+    a.kv_heads = s->kv_heads;
+    a.head_dim = s->head_dim;
+    a.slot_elements = a.gradient_slot_elements = 2 * s->tokens * s->kv_heads * s->head_dim;
+    stop_on(tdm_cuda_attend_from(&a, NULL, &err), &err);
+    const double work = 1e-9 * s->head_dim * pairs_of(s, false);
+    for (const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds; kind->suits != NULL;
+         kind++) {
+        if (!kind->suits(&a))
+            continue;
+        const struct job job = {kind, &a};
+        const struct metered forth = meter_burst(&meter, forward, &job);
+        const struct metered forth_held = meter_held(&meter, forward, &job, seconds);
+        usleep(200000);
+        const struct metered back = meter_burst(&meter, backward, &job);
+        const struct metered back_held = meter_held(&meter, backward, &job, seconds);
+        usleep(200000);
+        printf(
+            "%-13s %6llu %7llu %2u/%u x %-3u | %6.0f %6.0f %8.3f %4.0f MHz %3.0f W | %6.0f %6.0f "
+            "%8.3f %4.0f MHz %3.0f W\n",
+            kind->name, (unsigned long long)s->tokens, (unsigned long long)s->keys, s->query_heads,
+            s->kv_heads, s->head_dim, 4 * work / forth.milliseconds,
+            4 * work / forth_held.milliseconds, forth_held.milliseconds, forth_held.megahertz,
+            forth_held.watts, 10 * work / back.milliseconds, 10 * work / back_held.milliseconds,
+            back_held.milliseconds, back_held.megahertz, back_held.watts);
+        fflush(stdout);
+        if (!all_kinds)
+            break;
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const struct {
-        uint64_t tokens, keys;
-    } all[] = {{4096, 4096},   {4096, 8192},   {4096, 32768},   {4096, 131072},
-               {4096, 262144}, {16384, 16384}, {16384, 131072}, {16384, 262144}};
+    static const struct shape all[] = {{4096, 4096, 28, 4, 128},    {4096, 8192, 28, 4, 128},
+                                       {4096, 32768, 28, 4, 128},   {4096, 131072, 28, 4, 128},
+                                       {4096, 262144, 28, 4, 128},  {16384, 16384, 28, 4, 128},
+                                       {16384, 131072, 28, 4, 128}, {4096, 32768, 14, 2, 64},
+                                       {4096, 32768, 32, 8, 64},    {16384, 16384, 14, 2, 64}};
     const uint64_t most = 262144, most_tokens = 16384, row = (uint64_t)HEADS * DIM;
-    struct tdm_error err = {0};
-    if (argc == 3 && strcmp(argv[1], "--budget") == 0) {
-        measure_budget(strtoull(argv[2], NULL, 10));
-        return 0;
+    const char *command = NULL;
+    double seconds = 1;
+    bool all_kinds = false;
+    int only = 0;
+    meter = meter_open();
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc) {
+            measure_budget(strtoull(argv[i + 1], NULL, 10));
+            return 0;
+        }
+        if (strcmp(argv[i], "--all") == 0)
+            all_kinds = true;
+        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
+            seconds = atof(argv[++i]);
+        else if (strcmp(argv[i], "--row") == 0 && i + 1 < argc)
+            only = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--peer") == 0 && i + 1 < argc)
+            command = argv[++i];
+        else
+            return 2;
     }
-    struct tdm_attend a = {
+    const struct peer peer = start_peer(command);
+    const struct tdm_attend memory = {
         .page_tokens = PAGE,
         .documents = {NULL, 1},
-        .query_heads = HEADS,
-        .kv_heads = KV_HEADS,
-        .head_dim = DIM,
         .q = {random_memory(most_tokens * row), TDM_DTYPE_BF16},
         .pages = {random_memory(2 * most * KV_HEADS * DIM), TDM_DTYPE_BF16},
         .out = {zeros(most_tokens * row * 2), TDM_DTYPE_BF16},
-        .lse = zeros(most_tokens * HEADS * sizeof(float)),
+        .lse = zeros(most_tokens * 32 * sizeof(float)),
         .d_out = {random_memory(most_tokens * row), TDM_DTYPE_BF16},
         .dq = {zeros(most_tokens * row * 2), TDM_DTYPE_BF16},
         .added = {zeros(2 * most * KV_HEADS * DIM * sizeof(float)), TDM_DTYPE_FP32},
         .from = zeros(most_tokens * sizeof(uint32_t)),
-        .d = zeros(2 * most_tokens * HEADS * sizeof(float)),
+        .d = zeros(2 * most_tokens * 32 * sizeof(float)),
+        .dq_sums = zeros(most_tokens * row * sizeof(float)),
+        .turns = zeros(tdm_attend_turns(most_tokens, most, 32, 8) * sizeof(uint32_t)),
     };
-    printf("%-14s%8s %8s %12s %10s %12s %10s\n", "kernels", "tokens", "keys", "forward ms",
-           "TFLOP/s", "backward ms", "TFLOP/s");
+    printf("%-13s %6s %7s %11s | %6s %6s %8s %16s | %6s %6s %8s\n", "TFLOP/s", "tokens", "keys",
+           "heads", "burst", "held", "ms", "forward", "burst", "held", "ms backward");
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (argc > 1 && strtoull(argv[1], NULL, 10) != all[i].tokens)
+        if (only > 0 && only != (int)i + 1)
             continue;
-        a.tokens = a.chunk_tokens = all[i].tokens;
-        a.lists.rule.chunk_tokens = a.chunk_tokens;
-        a.lists.rule.page_tokens = PAGE;
-        a.first_token = all[i].keys - a.tokens;
-        a.slot_elements = a.gradient_slot_elements = 2 * a.tokens * KV_HEADS * DIM;
-        stop_on(tdm_cuda_attend_from(&a, NULL, &err), &err);
-        const double tokens = (double)a.tokens;
-        const double pairs = tokens * ((double)a.first_token + (tokens + 1) / 2.0) * HEADS;
-        for (const struct tdm_attention_kind *kind = tdm_cuda_attention_kinds; kind->suits != NULL;
-             kind++) {
-            if (!kind->suits(&a))
-                continue;
-            const struct job job = {kind, &a};
-            const float forth = measure(forward, &job), back = measure(backward, &job);
-            printf("%-14s%8llu %8llu %12.3f %10.0f %12.3f %10.0f\n", kind->name,
-                   (unsigned long long)a.tokens, (unsigned long long)all[i].keys, forth,
-                   4e-9 * DIM * pairs / forth, back, 1e-8 * DIM * pairs / back);
-        }
+        measure_shape(&memory, &all[i], seconds, all_kinds);
+        print_peer(&peer, &all[i], seconds);
     }
     return 0;
 }

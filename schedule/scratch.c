@@ -9,6 +9,7 @@
 #include "schedule/scratch.h"
 
 #include "base/size.h"
+#include "schedule/attend_scratch.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 
@@ -34,13 +35,39 @@ static uint64_t arrays(uint64_t one, uint64_t other)
  * backward the inverse lists, two bits for each query page, and the order in which key pages are worked on. */
 static uint64_t lists_bytes(const struct tdm_schedule *schedule, uint64_t tokens, uint64_t pages)
 {
-    uint64_t items = tdm_size_mul(pages, tdm_page_lists(schedule));
+    const struct tdm_model *model = schedule->model;
+    uint64_t lists = tdm_page_lists(schedule), items = tdm_size_mul(pages, lists);
     uint64_t words = tdm_size_ceil_div(tokens, tdm_size_mul(32, schedule->page_tokens));
     if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
         return 0;
+    uint64_t order = tdm_attend_order(pages, tdm_size_ceil_div(tokens, schedule->page_tokens),
+                                      lists, model->query_heads / model->kv_heads);
     return tdm_size_add(arrays(tdm_size_mul(items, tdm_size_mul(words, 2 * sizeof(uint32_t))),
-                               tdm_size_mul(items, sizeof(uint32_t))),
+                               tdm_size_mul(order, sizeof(uint32_t))),
                         arrays(tdm_size_mul(tokens, sizeof(uint32_t)), 0));
+}
+
+uint64_t tdm_scratch_dq_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    const struct tdm_model *model = schedule->model;
+    if (schedule->pass != TDM_TRAIN || schedule->dtypes.activations != TDM_DTYPE_BF16 ||
+        schedule->dtypes.kv != TDM_DTYPE_BF16 ||
+        (model->head_dim != 64 && model->head_dim != 128) ||
+        schedule->page_tokens % TDM_ATTEND_KEYS != 0)
+        return 0;
+    return tdm_size_mul(tdm_attend_rows(tokens),
+                        tdm_size_mul(model->query_heads, 4 * (uint64_t)model->head_dim));
+}
+
+uint64_t tdm_scratch_turn_bytes(const struct tdm_schedule *schedule, uint64_t tokens,
+                                uint64_t key_pages)
+{
+    const struct tdm_model *model = schedule->model;
+    if (tdm_scratch_dq_bytes(schedule, tokens) == 0)
+        return 0;
+    return tdm_size_mul(tdm_attend_turns(tokens, tdm_size_mul(key_pages, schedule->page_tokens),
+                                         model->query_heads, model->kv_heads),
+                        sizeof(uint32_t));
 }
 
 /* Where pages are gathered from the host: room for them and their gradients, the lists of a batch, which page lies
@@ -85,11 +112,15 @@ static uint64_t most_bytes(const struct tdm_schedule *schedule, uint64_t tokens,
         if (model->units[unit].tensor_count > tensors)
             tensors = model->units[unit].tensor_count;
     const uint64_t needs[] = {
-        /* attention: from where a row sees, and in the backward two numbers for each head */
-        tdm_size_add(arrays(tdm_size_mul(tokens, sizeof(uint64_t)),
-                            tdm_size_mul(tokens, 2 * sizeof(float) * (uint64_t)model->query_heads)),
-                     tdm_size_add(lists_bytes(schedule, tokens, pages),
-                                  gathers ? gather_bytes(schedule, tokens) : 0)),
+        /* attention: from where a row sees, and in the backward two numbers for each head, and the sums of dQ */
+        tdm_size_add(
+            tdm_size_add(arrays(tdm_size_mul(tokens, sizeof(uint64_t)),
+                                tdm_size_mul(tdm_attend_rows(tokens),
+                                             2 * sizeof(float) * (uint64_t)model->query_heads)),
+                         arrays(tdm_scratch_dq_bytes(schedule, tokens),
+                                tdm_scratch_turn_bytes(schedule, tokens, pages))),
+            tdm_size_add(lists_bytes(schedule, tokens, pages),
+                         gathers ? gather_bytes(schedule, tokens) : 0)),
         votes_bytes(schedule, tokens),
         /* LM head: the loss of each row */
         arrays(tdm_size_mul(tokens, sizeof(double)), 0),

@@ -18,4 +18,10 @@ uint64_t tdm_scratch_bytes(const struct tdm_schedule *schedule, uint64_t tokens)
  * sums. */
 uint64_t tdm_scratch_product_bytes(const struct tdm_schedule *schedule, uint64_t tokens);
 
+/* Of these, what the backward of attention takes for its sums of dQ, and for the counters that order them with at most
+ * `key_pages` pages of keys; 0 for dtypes, head dims and pages that no kernel which adds up dQ takes. */
+uint64_t tdm_scratch_dq_bytes(const struct tdm_schedule *schedule, uint64_t tokens);
+uint64_t tdm_scratch_turn_bytes(const struct tdm_schedule *schedule, uint64_t tokens,
+                                uint64_t key_pages);
+
 #endif

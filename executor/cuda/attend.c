@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
+#include "schedule/scratch.h"
 
 static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
 {
@@ -17,16 +18,22 @@ static const struct tdm_attention_kind *kind_of(const struct tdm_attend *attend)
 static void take_attention(unsigned char **scratch, const struct tdm_schedule *schedule,
                            uint64_t tokens, struct tdm_attend *attend)
 {
-    uint64_t heads = schedule->model->query_heads;
+    const struct tdm_model *model = schedule->model;
+    uint64_t pages = tdm_gather_key_pages(schedule), rows = tdm_attend_rows(tokens);
     attend->from = tdm_cuda_take(scratch, tokens * sizeof(*attend->from));
-    attend->d = tdm_cuda_take(scratch, 2 * tokens * heads * sizeof(*attend->d));
+    attend->d = tdm_cuda_take(scratch, 2 * rows * model->query_heads * sizeof(*attend->d));
+    attend->dq_sums = tdm_cuda_take(scratch, tdm_scratch_dq_bytes(schedule, tokens));
+    attend->turns = tdm_cuda_take(scratch, tdm_scratch_turn_bytes(schedule, tokens, pages));
     if (tdm_schedule_lists(schedule) == TDM_SELECT_DENSE)
         return;
-    uint64_t items = tdm_gather_key_pages(schedule) * tdm_page_lists(schedule);
+    uint64_t lists = tdm_page_lists(schedule), items = pages * lists;
+    uint64_t query_pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
     uint64_t words = tdm_size_ceil_div(tokens, 32 * schedule->page_tokens);
     attend->start = tdm_cuda_take(scratch, tokens * sizeof(*attend->start));
     attend->readers = tdm_cuda_take(scratch, items * words * 2 * sizeof(*attend->readers));
-    attend->order = tdm_cuda_take(scratch, items * sizeof(*attend->order));
+    attend->order = tdm_cuda_take(
+        scratch, tdm_attend_order(pages, query_pages, lists, model->query_heads / model->kv_heads) *
+                     sizeof(*attend->order));
 }
 
 /* Where pages are gathered from the host: the room, and what leads to it. */

@@ -396,6 +396,75 @@ template <bool LISTS> struct row_walk {
     }
 };
 
+/* ---- which pages first ---- */
+
+/* The (key page, list) are sorted by how many query pages read them, so that the longest blocks start first; which of two
+ * equally long ones is first does not matter to what they compute. */
+#define SORT_THREADS 1024u
+#define LENGTHS SORT_THREADS /* longer ones are not told apart */
+
+static __device__ uint32_t length_of(const tdm_attend &a, uint64_t item)
+{
+    const uint64_t words = tdm_attend_words(&a);
+    const uint2 *readers = (const uint2 *)a.readers + item * words;
+    uint32_t length = 0;
+    for (uint64_t i = 0; i < words; i++)
+        length += (uint32_t)__popc(readers[i].x);
+    return length < LENGTHS ? length : LENGTHS - 1;
+}
+
+/* One block. */
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_items(const tdm_attend a, uint64_t items)
+{
+    __shared__ uint32_t count[LENGTHS], of_warp[SORT_THREADS / TDM_WARP];
+    const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (uint64_t i = threadIdx.x; i < items; i += SORT_THREADS)
+        atomicAdd(&count[length_of(a, i)], 1u);
+    __syncthreads();
+    /* where items of a length begin: behind all longer ones; thread i has length LENGTHS - 1 - i */
+    const uint32_t mine = count[LENGTHS - 1 - threadIdx.x];
+    uint32_t sum = mine;
+    for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
+        const uint32_t other = __shfl_up_sync(TDM_FULL_WARP, sum, offset);
+        sum += lane >= offset ? other : 0;
+    }
+    if (lane == TDM_WARP - 1)
+        of_warp[warp] = sum;
+    __syncthreads();
+    for (uint32_t i = 0; i < warp; i++)
+        sum += of_warp[i];
+    count[LENGTHS - 1 - threadIdx.x] = sum - mine;
+    __syncthreads();
+    for (uint64_t i = threadIdx.x; i < items; i += SORT_THREADS)
+        a.order[atomicAdd(&count[length_of(a, i)], 1u)] = (uint32_t)i;
+}
+
+/* Of these one, by falling number of readers. */
+struct tdm_reading {
+    uint32_t kv_head;
+    tdm_keys keys;
+    const uint2 *readers;
+    bool is_read;
+};
+
+static __device__ __forceinline__ tdm_reading tdm_reading_of(const tdm_attend &a, uint32_t number)
+{
+    const uint32_t heads = a.kv_heads / a.lists.lists; /* of a list */
+    const uint32_t item = a.order[number / heads];
+    const uint32_t page = item / a.lists.lists, list = item - page * a.lists.lists;
+    tdm_reading reading;
+    reading.kv_head = list * heads + number % heads;
+    reading.keys = tdm_keys_of_page(a, page);
+    reading.readers = tdm_readers_of(a, page, list);
+    reading.is_read = false;
+    for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
+        reading.is_read = reading.is_read || reading.readers[i].x != 0;
+    return reading;
+}
+
 /* dK and dV of a tile of keys, elements of type T. */
 template <int D, typename T, bool LISTS>
 static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float scale,
@@ -519,8 +588,11 @@ static enum tdm_status launch(const struct tdm_attend *a, cudaStream_t stream,
                                : grad_tiles<D, T, false, false>;
         code = cudaFuncSetAttribute((const void *)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-        if (code == cudaSuccess && lists)
+        if (code == cudaSuccess && lists) {
             tdm_launch_unread<T>(a, stream);
+            sort_items<<<1, SORT_THREADS, 0, stream>>>(*a,
+                                                       tdm_attend_key_pages(a) * a->lists.lists);
+        }
         if (code == cudaSuccess)
             kernel<<<row_blocks + key_blocks, THREADS, shared_bytes, stream>>>(
                 *a, scale, key_blocks, row_blocks);

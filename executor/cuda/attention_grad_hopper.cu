@@ -1,531 +1,968 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 128.
+ * Attention of a chunk's queries over pages of keys on Hopper, backward: bf16, head dim 64 or 128. One kernel, the
+ * five products of FlashAttention-2 (arXiv 2307.08691, algorithm 2), turned so that dK and dV stay in registers:
  *
- * The two kinds of tiles of attention_grad.cu, which see, with products of warpgroups: one of producers, two of
- * consumers with 64 rows or keys each. All transposes are those of operands in shared memory:
+ *     S^T = K Q^T, dP^T = V dO^T [128 keys, 64 rows];  dV += P^T dO, dK += dS^T Q, dQ = dS K
  *
- *     grad_of_rows: S = Q K^T and dP = dO V^T [64 rows, STEP keys], dQ += dS K
- *     grad_of_keys: S^T = K Q^T and dP^T = V dO^T [64 keys, STEP rows], dV += P^T dO, dK += dS^T Q
+ * A block owns a tile of 128 keys of a KV head and walks over the tiles of 64 rows that see it, of all its query
+ * heads. Two warpgroups have 64 keys each, and half of the columns of dQ. They take turns: in its turn a group asks for
+ * dQ, dV, dK, then for the next S and dP, and makes P and dS from them while the other has the turn. Group 0 adds
+ * its dQ a step late, so that two buffers of dS are enough.
  *
- * In the first the next scores are asked for before the sums, so that the tensor cores add while the
- * consumers make probabilities of the next; the second has no registers for that, and leaves it to the
- * other warpgroup.
+ * dQ goes out in fp32 to scratch by the copy engine, which adds: block after block in a fixed order, so that results
+ * repeat. A tile of rows has a counter for each half; a block adds when the counter has reached its rank, the number of
+ * tiles of keys before its own that visit these rows. Ranks rise with key position, and depend on nothing else.
+ * Blocks take their tiles by ticket, in an order in which nobody waits for a tile that was not handed out before: keys
+ * rise, and all walk over falling rows, so that each finds its first tile of rows where the one before has been.
+ * A last pass scales dQ and rounds it.
  *
- * Over lists of pages (LISTS) rows walk over their list as in attention_hopper.cu; the block that owns a page takes the
- * query pages whose bits are set in its inverse list (lists.cu), of each the query heads, of these the tokens. Tiles
- * that many read have up to as many steps as the chunk has pages, far ones few: rows first, then pages by
- * falling number of readers, all in one launch, so that the last to run are short. Measured on an H200, 28/4 heads x
- * 128, 4K tokens: 64 pages that won a vote and the chunk 366 to 392 TFLOP/s, dense over 64K to 1M keys 392 to 415.
+ * Where the tiles of the chunk itself are few, two query heads of each are a block (`split`), which add dK and dV one
+ * after the other: else the last ones would leave most of the card idle. Over lists of pages (LISTS) a page is a tile of
+ * keys, walks over the query pages of its inverse list (lists.cu), and is split where many read it.
  */
 #include "executor/cuda/gradients.cuh"
+#include "executor/cuda/hopper_maps.h"
 #include "executor/cuda/hopper_tiles.cuh"
 
-#define TILE 128u /* rows, or keys, of a block */
-#define STEP 64u  /* of the others, at a time */
+#define TILE TDM_ATTEND_KEYS /* keys of a block */
+#define STEP TDM_ATTEND_ROWS /* rows of a step */
 #define STAGES 3u
 #define CONSUMERS 2u
+#define SENDERS 3u
 #define THREADS ((CONSUMERS + 1) * TDM_WARPGROUP)
-#define TILE_BYTES TDM_HOPPER_TILE_BYTES(TILE)
-#define STEP_BYTES TDM_HOPPER_TILE_BYTES(STEP)
-#define SHARED_BYTES (2 * TILE_BYTES + 2 * STAGES * STEP_BYTES + 1024u)
-#define DIM TDM_HOPPER_DIM
+#define DS_BYTES (STEP * TILE * 2)
+#define FACTS_BYTES (2 * STEP * 4)
 
-/* Blocks of keys that are fewer leave much of the card idle at their end, so that rows go along (over 4K keys
- * 385 TFLOP/s for 271, over 8K 441 for 383); more run faster alone (over 32K 444 for 422). H100, 28/4 heads. */
-#define FEW_BLOCKS 512u
+/* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would get fewer than four
+ * of them each. */
+#define FEW_TILES 528u
 
-/* Shared memory, as addresses: two tiles of the block, then stages of two tiles of a step. */
-struct tiles {
-    uint32_t first, second, stages;
+/* An entry of `order`: (page, list), and which part of its query heads. */
+#define ENTRY_PART_BITS 6u
+#define ENTRY_PART ((1u << ENTRY_PART_BITS) - 1)
+#define ENTRY_WHOLE ENTRY_PART /* in place of a part */
 
-    __device__ __forceinline__ tiles(const unsigned char *memory)
+template <int DIM_> struct made_for {
+    static constexpr int DIM = DIM_;
+    static constexpr uint32_t COLUMNS = DIM_ / 64;
+    static constexpr uint32_t KEY_BYTES = TILE * DIM_ * 2, ROW_BYTES = STEP * DIM_ * 2;
+    static constexpr uint32_t HALF_FLOATS = STEP * DIM_ / 2; /* of a tile's dQ */
+    static constexpr uint32_t SHARED_BYTES =
+        2 * KEY_BYTES + 2 * STAGES * ROW_BYTES + 2 * DS_BYTES + 2 * HALF_FLOATS * 4;
+};
+
+struct maps {
+    CUtensorMap q, d_out, keys;
+};
+
+/* How the tiles of keys are handed out. */
+struct plan {
+    uint32_t row_tiles, key_tiles;
+    uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
+    uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
+    /* over lists: query pages, words of bits for them, and the place of a page in the list of each, [page, list, query
+       page] */
+    uint32_t query_pages, words;
+    const uint16_t *ranks;
+    const float *
+        facts; /* [query head, row tile, 2, STEP]: LSE in powers of two, rowsum(dO * O); see fact_at */
+    float *dq;           /* [query head, row tile, half, HALF_FLOATS] */
+    uint32_t *dq_turns;  /* [query head, row tile, half] */
+    uint32_t *key_turns; /* [key tile, KV head] */
+    uint32_t *ticket;
+};
+
+/* What a block works on. */
+struct item {
+    uint32_t key0, end, kv_head, head,
+        end_head;         /* keys from key0 on, those that there are; query heads */
+    uint32_t part, turn;  /* part of a tile that is split, and its counter */
+    const uint2 *readers; /* over lists, and its row of `ranks` */
+    const uint16_t *ranks;
+};
+
+struct state {
+    uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys;
+    uint64_t full_dq[SENDERS], empty_dq[CONSUMERS]; /* of the sender that takes it; of the half */
+    uint32_t step
+        [STAGES]; /* first token, and TDM_STEP_WHOLE, TDM_STEP_MASKED: some row sees less by its window,
+                              document or list */
+    item work;
+    uint32_t count; /* steps; NO_WORK: nothing to do at all */
+};
+#define NO_WORK UINT32_MAX
+
+/* Shared memory, as addresses. */
+template <class P> struct areas {
+    uint32_t k, v, q, d_out, ds, dq;
+
+    __device__ __forceinline__ areas(const unsigned char *memory)
     {
-        first = (tdm_shared(memory) + 1023) / 1024 * 1024;
-        second = first + TILE_BYTES;
-        stages = second + TILE_BYTES;
-    }
-
-    __device__ __forceinline__ uint32_t step(uint32_t number, uint32_t which) const
-    {
-        return stages + (2 * (number % STAGES) + which) * STEP_BYTES;
+        k = tdm_shared(memory);
+        v = k + P::KEY_BYTES;
+        q = v + P::KEY_BYTES;
+        d_out = q + STAGES * P::ROW_BYTES;
+        ds = d_out + STAGES * P::ROW_BYTES;
+        dq = ds + 2 * DS_BYTES;
     }
 };
 
-struct step_barriers {
-    uint64_t full[STAGES], empty[STAGES];
-    uint32_t step[STAGES]; /* over lists: TDM_STEP_FIRST and what follows */
-};
-
-static __device__ __forceinline__ void init_barriers(step_barriers &b)
+/* Where row `row` of a tile has its two facts among STEP: as the lanes of a warp need them, four at a time. */
+static __device__ __forceinline__ uint32_t fact_at(uint32_t row)
 {
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < STAGES; i++) {
-            tdm_barrier_init(&b.full[i], TDM_WARPGROUP);
-            tdm_barrier_init(&b.empty[i], CONSUMERS * TDM_WARPGROUP / 32);
-        }
-    }
-    __syncthreads();
+    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }
 
-static __device__ __forceinline__ void wait_empty(step_barriers &b, tdm_producer &producer,
-                                                  uint32_t number)
-{
-    if (number >= STAGES)
-        producer.wait(&b.empty[number % STAGES], number / STAGES - 1);
-}
-
-static __device__ __forceinline__ void wait_full(step_barriers &b, uint32_t number)
-{
-    tdm_barrier_wait(&b.full[number % STAGES], number / STAGES);
-}
-
-static __device__ __forceinline__ void release(step_barriers &b, uint32_t number)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        tdm_barrier_arrive(&b.empty[number % STAGES]);
-}
-
-/* Asks for C = A B^T: 64 rows of tile `a`, which has TILE, and a tile of STEP rows. */
-static __device__ __forceinline__ void ask_turned(float (&c)[STEP / 8][4], uint32_t a, uint32_t b)
-{
-#pragma unroll
-    for (uint32_t d = 0; d < DIM / 16; d++)
-        tdm_wgmma<0>(c, tdm_columns_of(a, TILE, d), tdm_columns_of(b, STEP, d), d > 0);
-}
-
-/* Asks for sum += A B: A in registers, a tile of STEP rows. */
-static __device__ __forceinline__ void ask_sum(float (&sum)[DIM / 8][4],
-                                               const uint32_t (&a)[STEP / 16][4], uint32_t b)
-{
-#pragma unroll
-    for (uint32_t block = 0; block < STEP / 16; block++)
-        tdm_wgmma<1>(sum, a[block], tdm_rows_of(b, STEP, block), true);
-}
-
-static __device__ __forceinline__ void round_to(uint32_t (&to)[STEP / 16][4],
-                                                const float (&from)[STEP / 8][4])
-{
-#pragma unroll
-    for (uint32_t block = 0; block < STEP / 16; block++)
-        tdm_as_a(to[block], from[2 * block], from[2 * block + 1]);
-}
-
-/* ---- dQ ---- */
-
-/* Masks scores [tokens, keys] of a warp's 16 tokens from `t` on and the keys from `key` on. */
-static __device__ __forceinline__ void mask_rows(float (&s)[STEP / 8][4], const tdm_attend &a,
-                                                 const uint32_t *seen, uint64_t t, uint32_t before,
-                                                 uint32_t key)
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint64_t token = t + 8 * h + threadIdx.x % 32 / 4;
-        const uint32_t from = token < a.tokens ? seen[token] : UINT32_MAX;
-#pragma unroll
-        for (uint32_t n = 0; n < STEP / 8; n++)
-#pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; i++) {
-                const uint32_t at = key + 8 * n + i % 2;
-                if (at < from || at > before + (uint32_t)token)
-                    s[n][i] = -INFINITY;
-            }
-    }
-}
+/* ---- what a block works on ---- */
 
 template <bool LISTS>
-static __device__ __forceinline__ void
-sum_rows(const tdm_attend &a, const tiles &shared, step_barriers &b, uint64_t t0, uint32_t head,
-         const tdm_key_steps<LISTS, STEP> &steps, uint32_t end, float scale)
+static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan &x,
+                                                 uint32_t ticket, item &w)
 {
-    const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, column = threadIdx.x % 4 * 2;
-    const uint32_t d_out = shared.second + group * 64 * 128;
-    const uint32_t kv_head = LISTS ? head / (a.query_heads / a.kv_heads) : 0;
-    const uint64_t first = t0 + group * 64, t = first + tdm_hopper_warp_row();
-    const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
-    const uint32_t before = (uint32_t)(a.first_token - a.key_token), last_from = a.from[last];
-    tdm_row_fact facts[2];
-    uint32_t ds[STEP / 16][4];
-    float p[STEP / 8][4], dp[STEP / 8][4], dq[DIM / 8][4] = {};
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint64_t token = t + 8 * h + threadIdx.x % 32 / 4;
-        facts[h] = token < a.tokens ? tdm_row_facts(a, head)[token] : tdm_row_fact{INFINITY, 0.0f};
-    }
-    const uint32_t q = shared.first + group * 64 * 128;
-    if (group == 1) /* consumers take turns at asking: group i waits for turn i + 1 */
-        tdm_turn_give(1);
-
-    uint32_t number = 0;
-    for (uint32_t key = steps.begin; steps.has(number, key, end); key += STEP, number++) {
-        bool masked = key + STEP > before + (uint32_t)first + 1 || key < last_from;
-        wait_full(b, number);
-        const uint32_t step = LISTS ? b.step[number % STAGES] : 0;
-        if constexpr (LISTS)
-            masked = (step & TDM_STEP_MASKED) != 0;
-        tdm_turn_wait(1 + group);
-        tdm_products_hold(p);
-        tdm_products_hold(dp);
-        tdm_products_hold(dq);
-        tdm_products_begin();
-        ask_turned(p, q, shared.step(number, 0));
-        ask_turned(dp, d_out, shared.step(number, 1));
-        tdm_products_commit();
-        if (number > 0) {
-            tdm_products_begin();
-            ask_sum(dq, ds, shared.step(number - 1, 0));
-            tdm_products_commit();
-            tdm_turn_give(1 + (group ^ 1));
-            tdm_products_wait<1>();
-        } else {
-            tdm_turn_give(1 + (group ^ 1));
-            tdm_products_wait<0>();
-        }
-        tdm_products_hold(p);
-        tdm_products_hold(dp);
-        if (masked)
-            mask_rows(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, kv_head), t, before,
-                      (LISTS ? step & TDM_STEP_FIRST : key) + column);
-#pragma unroll
-        for (uint32_t n = 0; n < STEP / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                p[n][i] = tdm_exp2(p[n][i] * (scale * TDM_LOG2_E) - facts[i / 2].lse) *
-                          (dp[n][i] - facts[i / 2].d);
-        tdm_products_wait<0>();
-        tdm_products_hold(dq);
-        if (number > 0)
-            release(b, number - 1);
-        round_to(ds, p);
-    }
-    tdm_products_hold(dq);
-    tdm_products_begin();
-    ask_sum(dq, ds, shared.step(number - 1, 0));
-    tdm_products_commit();
-    tdm_products_wait<0>();
-    tdm_products_hold(dq);
-    tdm_put_dq(a, t, head, dq, scale);
-}
-
-/* A tile of rows; the longest are the first. `whole`: keys from a multiple of STEP on lie in one page. */
-template <bool LISTS>
-static __device__ __forceinline__ void grad_of_rows(const tdm_attend &a, float scale, bool whole,
-                                                    uint32_t block, const tiles &shared,
-                                                    step_barriers &b)
-{
-    const uint32_t row_tiles = (uint32_t)((a.tokens + TILE - 1) / TILE);
-    const uint32_t head = block % a.query_heads;
-    const uint32_t kv_head = head / (a.query_heads / a.kv_heads);
-    const uint64_t t0 = (uint64_t)(row_tiles - 1 - block / a.query_heads) * TILE;
-    const uint64_t last = (t0 + TILE < a.tokens ? t0 + TILE : a.tokens) - 1;
-    const uint32_t end = (uint32_t)(a.first_token - a.key_token + last) + 1; /* of the keys */
-    tdm_key_steps<LISTS, STEP> steps;
-    steps.find(a, t0, kv_head);
-    if (LISTS && steps.count == 0)
-        return;
-    if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<40>();
-        const uint64_t plane = tdm_plane_of(a);
-        tdm_producer producer;
-        uint32_t number = 0, entry = steps.entry(0);
-        tdm_hopper_rows<TILE>(shared.first, a, a.q.data, t0, head);
-        tdm_hopper_rows<TILE>(shared.second, a, a.d_out.data, t0, head);
-        for (uint32_t key = steps.begin; steps.has(number, key, end); key += STEP, number++) {
-            wait_empty(b, producer, number);
-            if constexpr (LISTS) {
-                const uint32_t step = steps.step(number, entry);
-                entry = steps.entry(number + 1);
-                key = step & TDM_STEP_FIRST;
-                if (threadIdx.x == 0)
-                    b.step[number % STAGES] = step;
-            }
-            tdm_hopper_keys<STEP>(shared.step(number, 0), a, 0, key, end, kv_head, whole);
-            tdm_hopper_keys<STEP>(shared.step(number, 1), a, plane, key, end, kv_head, whole);
-            producer.commit(&b.full[number % STAGES]);
-        }
-        producer.finish();
-    } else {
-        tdm_take_registers<232>();
-        sum_rows<LISTS>(a, shared, b, t0, head, steps, end, scale);
-    }
-}
-
-/* ---- dK, dV ---- */
-
-/* The steps of a block: tokens that may see one of its keys, for each of its query heads in turn; over lists the
- * query pages that read its page, of each the query heads, of these the tokens. At least one step a head of a
- * range: if nobody sees the keys, its rows are masked. */
-template <bool LISTS> struct walk {
-    uint32_t key0, kv_head, ratio, before, end, begin_token, all_begin, all_end, steps;
-    uint32_t reader_steps; /* with lists, of all readers */
-    const uint2 *readers;
-
-    __device__ __forceinline__ uint32_t numbers() const
-    {
-        return LISTS ? reader_steps : steps * ratio;
-    }
-
-    __device__ __forceinline__ uint64_t token(uint32_t number) const
-    {
-        return begin_token + number % steps * STEP;
-    }
-};
-
-template <bool LISTS>
-static __device__ __forceinline__ walk<LISTS> walk_of(const tdm_attend &a, uint32_t block)
-{
-    walk<LISTS> w;
-    w.ratio = a.query_heads / a.kv_heads;
-    w.before = (uint32_t)(a.first_token - a.key_token);
-    w.end = w.before + (uint32_t)a.tokens;
+    const uint32_t ratio = a.query_heads / a.kv_heads;
+    uint32_t tile;
+    bool is_split = false;
+    w.end = (uint32_t)(a.first_token - a.key_token + a.tokens);
+    w.part = 0;
     if constexpr (LISTS) {
-        const tdm_reading reading = tdm_reading_of(a, block);
-        w.kv_head = reading.kv_head;
-        w.key0 = reading.keys.first;
-        w.readers = reading.readers;
-        w.steps = TILE / STEP * w.ratio; /* of a query page */
-        w.reader_steps = 0;
-        for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
-            w.reader_steps += w.steps * (uint32_t)__popc(w.readers[i].x);
+        const uint32_t heads = a.kv_heads / a.lists.lists;
+        if (ticket / heads >= a.order[0])
+            return false;
+        const uint32_t entry = a.order[1 + ticket / heads],
+                       page = (entry >> ENTRY_PART_BITS) / a.lists.lists;
+        const uint32_t list = (entry >> ENTRY_PART_BITS) - page * a.lists.lists;
+        const uint32_t part = entry & ENTRY_PART;
+        tile = page;
+        w.kv_head = list * heads + ticket % heads;
+        w.readers = tdm_readers_of(a, page, list);
+        w.ranks = x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
+        if (part != ENTRY_WHOLE) {
+            w.part = part;
+            is_split = true;
+        }
+        w.key0 = tdm_keys_of_page(a, page).first;
     } else {
-        w.kv_head = block % a.kv_heads;
-        w.key0 = block / a.kv_heads * TILE;
-        const tdm_seeing seeing =
-            tdm_who_sees(a, w.key0, (w.key0 + TILE < w.end ? w.key0 + TILE : w.end) - 1);
-        w.begin_token = seeing.begin / STEP * STEP;
-        w.all_begin = seeing.all_begin;
-        w.all_end = seeing.all_end;
-        w.steps = seeing.end > w.begin_token ? (seeing.end - w.begin_token + STEP - 1) / STEP : 1;
+        const uint32_t whole = x.whole_tiles * a.kv_heads;
+        const uint32_t rest = x.key_tiles - x.whole_tiles;
+        w.kv_head = ticket % a.kv_heads;
+        tile = ticket / a.kv_heads;
+        if (ticket >= whole) {
+            w.part = (tile - x.whole_tiles) / rest;
+            tile = x.whole_tiles + (tile - x.whole_tiles) % rest;
+            is_split = true;
+        }
+        w.key0 = tile * TILE;
     }
-    return w;
+    w.head = w.kv_head * ratio;
+    w.end_head = w.head + ratio;
+    if (is_split) {
+        w.head += w.part * x.part_heads;
+        w.end_head = min(w.head + x.part_heads, w.end_head);
+    }
+    w.turn = tile * a.kv_heads + w.kv_head;
+    return true;
 }
 
-/* The query pages that read a page, one after the other, as the producer meets them. */
-struct reader_walk {
-    uint32_t word, bits, whole_bits, step; /* `step`: first token and TDM_STEP_WHOLE, ..._MASKED */
+/* The steps of a block: a tile of rows and a query head each. Of a range of keys the heads one after the other, each
+ * with falling rows; over lists the query pages by falling number, each with its heads, each with falling rows. */
+template <bool LISTS> struct walk;
 
-    __device__ __forceinline__ reader_walk(const uint2 *readers) : word(0), step(0)
+template <> struct walk<false> {
+    uint32_t row_tile, head, begin_tile, end_tile;
+
+    __device__ __forceinline__ void begin(const tdm_attend &a, const plan &, const item &w)
     {
-        bits = readers[0].x;
-        whole_bits = readers[0].y;
+        const uint32_t before = (uint32_t)(a.first_token - a.key_token);
+        begin_tile = w.key0 > before ? (w.key0 - before) / STEP : 0;
+        end_tile = (tdm_tokens_from(a, w.key0 + TILE - 1) + STEP - 1) / STEP;
+        head = w.head;
+        row_tile = end_tile;
     }
 
-    __device__ __forceinline__ void next(const tdm_attend &a, const walk<true> &w)
+    __device__ __forceinline__ uint32_t count(const plan &, const item &w) const
     {
-        while (bits == 0) {
-            word++;
-            bits = w.readers[word].x;
-            whole_bits = w.readers[word].y;
+        return end_tile > begin_tile ? (end_tile - begin_tile) * (w.end_head - w.head) : 0;
+    }
+
+    /* To the next step: there are count(). */
+    __device__ __forceinline__ void next(const plan &, const item &)
+    {
+        if (row_tile == begin_tile) {
+            row_tile = end_tile;
+            head++;
         }
-        const uint32_t bit = (uint32_t)__ffs((int)bits) - 1;
-        const uint32_t t0 = (word * 32 + bit) * TILE, last = t0 + TILE - 1;
-        const bool whole = whole_bits >> bit & 1;
-        const bool masked = last >= (uint32_t)a.tokens || w.before + t0 < w.key0 + TILE - 1 ||
-                            tdm_seen_from(a, whole, w.kv_head)[last] > w.key0;
-        bits &= bits - 1;
-        step = t0 + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
+        row_tile--;
+    }
+
+    __device__ __forceinline__ uint32_t step(const tdm_attend &a, const item &w) const
+    {
+        const uint32_t t0 = row_tile * STEP;
+        const uint32_t last = t0 + STEP < a.tokens ? t0 + STEP - 1 : (uint32_t)a.tokens - 1;
+        return t0 + (a.from[last] > w.key0 ? TDM_STEP_MASKED : 0);
+    }
+
+    /* Tiles of keys before this one that visit these rows. */
+    __device__ __forceinline__ uint32_t rank(const tdm_attend &a, const plan &, const item &w) const
+    {
+        return w.key0 / TILE - a.from[row_tile * STEP] / TILE;
     }
 };
 
-/* Begins to copy what the rows of a step have; zeros where there are no tokens. */
-static __device__ __forceinline__ void fetch_facts(tdm_row_fact *facts, const tdm_attend &a,
-                                                   uint64_t t0, uint32_t head)
+template <> struct walk<true> {
+    uint32_t row_tile, head, word, bits, page;
+
+    __device__ __forceinline__ void begin(const tdm_attend &, const plan &x, const item &w)
+    {
+        row_tile = bits = page = 0;
+        head = w.end_head - 1;
+        word = x.words;
+    }
+
+    __device__ __forceinline__ uint32_t count(const plan &x, const item &w) const
+    {
+        uint32_t tiles = 0;
+        for (uint32_t i = 0; i < word; i++)
+            tiles += 2 * (uint32_t)__popc(w.readers[i].x);
+        /* the last query page may have one tile of rows alone */
+        if (x.row_tiles % 2 != 0 &&
+            (w.readers[x.row_tiles / 64].x >> x.row_tiles / 2 % 32 & 1) != 0)
+            tiles--;
+        return tiles * (w.end_head - w.head);
+    }
+
+    __device__ __forceinline__ void next(const plan &x, const item &w)
+    {
+        if (row_tile > 2 * page) {
+            row_tile--;
+            return;
+        }
+        if (++head == w.end_head) {
+            while (bits == 0)
+                bits = w.readers[--word].x;
+            const uint32_t bit = 31 - (uint32_t)__clz((int)bits);
+            bits ^= 1u << bit;
+            page = word * 32 + bit;
+            head = w.head;
+        }
+        row_tile = 2 * page + (2 * page + 1 < x.row_tiles ? 1 : 0);
+    }
+
+    __device__ __forceinline__ uint32_t step(const tdm_attend &a, const item &w) const
+    {
+        const uint32_t t0 = row_tile * STEP;
+        const uint32_t last = t0 + STEP < a.tokens ? t0 + STEP - 1 : (uint32_t)a.tokens - 1;
+        const bool whole = (w.readers[page / 32].y >> page % 32 & 1) != 0;
+        const bool masked = tdm_seen_from(a, whole, w.kv_head)[last] > w.key0;
+        return t0 + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
+    }
+
+    /* Pages before this one in the list of the query page. */
+    __device__ __forceinline__ uint32_t rank(const tdm_attend &, const plan &, const item &w) const
+    {
+        return w.ranks[page];
+    }
+};
+
+/* ---- the producer: one thread ---- */
+
+/* Asks for K and V of a tile. */
+template <class P>
+static __device__ __forceinline__ void copy_keys(const tdm_attend &a, const maps &m,
+                                                 const areas<P> &shared, state &s)
 {
-    const uint64_t token = t0 + threadIdx.x;
-    const bool is_there = token < a.tokens;
-    if (threadIdx.x < STEP)
-        tdm_copy_async_8(tdm_shared(facts + threadIdx.x),
-                         tdm_row_facts(a, head) + (is_there ? token : 0), is_there);
+    const uint32_t key0 = s.work.key0, chunk = (uint32_t)a.chunk_tokens, slot = key0 / chunk;
+    const uint32_t in_slot = key0 - slot * chunk, page = in_slot / (uint32_t)a.page_tokens;
+    const uint32_t in_page = in_slot - page * (uint32_t)a.page_tokens;
+    const uint32_t column = s.work.kv_head * P::COLUMNS;
+    tdm_barrier_expect(&s.full_keys, 2 * P::KEY_BYTES);
+    tdm_copy_keys(shared.k, m.keys, in_page, column, 2 * page, slot, &s.full_keys);
+    tdm_copy_keys(shared.v, m.keys, in_page, column, 2 * page + 1, slot, &s.full_keys);
 }
 
-/* Fills a stage with the rows of tokens from `t0` on of a query head. */
-template <bool LISTS>
-static __device__ __forceinline__ void
-fetch_step(const tdm_attend &a, const tiles &shared, step_barriers &b, tdm_producer &producer,
-           tdm_row_fact (*facts)[STEP], uint32_t number, uint64_t t0, uint32_t head, uint32_t step)
+template <class P, bool LISTS>
+static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &m, const plan &x,
+                                               const areas<P> &shared, state &s, walk<LISTS> &at,
+                                               const float *facts)
 {
-    wait_empty(b, producer, number);
-    if (LISTS && threadIdx.x == 0)
-        b.step[number % STAGES] = step;
-    tdm_hopper_rows<STEP>(shared.step(number, 0), a, a.q.data, t0, head);
-    tdm_hopper_rows<STEP>(shared.step(number, 1), a, a.d_out.data, t0, head);
-    fetch_facts(facts[number % STAGES], a, t0, head);
-    producer.commit(&b.full[number % STAGES]);
+    const item &w = s.work;
+    const uint32_t count = s.count;
+    at.begin(a, x, w);
+    uint32_t i = 0, phase = 1;
+#pragma unroll 1
+    for (uint32_t n = 0; n < count; n++) {
+        at.next(x, w);
+        const uint32_t row = at.row_tile * STEP, column = at.head * P::COLUMNS;
+        const uint32_t step = at.step(a, w);
+        tdm_barrier_wait(&s.empty[i], phase);
+        s.step[i] = step;
+        tdm_barrier_expect(&s.full_q[i], P::ROW_BYTES + FACTS_BYTES);
+        tdm_copy_rows(shared.q + i * P::ROW_BYTES, m.q, row, column, &s.full_q[i]);
+        tdm_copy_bytes(tdm_shared(facts + i * 2 * STEP),
+                       x.facts + ((uint64_t)at.head * x.row_tiles + at.row_tile) * 2 * STEP,
+                       FACTS_BYTES, &s.full_q[i]);
+        tdm_barrier_expect(&s.full_out[i], P::ROW_BYTES);
+        tdm_copy_rows(shared.d_out + i * P::ROW_BYTES, m.d_out, row, column, &s.full_out[i]);
+        if (++i == STAGES) {
+            i = 0;
+            phase ^= 1;
+        }
+    }
+}
+
+/* ---- dQ on its way out: SENDERS threads ---- */
+
+static __device__ __forceinline__ void wait_turn(const uint32_t *turn, uint32_t rank)
+{
+    uint32_t reached;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(reached) : "l"(turn) : "memory");
+    } while (reached != rank);
+}
+
+static __device__ __forceinline__ void give_turn(uint32_t *turn)
+{
+    asm volatile("fence.acq_rel.gpu;\n"
+                 "red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(turn)
+                 : "memory");
+}
+
+/* Adds the dQ of both halves to what is there, in the order in which they are staged: half 1 of step n, then half 0. To see
+ * that it is one's turn, to add and to see that it is done takes as long as a step, so that senders take every third. */
+template <class P, bool LISTS>
+static __device__ __forceinline__ void send_dq(const tdm_attend &a, const plan &x,
+                                               const areas<P> &shared, state &s, walk<LISTS> &at,
+                                               uint32_t sender)
+{
+    const item &w = s.work;
+    const uint32_t tasks = 2 * s.count;
+    uint32_t step = 0; /* steps that the walk has made */
+    at.begin(a, x, w);
+#pragma unroll 1
+    for (uint32_t task = sender; task < tasks; task += SENDERS) {
+        const uint32_t half = 1 - task % 2, n = task / 2;
+        for (; step <= n; step++)
+            at.next(x, w);
+        const uint32_t rank = at.rank(a, x, w);
+        const uint64_t to = 2 * ((uint64_t)at.head * x.row_tiles + at.row_tile) + half;
+        const uint32_t from = shared.dq + half * P::HALF_FLOATS * 4;
+        wait_turn(x.dq_turns + to, rank);
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+        tdm_barrier_wait(&s.full_dq[sender], task / SENDERS);
+        if (rank == 0)
+            tdm_copy_out(x.dq + to * P::HALF_FLOATS, from, P::HALF_FLOATS * 4);
+        else
+            tdm_add_out(x.dq + to * P::HALF_FLOATS, from, P::HALF_FLOATS * 4);
+        tdm_out_commit();
+        tdm_out_wait_read();
+        tdm_barrier_arrive(&s.empty_dq[half]);
+        tdm_out_wait();
+        give_turn(x.dq_turns + to);
+    }
+}
+
+/* ---- the consumers ---- */
+
+/* Zeros for the keys [first, TILE) of K and V, which were never written; for all consumers. */
+template <class P>
+static __device__ __forceinline__ void clear_keys(const areas<P> &shared, uint32_t first)
+{
+    for (uint32_t piece = 0; piece < 2 * P::COLUMNS; piece++)
+        for (uint32_t at = first * 128 + (threadIdx.x - TDM_WARPGROUP) * 16; at < TILE * 128;
+             at += CONSUMERS * TDM_WARPGROUP * 16)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared.k +
+                                                                          piece * TILE * 128 + at),
+                         "r"(0)
+                         : "memory");
+    tdm_fence_shared();
+    asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
 }
 
 /* Masks scores [keys, tokens] of a warp's 16 keys from `key` on and the tokens from `t` on. */
 static __device__ __forceinline__ void mask_keys(float (&s)[STEP / 8][4], const tdm_attend &a,
-                                                 const uint32_t *seen, uint64_t t, uint32_t before,
-                                                 uint32_t key)
+                                                 const uint32_t *seen, uint32_t t, uint32_t key)
 {
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
     t += threadIdx.x % 4 * 2;
     key += threadIdx.x % 32 / 4;
 #pragma unroll
     for (uint32_t n = 0; n < STEP / 8; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint64_t token = t + 8 * n + i % 2;
-            const uint32_t at = key + i / 2 * 8;
-            if (token >= a.tokens || at < seen[token] || at > before + (uint32_t)token)
-                s[n][i] = -INFINITY;
+        for (int j = 0; j < 2; j++) {
+            const uint32_t token = t + 8 * n + j;
+            const uint32_t from = token < a.tokens ? seen[token] : UINT32_MAX;
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (key + 8 * h < from || key + 8 * h > before + token)
+                    s[n][2 * h + j] = -INFINITY;
         }
     }
 }
 
-template <typename T, bool LISTS>
-static __device__ __forceinline__ void sum_keys(const tdm_attend &a, const tiles &shared,
-                                                step_barriers &b, const tdm_row_fact (*facts)[STEP],
-                                                const walk<LISTS> &w, float scale)
+/* P = exp(S - LSE), rounded for a product, and kept in `s`. */
+static __device__ __forceinline__ void make_p(float (&s)[STEP / 8][4], uint32_t (&p)[STEP / 16][4],
+                                              const float *facts, float scale)
 {
-    const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1, column = threadIdx.x % 4 * 2;
-    const uint32_t k = shared.first + group * 64 * 128, v = shared.second + group * 64 * 128;
-    const uint32_t key = w.key0 + group * 64 + tdm_hopper_warp_row();
-    const uint32_t numbers = w.numbers();
-    float p[STEP / 8][4], ds[STEP / 8][4], dk[DIM / 8][4] = {}, dv[DIM / 8][4] = {};
-    uint32_t rounded_p[STEP / 16][4], rounded_ds[STEP / 16][4];
-    for (uint32_t number = 0; number < numbers; number++) {
-        const tdm_row_fact *const fact = facts[number % STAGES] + column;
-        const uint64_t t0 = LISTS ? 0 : w.token(number);
-        bool masked = t0 < w.all_begin || t0 + STEP > w.all_end;
-        wait_full(b, number);
-        const uint32_t step = LISTS ? b.step[number % STAGES] : 0;
-        if constexpr (LISTS)
-            masked = (step & TDM_STEP_MASKED) != 0;
-        tdm_products_hold(p);
-        tdm_products_hold(ds);
+#pragma unroll
+    for (uint32_t x = 0; x < STEP / 16; x++) {
+        const float4 lse = *(const float4 *)(facts + 16 * x);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            s[2 * x][2 * h] = tdm_exp2(s[2 * x][2 * h] * scale - lse.x);
+            s[2 * x][2 * h + 1] = tdm_exp2(s[2 * x][2 * h + 1] * scale - lse.y);
+            s[2 * x + 1][2 * h] = tdm_exp2(s[2 * x + 1][2 * h] * scale - lse.z);
+            s[2 * x + 1][2 * h + 1] = tdm_exp2(s[2 * x + 1][2 * h + 1] * scale - lse.w);
+        }
+        tdm_as_a(p[x], s[2 * x], s[2 * x + 1]);
+    }
+}
+
+/* dS = P (dP - rowsum(dO O)), rounded for a product; P as rounded before. */
+static __device__ __forceinline__ void make_ds(const float (&dp)[STEP / 8][4],
+                                               const uint32_t (&p)[STEP / 16][4],
+                                               uint32_t (&ds)[STEP / 16][4], const float *facts)
+{
+#pragma unroll
+    for (uint32_t x = 0; x < STEP / 16; x++) {
+        const float4 d = *(const float4 *)(facts + STEP + 16 * x);
+        float left[4], right[4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t l = p[x][h], r = p[x][2 + h];
+            left[2 * h] = __uint_as_float(l << 16) * (dp[2 * x][2 * h] - d.x);
+            left[2 * h + 1] = __uint_as_float(l & 0xffff0000u) * (dp[2 * x][2 * h + 1] - d.y);
+            right[2 * h] = __uint_as_float(r << 16) * (dp[2 * x + 1][2 * h] - d.z);
+            right[2 * h + 1] = __uint_as_float(r & 0xffff0000u) * (dp[2 * x + 1][2 * h + 1] - d.w);
+        }
+        tdm_as_a(ds[x], left, right);
+    }
+}
+
+static __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&a)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+                 : "memory");
+}
+
+/* The products of group G for all steps of a block; leaves dK and dV, unscaled. */
+template <class P, uint32_t G>
+static __device__ __forceinline__ void
+sum_keys(const tdm_attend &a, const areas<P> &shared, state &s, const float *facts, float scale,
+         float (&dk)[P::DIM / 8][4], float (&dv)[P::DIM / 8][4])
+{
+    constexpr uint32_t late = G ^ 1; /* group 0 adds its dQ a step late */
+    constexpr int DQ = P::DIM / 16;  /* blocks of 8 columns of half a dQ */
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % TDM_WARPGROUP / 32;
+    const uint32_t k = shared.k + G * 64 * 128, v = shared.v + G * 64 * 128;
+    const uint32_t row = lane % 8 + lane / 16 * 8, piece = warp * 2 + lane / 8 % 2;
+    const uint32_t ds_to = shared.ds + G * STEP * 128 + row * 128 + (piece ^ (row % 8)) * 16;
+    const uint32_t dq_to = shared.dq + G * P::HALF_FLOATS * 4 + threadIdx.x % TDM_WARPGROUP * 16;
+    const uint32_t k_half = shared.k + (P::COLUMNS == 2 ? G * TILE * 128 : G * 64);
+    const uint32_t key = s.work.key0 + G * 64, before = (uint32_t)(a.first_token - a.key_token);
+    const uint32_t count = s.count;
+    uint32_t p[STEP / 16][4], ds[STEP / 16][4];
+    uint32_t i = 0, phase = 0; /* stage of this step; its phase, then that of the next */
+
+    const auto ask_scores = [&](float(&c)[STEP / 8][4], uint32_t keys, uint32_t rows) {
+        const tdm_uniform_tile keys_at = tdm_uniform(keys, 16), rows_at = tdm_uniform(rows, 16);
+        tdm_products_hold(c);
         tdm_products_begin();
-        ask_turned(p, k, shared.step(number, 0));
+#pragma unroll
+        for (uint32_t d = 0; d < P::DIM / 16; d++)
+            tdm_wgmma<0>(c, tdm_matrix_at(keys_at, d / 4 * (TILE * 128) + d % 4 * 32),
+                         tdm_matrix_at(rows_at, d / 4 * (STEP * 128) + d % 4 * 32), d > 0);
         tdm_products_commit();
-        ask_turned(ds, v, shared.step(number, 1));
+    };
+    const auto ask_dq = [&](float(&dq)[DQ][4], uint32_t buffer) {
+        const tdm_uniform_tile ds_at = tdm_uniform(shared.ds + buffer * DS_BYTES, 16);
+        const tdm_uniform_tile k_at = tdm_uniform(k_half, TILE * 128);
+        tdm_products_hold(dq);
+        tdm_products_begin();
+#pragma unroll
+        for (uint32_t x = 0; x < TILE / 16; x++)
+            tdm_wgmma<1>(dq, tdm_matrix_at(ds_at, x / 4 * (STEP * 128) + x % 4 * 32),
+                         tdm_matrix_at(k_at, x * 2048), x > 0);
         tdm_products_commit();
+    };
+    /* Of step n; for -1 numbers that nobody sends. */
+    const auto stage_dq = [&](const float(&dq)[DQ][4], uint32_t n) {
+        tdm_barrier_wait(&s.empty_dq[G], n + 1 == 0 ? 1 : n + 1);
+#pragma unroll
+        for (int x = 0; x < DQ; x++)
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(dq_to + x * 2048),
+                         "f"(dq[x][0]), "f"(dq[x][1]), "f"(dq[x][2]), "f"(dq[x][3])
+                         : "memory");
+    };
+    const auto dq_staged = [&](uint32_t n) {
+        tdm_fence_shared();
+        __syncwarp();
+        if (lane == 0)
+            tdm_barrier_arrive(&s.full_dq[(2 * n + 1 - G) % SENDERS]);
+    };
+    const auto mask = [&](float(&c)[STEP / 8][4], uint32_t stage) {
+        const uint32_t step = s.step[stage], t0 = step & TDM_STEP_FIRST;
+        if ((step & TDM_STEP_MASKED) != 0 || key + 63 > before + t0)
+            mask_keys(c, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, s.work.kv_head), t0,
+                      key + warp * 16);
+    };
+
+    {
+        float c[STEP / 8][4], dp[STEP / 8][4];
+        tdm_barrier_wait(&s.full_q[0], 0);
+        ask_scores(c, k, shared.q);
+        tdm_barrier_wait(&s.full_out[0], 0);
+        ask_scores(dp, v, shared.d_out);
+        tdm_products_wait<0>();
+        tdm_products_hold(c);
+        tdm_products_hold(dp);
+        mask(c, 0);
+        make_p(c, p, facts + lane % 4 * 4, scale);
+        make_ds(dp, p, ds, facts + lane % 4 * 4);
+#pragma unroll
+        for (int x = 0; x < (int)STEP / 16; x++)
+            store_turned(ds_to + x * 2048, ds[x]);
+        tdm_fence_shared();
+    }
+    if (G == 1)
+        tdm_turn_give(1);
+#pragma unroll 1
+    for (uint32_t n = 0; n < count; n++) {
+        float c[STEP / 8][4], dp[STEP / 8][4];
+        const bool more = n + 1 < count;
+        uint32_t j = i + 1;
+        if (j == STAGES) {
+            j = 0;
+            phase ^= 1;
+        }
+        tdm_turn_wait(1 + G);
+        {
+            float dq[DQ][4];
+            const tdm_uniform_tile out_at =
+                tdm_uniform(shared.d_out + i * P::ROW_BYTES, STEP * 128);
+            const tdm_uniform_tile q_at = tdm_uniform(shared.q + i * P::ROW_BYTES, STEP * 128);
+            ask_dq(dq, (n + late) & 1);
+            tdm_products_hold(dk);
+            tdm_products_hold(dv);
+            tdm_products_begin();
+#pragma unroll
+            for (int x = 0; x < (int)STEP / 16; x++)
+                tdm_wgmma<1>(dv, p[x], tdm_matrix_at(out_at, x * 2048), x > 0 || n > 0);
+#pragma unroll
+            for (int x = 0; x < (int)STEP / 16; x++)
+                tdm_wgmma<1>(dk, ds[x], tdm_matrix_at(q_at, x * 2048), x > 0 || n > 0);
+            tdm_products_commit();
+            if (more)
+                tdm_barrier_wait(&s.full_q[j], phase);
+            tdm_products_wait<1>();
+            tdm_products_hold(dq);
+            stage_dq(dq, n - late);
+        }
+        tdm_products_wait<0>();
+        tdm_products_hold(dk);
+        tdm_products_hold(dv);
+        ask_scores(c, k,
+                   shared.q +
+                       j * P::ROW_BYTES); /* behind the last step of what is there: not used */
+        if (more)
+            tdm_barrier_wait(&s.full_out[j], phase);
+        if (lane == 0)
+            tdm_barrier_arrive(&s.empty[i]);
+        ask_scores(dp, v, shared.d_out + j * P::ROW_BYTES);
+        tdm_turn_give(2 - G);
+        if (late == 0 || n > 0)
+            dq_staged(n - late);
+        const float *fact = facts + j * 2 * STEP + lane % 4 * 4;
         tdm_products_wait<1>();
-        tdm_products_hold(p);
-        if (masked)
-            mask_keys(p, a, tdm_seen_from(a, step & TDM_STEP_WHOLE, w.kv_head),
-                      LISTS ? step & TDM_STEP_FIRST : t0, w.before, key);
-#pragma unroll
-        for (uint32_t n = 0; n < STEP / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                p[n][i] = tdm_exp2(p[n][i] * (scale * TDM_LOG2_E) - fact[8 * n + i % 2].lse);
+        tdm_products_hold(c);
+        if (more)
+            mask(c, j);
+        make_p(c, p, fact, scale);
         tdm_products_wait<0>();
-        tdm_products_hold(ds);
+        tdm_products_hold(dp);
+        make_ds(dp, p, ds, fact);
 #pragma unroll
-        for (uint32_t n = 0; n < STEP / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                ds[n][i] = p[n][i] * (ds[n][i] - fact[8 * n + i % 2].d);
-        round_to(rounded_p, p);
-        round_to(rounded_ds, ds);
-        tdm_products_hold(dk);
-        tdm_products_hold(dv);
-        tdm_products_begin();
-        ask_sum(dv, rounded_p, shared.step(number, 1));
-        ask_sum(dk, rounded_ds, shared.step(number, 0));
-        tdm_products_commit();
-        tdm_products_wait<0>();
-        tdm_products_hold(dk);
-        tdm_products_hold(dv);
-        release(b, number);
+        for (int x = 0; x < (int)STEP / 16; x++)
+            store_turned(ds_to + ((n + 1) & 1) * DS_BYTES + x * 2048, ds[x]);
+        tdm_fence_shared();
+        i = j;
     }
-    tdm_put_keys<T>(a, key, w.end, w.kv_head, dk, dv, scale);
+    if (G == 0) { /* the last dQ */
+        float dq[DQ][4];
+        tdm_turn_wait(1);
+        ask_dq(dq, (count - 1) & 1);
+        tdm_products_wait<0>();
+        tdm_products_hold(dq);
+        stage_dq(dq, count - 1);
+        dq_staged(count - 1);
+    }
 }
 
-/* A tile of keys. `whole`: keys from a multiple of TILE on lie in one page. */
-template <typename T, bool LISTS>
-static __device__ __forceinline__ void grad_of_keys(const tdm_attend &a, float scale, bool whole,
-                                                    uint32_t block, const tiles &shared,
-                                                    step_barriers &b, tdm_row_fact (*facts)[STEP])
+/* Adds rows of dK or dV to fp32 sums, without reading them. */
+template <int B>
+static __device__ __forceinline__ void add_row(float *to, const float (&c)[B][4], int h,
+                                               float scale)
 {
-    const walk<LISTS> w = walk_of<LISTS>(a, block);
-    if (LISTS && w.numbers() == 0)
-        return; /* nobody reads the page: tdm_launch_unread */
-    if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<40>();
-        const uint32_t numbers = w.numbers();
-        tdm_producer producer;
-        tdm_hopper_keys<TILE>(shared.first, a, 0, w.key0, w.end, w.kv_head, whole);
-        tdm_hopper_keys<TILE>(shared.second, a, tdm_plane_of(a), w.key0, w.end, w.kv_head, whole);
-        if constexpr (LISTS) {
-            reader_walk readers(w.readers);
-            for (uint32_t number = 0; number < numbers;) {
-                readers.next(a, w);
-                for (uint32_t i = 0; i < w.steps; i++, number++) {
-                    const uint32_t step = readers.step + i % (TILE / STEP) * STEP;
-                    const uint32_t head = w.kv_head * w.ratio + i / (TILE / STEP);
-                    fetch_step<LISTS>(a, shared, b, producer, facts, number, step & TDM_STEP_FIRST,
-                                      head, step);
-                }
+    to += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < B; n++)
+        asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to + 8 * n),
+                     "f"(c[n][2 * h] * scale), "f"(c[n][2 * h + 1] * scale)
+                     : "memory");
+}
+
+/* dK and dV of a warp's 16 keys from `key` on to their pages; `ours`: added to what other parts of the same sum left. */
+template <typename T, int B>
+static __device__ __forceinline__ void put_keys(const tdm_attend &a, uint32_t key, uint32_t end,
+                                                uint32_t kv_head, const float (&dk)[B][4],
+                                                const float (&dv)[B][4], float scale, bool ours)
+{
+    key += threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (key + 8 * h >= end)
+            break;
+        const tdm_gradient_key to = tdm_gradient_at(a, key + 8 * h, kv_head);
+        T *k = (T *)to.data + to.element, *v = k + tdm_plane_of(a);
+        if constexpr (sizeof(T) == sizeof(float)) {
+            if (to.add || ours) {
+                add_row(k, dk, h, scale);
+                add_row(v, dv, h, 1.0f);
+                continue;
             }
-        } else {
-            for (uint32_t number = 0; number < numbers; number++)
-                fetch_step<LISTS>(a, shared, b, producer, facts, number, w.token(number),
-                                  w.kv_head * w.ratio + number / w.steps, 0);
         }
-        producer.finish();
-    } else {
-        tdm_take_registers<232>();
-        sum_keys<T, LISTS>(a, shared, b, facts, w, scale);
+        tdm_put_row<T>(k, dk, h, to.add, scale);
+        tdm_put_row<T>(v, dv, h, to.add, 1.0f);
     }
 }
 
-/* Blocks from `first` on of both kinds of tiles: keys, then rows; over lists rows, then keys by falling number of
- * readers. */
-template <typename T, bool LISTS>
-static __global__ void __launch_bounds__(THREADS, 1)
-    grad_tiles(const tdm_attend a, float scale, bool whole_steps, bool whole, uint32_t key_blocks,
-               uint32_t row_blocks, uint32_t first)
+/* The products of a group, and dK, dV to their pages. */
+template <class P, typename T, uint32_t G>
+static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &x,
+                                               const areas<P> &shared, state &s, const float *facts,
+                                               float scale)
 {
-    extern __shared__ unsigned char memory[];
-    __shared__ step_barriers b;
-    __shared__ __align__(16) tdm_row_fact facts[STAGES][STEP];
-    const tiles shared(memory);
-    const uint32_t block = first + blockIdx.x, before = LISTS ? row_blocks : 0;
-    init_barriers(b);
-    if (block - before < key_blocks)
-        grad_of_keys<T, LISTS>(a, scale, whole, block - before, shared, b, facts);
-    else
-        grad_of_rows<LISTS>(a, scale, whole_steps, LISTS ? block : block - key_blocks, shared, b);
+    float dk[P::DIM / 8][4] = {}, dv[P::DIM / 8][4] = {};
+    tdm_barrier_wait(&s.full_keys, 0);
+    if (s.work.key0 + TILE > s.work.end)
+        clear_keys<P>(shared, s.work.end - s.work.key0);
+    if (s.count > 0)
+        sum_keys<P, G>(a, shared, s, facts, scale * TDM_LOG2_E, dk, dv);
+    const item w = s.work;
+    const bool is_split = w.end_head - w.head < a.query_heads / a.kv_heads;
+    if (is_split && w.part > 0) {
+        if (threadIdx.x == TDM_WARPGROUP)
+            wait_turn(x.key_turns + w.turn, w.part);
+        asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
+    }
+    put_keys<T>(a, w.key0 + G * 64 + tdm_hopper_warp_row(), w.end, w.kv_head, dk, dv, scale,
+                w.part > 0);
+    if (is_split) {
+        __threadfence();
+        asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
+        if (threadIdx.x == TDM_WARPGROUP)
+            give_turn(x.key_turns + w.turn);
+    }
+}
+
+template <class P, typename T, bool LISTS>
+static __global__ void __launch_bounds__(THREADS, 1)
+    grad_hopper(const __grid_constant__ tdm_attend a, const __grid_constant__ maps m,
+                const __grid_constant__ plan x, float scale)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ state s;
+    __shared__ walk<LISTS> walks[1 + SENDERS]; /* of one thread each, which has few registers */
+    __shared__ __align__(128) float facts[STAGES * 2 * STEP];
+    const areas<P> shared(memory);
+    if (threadIdx.x == 0) {
+        tdm_barrier_init(&s.full_keys, 1);
+        for (uint32_t i = 0; i < STAGES; i++) {
+            tdm_barrier_init(&s.full_q[i], 1);
+            tdm_barrier_init(&s.full_out[i], 1);
+            tdm_barrier_init(&s.empty[i], CONSUMERS * TDM_WARPGROUP / 32);
+        }
+        for (uint32_t i = 0; i < SENDERS; i++)
+            tdm_barrier_init(&s.full_dq[i], TDM_WARPGROUP / 32);
+        for (uint32_t i = 0; i < CONSUMERS; i++)
+            tdm_barrier_init(&s.empty_dq[i], 1);
+        tdm_barriers_ready();
+        s.count = NO_WORK;
+        if (find_item<LISTS>(a, x, atomicAdd(x.ticket, 1u), s.work)) {
+            copy_keys<P>(a, m, shared, s);
+            walks[0].begin(a, x, s.work);
+            s.count = walks[0].count(x, s.work);
+        }
+    }
+    __syncthreads();
+    if (s.count == NO_WORK)
+        return;
+    if (threadIdx.x < TDM_WARPGROUP) {
+        tdm_give_registers<24>();
+        if (threadIdx.x == 0)
+            produce<P, LISTS>(a, m, x, shared, s, walks[0], facts);
+        else if (threadIdx.x % 32 == 0)
+            send_dq<P, LISTS>(a, x, shared, s, walks[threadIdx.x / 32], threadIdx.x / 32 - 1);
+    } else {
+        tdm_take_registers<240>();
+        if (threadIdx.x < 2 * TDM_WARPGROUP)
+            consume<P, T, 0>(a, x, shared, s, facts, scale);
+        else
+            consume<P, T, 1>(a, x, shared, s, facts, scale);
+    }
+}
+
+/* ---- before and after ---- */
+
+/* The place of each page in the list of each query page: a block a list. */
+static __global__ void __launch_bounds__(128)
+    find_ranks(const tdm_attend a, uint32_t query_pages, uint16_t *ranks)
+{
+    const uint32_t list = blockIdx.x % a.lists.lists, query_page = blockIdx.x / a.lists.lists;
+    const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
+    const uint32_t first = tdm_first_page(a);
+    for (uint32_t i = threadIdx.x; i < entries[0]; i += 128) {
+        const uint64_t page = (entries[1 + i] & TDM_PAGE_NUMBER) - first;
+        ranks[(page * a.lists.lists + list) * query_pages + query_page] = (uint16_t)i;
+    }
+}
+
+/* In which order the parts of (page, list) are worked on: their number, then an entry for each. Pages before the chunk by
+ * rising position, then those of the chunk part by part. One block. */
+#define ORDER_THREADS 1024u
+
+static __global__ void __launch_bounds__(ORDER_THREADS)
+    order_pages(const tdm_attend a, uint32_t items, uint32_t query_pages, uint32_t parts)
+{
+    __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP];
+    const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
+    const uint32_t words = (uint32_t)tdm_attend_words(&a);
+    const uint32_t own = items - query_pages * a.lists.lists; /* the first item of the chunk */
+    uint32_t count = 0;                                       /* entries so far */
+    const auto readers_of = [&](uint32_t item) {
+        const uint2 *readers = (const uint2 *)a.readers + (uint64_t)item * words;
+        uint32_t read = 0;
+        for (uint32_t i = 0; i < words; i++)
+            read += (uint32_t)__popc(readers[i].x);
+        return read;
+    };
+    const auto is_popular = [&](uint32_t read) { return 2 * read >= query_pages; };
+    /* Appends `mine` entries of each thread; returns where the thread's begin. */
+    const auto append = [&](uint32_t mine) {
+        uint32_t sum = mine, all = 0;
+        for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
+            const uint32_t other = __shfl_up_sync(TDM_FULL_WARP, sum, offset);
+            sum += lane >= offset ? other : 0;
+        }
+        __syncthreads();
+        if (lane == TDM_WARP - 1)
+            of_warp[warp] = sum;
+        __syncthreads();
+        for (uint32_t i = 0; i < ORDER_THREADS / TDM_WARP; i++) {
+            sum += i < warp ? of_warp[i] : 0;
+            all += of_warp[i];
+        }
+        count += all;
+        return a.order + 1 + (count - all) + sum - mine;
+    };
+
+    uint32_t popular = 0;
+    for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
+        const uint32_t item = first + threadIdx.x;
+        popular += (uint32_t)__syncthreads_count(item < own && is_popular(readers_of(item)));
+    }
+    const bool splits = parts > 1 && popular <= TDM_ATTEND_FEW_PAGES * a.lists.lists;
+    for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
+        const uint32_t item = first + threadIdx.x, read = item < own ? readers_of(item) : 0;
+        const bool is_split = splits && read > 0 && is_popular(read);
+        const uint32_t mine = is_split ? parts : read > 0;
+        uint32_t *to = append(mine);
+        for (uint32_t i = 0; i < mine; i++)
+            to[i] = item << ENTRY_PART_BITS | (is_split ? i : ENTRY_WHOLE);
+    }
+    for (uint32_t part = 0; part < parts; part++) {
+        for (uint32_t first = own; first < items; first += ORDER_THREADS) {
+            const uint32_t item = first + threadIdx.x;
+            const uint32_t mine = item < items && readers_of(item) > 0;
+            uint32_t *to = append(mine);
+            if (mine > 0)
+                *to = item << ENTRY_PART_BITS | (parts > 1 ? part : ENTRY_WHOLE);
+        }
+    }
+    if (threadIdx.x == 0)
+        a.order[0] = count;
+}
+
+/* The facts of all rows, of those behind the last token that nothing comes of them; and no turns yet. A block has
+ * FACT_ROWS rows of [token, query head], one behind the other; 8 elements of a row a lane. */
+#define FACT_ROWS 64u
+template <class P>
+static __global__ void __launch_bounds__(256)
+    find_facts(const tdm_attend a, const plan x, uint64_t turns)
+{
+    constexpr uint32_t lanes = P::DIM / 8, at_once = 256 / lanes, each = FACT_ROWS / at_once;
+    const uint64_t first = (uint64_t)blockIdx.x * FACT_ROWS + threadIdx.x / lanes;
+    const uint32_t lane = threadIdx.x % lanes;
+    float d[each][8], o[each][8], sum[each];
+    for (uint64_t i = (uint64_t)blockIdx.x * 256 + threadIdx.x; i < turns;
+         i += (uint64_t)gridDim.x * 256)
+        x.dq_turns[i] = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < each; i++) {
+        const uint64_t row = first + i * at_once;
+        const uint64_t from = row < a.tokens * a.query_heads ? row : 0;
+        tdm_load<8>((const __nv_bfloat16 *)a.d_out.data, from * P::DIM + lane * 8, d[i]);
+        tdm_load<8>((const __nv_bfloat16 *)a.out.data, from * P::DIM + lane * 8, o[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < each; i++) {
+        const uint64_t row = first + i * at_once, token = row / a.query_heads;
+        const uint32_t head = (uint32_t)(row - token * a.query_heads);
+        const bool is_there = token < a.tokens;
+        sum[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum[i] += d[i][j] * o[i][j];
+#pragma unroll
+        for (uint32_t offset = lanes / 2; offset > 0; offset /= 2)
+            sum[i] += __shfl_xor_sync(TDM_FULL_WARP, sum[i], offset);
+        if (lane == 0 && token < (uint64_t)x.row_tiles * STEP) {
+            float *to = (float *)x.facts +
+                        (head * (uint64_t)x.row_tiles + token / STEP) * 2 * STEP +
+                        fact_at((uint32_t)(token % STEP));
+            to[0] = is_there ? a.lse[row] * TDM_LOG2_E : INFINITY;
+            to[STEP] = is_there ? sum[i] : 0.0f;
+        }
+    }
+}
+
+/* dQ, scaled and rounded: a block a tile of rows of a query head. */
+template <class P, bool LISTS>
+static __global__ void __launch_bounds__(256)
+    round_dq(const tdm_attend a, const plan x, float scale)
+{
+    const uint32_t head = blockIdx.x % a.query_heads, tile = blockIdx.x / a.query_heads;
+    const uint32_t half = threadIdx.x / TDM_WARPGROUP, thread = threadIdx.x % TDM_WARPGROUP;
+    const uint32_t j = thread % 4;
+    const uint64_t token = (uint64_t)tile * STEP + thread / 32 * 16 + thread % 32 / 4;
+    const float4 *from =
+        (const float4 *)(x.dq +
+                         (2 * ((uint64_t)head * x.row_tiles + tile) + half) * P::HALF_FLOATS) +
+        thread;
+    if (LISTS && tdm_list_of(a, tile / 2, head / (a.query_heads / a.kv_heads))[0] == 0)
+        return;
+#pragma unroll
+    for (int g = 0; g < P::DIM / 64; g++) {
+        float4 sums[4];
+        uint32_t top[4], bottom[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sums[i] = from[(4 * g + i) * TDM_WARPGROUP];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            top[i] = tdm_pack(sums[i].x * scale, sums[i].y * scale);
+            bottom[i] = tdm_pack(sums[i].z * scale, sums[i].w * scale);
+        }
+        tdm_turn_four(top, j);
+        tdm_turn_four(bottom, j);
+        __nv_bfloat16 *to = (__nv_bfloat16 *)a.dq.data + (token * a.query_heads + head) * P::DIM +
+                            half * (P::DIM / 2) + 32 * g + 8 * j;
+        if (token < a.tokens)
+            *(uint4 *)to = make_uint4(top[0], top[1], top[2], top[3]);
+        if (token + 8 < a.tokens)
+            *(uint4 *)(to + (uint64_t)8 * a.query_heads * P::DIM) =
+                make_uint4(bottom[0], bottom[1], bottom[2], bottom[3]);
+    }
+}
+
+template <class P, typename T, bool LISTS>
+static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, const plan &x,
+                              uint64_t turns, cudaStream_t stream, struct tdm_error *err)
+{
+    struct tdm_attend a = *attend;
+    const float scale = (float)(1.0 / sqrt((double)P::DIM));
+    const uint64_t rows = (uint64_t)x.row_tiles * STEP * a.query_heads;
+    enum tdm_status status = TDM_CUDA(
+        cudaFuncSetAttribute((const void *)grad_hopper<P, T, LISTS>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)P::SHARED_BYTES),
+        err);
+    if (status != TDM_OK)
+        return status;
+    uint32_t blocks = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
+    if (LISTS) {
+        const uint64_t pages = tdm_attend_key_pages(&a);
+        const uint64_t entries = (uint64_t)x.query_pages * a.lists.capacity;
+        const uint32_t split = sizeof(T) == sizeof(float) && x.parts < ENTRY_WHOLE ? x.parts : 1;
+        blocks = (uint32_t)(tdm_attend_parts(pages < entries ? pages : entries, x.query_pages,
+                                             a.lists.lists, split) *
+                            (a.kv_heads / a.lists.lists));
+        tdm_launch_unread<T>(&a, stream);
+        find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x.query_pages,
+                                                                      (uint16_t *)x.ranks);
+        order_pages<<<1, ORDER_THREADS, 0, stream>>>(a, (uint32_t)(pages * a.lists.lists),
+                                                     x.query_pages, split);
+    }
+    if ((a.first_token + a.tokens - a.key_token) <=
+        a.chunk_tokens) /* one slot, whose last page is whole */
+        a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
+    find_facts<P><<<(unsigned)((rows + FACT_ROWS - 1) / FACT_ROWS), 256, 0, stream>>>(a, x, turns);
+    grad_hopper<P, T, LISTS><<<blocks, THREADS, P::SHARED_BYTES, stream>>>(a, m, x, scale);
+    round_dq<P, LISTS><<<x.row_tiles * a.query_heads, 256, 0, stream>>>(a, x, scale);
+    return tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err);
+}
+
+template <class P>
+static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, struct tdm_error *err)
+{
+    const uint64_t keys = a->first_token + a->tokens - a->key_token;
+    const uint64_t before = a->first_token - a->key_token;
+    const bool lists = a->lists.pages != NULL;
+    const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
+    plan x = {};
+    maps m;
+    x.row_tiles = (uint32_t)((a->tokens + STEP - 1) / STEP);
+    x.key_tiles = (uint32_t)((keys + TILE - 1) / TILE);
+    x.facts = a->d;
+    x.dq = a->dq_sums;
+    x.dq_turns = a->turns;
+    x.key_turns = x.dq_turns + 2 * (uint64_t)a->query_heads * x.row_tiles;
+    x.ticket = x.key_turns + (uint64_t)x.key_tiles * a->kv_heads;
+    const uint32_t ratio = a->query_heads / a->kv_heads;
+    /* beside its steps a part costs as much as a few of them; but where heads come one after the other, a tile of few rows
+     * would wait for those of many */
+    x.part_heads = lists && ratio > 3 ? 2 : 1;
+    x.parts = (ratio + x.part_heads - 1) / x.part_heads;
+    x.whole_tiles = x.key_tiles;
+    if (lists) {
+        x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
+        x.words = (uint32_t)tdm_attend_words(a);
+        x.ranks = (const uint16_t *)(a->order + 1 +
+                                     tdm_attend_parts(tdm_attend_key_pages(a), x.query_pages,
+                                                      a->lists.lists, ratio));
+    }
+    if (gradients == TDM_DTYPE_FP32 && x.parts > 1 &&
+        (x.key_tiles - before / TILE) * a->kv_heads < FEW_TILES)
+        x.whole_tiles = (uint32_t)(before / TILE);
+    const uint64_t turns = (uint64_t)(x.ticket + 1 - x.dq_turns);
+    enum tdm_status status = tdm_cuda_map_pages(a, TILE, P::COLUMNS, &m.keys, err);
+    if (status == TDM_OK)
+        status = tdm_cuda_map_rows(a->q.data, a->tokens, a->query_heads, P::DIM, STEP, &m.q, err);
+    if (status == TDM_OK)
+        status = tdm_cuda_map_rows(a->d_out.data, a->tokens, a->query_heads, P::DIM, STEP, &m.d_out,
+                                   err);
+    if (status != TDM_OK)
+        return status;
+    if (gradients == TDM_DTYPE_FP32)
+        return lists ? launch<P, float, true>(a, m, x, turns, stream, err)
+                     : launch<P, float, false>(a, m, x, turns, stream, err);
+    return lists ? launch<P, __nv_bfloat16, true>(a, m, x, turns, stream, err)
+                 : launch<P, __nv_bfloat16, false>(a, m, x, turns, stream, err);
 }
 
 extern "C" enum tdm_status tdm_cuda_attention_grad_hopper(const struct tdm_attend *a,
                                                           cudaStream_t stream,
                                                           struct tdm_error *err)
 {
-    const uint64_t keys = a->first_token + a->tokens - a->key_token;
-    const unsigned row_blocks = (unsigned)((a->tokens + TILE - 1) / TILE * a->query_heads);
-    const unsigned key_blocks = (unsigned)((keys + TILE - 1) / TILE * a->kv_heads);
-    const float scale = (float)(1.0 / sqrt((double)DIM));
-    const bool whole_steps = a->page_tokens % STEP == 0 && a->chunk_tokens % STEP == 0;
-    const bool whole = a->page_tokens % TILE == 0 && a->chunk_tokens % TILE == 0;
-    const bool lists = a->lists.pages != NULL;
-    const enum tdm_dtype gradients = a->written.data != NULL ? a->written.dtype : a->added.dtype;
-    cudaError_t code = cudaSuccess;
-    tdm_launch_row_facts(a, stream);
-    enum tdm_status status = tdm_with_type(gradients, err, [&](auto *type) {
-        using T = std::remove_pointer_t<decltype(type)>;
-        auto *kernel = lists ? grad_tiles<T, true> : grad_tiles<T, false>;
-        code = cudaFuncSetAttribute((const void *)kernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES);
-        if (code != cudaSuccess)
-            return;
-        if (lists) {
-            const unsigned read = tdm_read_blocks(a);
-            tdm_launch_unread<T>(a, stream);
-            kernel<<<row_blocks + read, THREADS, SHARED_BYTES, stream>>>(
-                *a, scale, whole_steps, whole, read, row_blocks, 0);
-            return;
-        }
-        const unsigned together = key_blocks < FEW_BLOCKS ? row_blocks : 0;
-        kernel<<<key_blocks + together, THREADS, SHARED_BYTES, stream>>>(
-            *a, scale, whole_steps, whole, key_blocks, row_blocks, 0);
-        if (together == 0)
-            kernel<<<row_blocks, THREADS, SHARED_BYTES, stream>>>(
-                *a, scale, whole_steps, whole, key_blocks, row_blocks, key_blocks);
-    });
-    if (status == TDM_OK)
-        status = tdm_cuda_status(code, "cudaFuncSetAttribute of attention_grad", err);
-    return status == TDM_OK ? tdm_cuda_status(cudaGetLastError(), "attention_grad launch", err)
-                            : status;
+    return a->head_dim == 64 ? run<made_for<64>>(a, stream, err)
+                             : run<made_for<128>>(a, stream, err);
 }

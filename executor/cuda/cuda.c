@@ -7,33 +7,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const tdm_cuda_op ops[TDM_OP_KINDS] = {
-    [TDM_OP_COPY] = tdm_cuda_run_copy,
-    [TDM_OP_ZERO] = tdm_cuda_run_zero,
-    [TDM_OP_EMBED] = tdm_cuda_run_embed,
-    [TDM_OP_SORT_TOKENS] = tdm_cuda_run_sort_tokens,
-    [TDM_OP_EMBED_GRAD] = tdm_cuda_run_embed_grad,
-    [TDM_OP_NORM] = tdm_cuda_run_norm,
-    [TDM_OP_NORM_GRAD] = tdm_cuda_run_norm_grad,
-    [TDM_OP_PRODUCT] = tdm_cuda_run_product,
-    [TDM_OP_PRODUCT_GRAD_INPUT] = tdm_cuda_run_product,
-    [TDM_OP_PRODUCT_GRAD_WEIGHT] = tdm_cuda_run_product_grad_weight,
-    [TDM_OP_ROPE] = tdm_cuda_run_rope,
-    [TDM_OP_ROPE_GRAD] = tdm_cuda_run_rope_grad,
-    [TDM_OP_KV_WRITE] = tdm_cuda_run_kv_write,
-    [TDM_OP_KV_GRAD_READ] = tdm_cuda_run_kv_grad_read,
-    [TDM_OP_PAGE_MEANS] = tdm_cuda_run_page_means,
-    [TDM_OP_SELECT] = tdm_cuda_run_select,
-    [TDM_OP_ATTENTION] = tdm_cuda_run_attention,
-    [TDM_OP_ATTENTION_GRAD] = tdm_cuda_run_attention_grad,
-    [TDM_OP_SWIGLU] = tdm_cuda_run_swiglu,
-    [TDM_OP_SWIGLU_GRAD] = tdm_cuda_run_swiglu_grad,
-    [TDM_OP_HEAD] = tdm_cuda_run_head,
-    [TDM_OP_LOSS] = tdm_cuda_run_head,
-    [TDM_OP_HEAD_GRAD] = tdm_cuda_run_head,
-    [TDM_OP_GRADIENT_NORM] = tdm_cuda_run_gradient_norm,
-    [TDM_OP_OPTIMIZER] = tdm_cuda_run_optimizer,
-};
+/* Every kind of op that there is a kernel for. */
+#define EACH_OP(OP)                                           \
+    OP(COPY, tdm_cuda_run_copy)                               \
+    OP(ZERO, tdm_cuda_run_zero)                               \
+    OP(EMBED, tdm_cuda_run_embed)                             \
+    OP(SORT_TOKENS, tdm_cuda_run_sort_tokens)                 \
+    OP(EMBED_GRAD, tdm_cuda_run_embed_grad)                   \
+    OP(NORM, tdm_cuda_run_norm)                               \
+    OP(NORM_GRAD, tdm_cuda_run_norm_grad)                     \
+    OP(PRODUCT, tdm_cuda_run_product)                         \
+    OP(PRODUCT_GRAD_INPUT, tdm_cuda_run_product)              \
+    OP(PRODUCT_GRAD_WEIGHT, tdm_cuda_run_product_grad_weight) \
+    OP(ROPE, tdm_cuda_run_rope)                               \
+    OP(ROPE_GRAD, tdm_cuda_run_rope_grad)                     \
+    OP(KV_WRITE, tdm_cuda_run_kv_write)                       \
+    OP(KV_GRAD_READ, tdm_cuda_run_kv_grad_read)               \
+    OP(PAGE_MEANS, tdm_cuda_run_page_means)                   \
+    OP(SELECT, tdm_cuda_run_select)                           \
+    OP(ATTENTION, tdm_cuda_run_attention)                     \
+    OP(ATTENTION_GRAD, tdm_cuda_run_attention_grad)           \
+    OP(SWIGLU, tdm_cuda_run_swiglu)                           \
+    OP(SWIGLU_GRAD, tdm_cuda_run_swiglu_grad)                 \
+    OP(HEAD, tdm_cuda_run_head)                               \
+    OP(LOSS, tdm_cuda_run_head)                               \
+    OP(HEAD_GRAD, tdm_cuda_run_head)                          \
+    OP(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
+    OP(OPTIMIZER, tdm_cuda_run_optimizer)
+
+#define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
+#define RUNS(kind, kernel) [TDM_OP_##kind] = tdm_cuda_run,
+
+static const tdm_cuda_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
 
 static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
     tdm_cuda_norm_scratch, tdm_cuda_rope_scratch,          tdm_cuda_products_scratch,
@@ -88,6 +93,39 @@ static size_t reap_cuda(struct tdm_executor *executor, struct tdm_timing *timing
 
 /* ---- tables ---- */
 
+/* How many documents a program needs room for on the device. */
+static uint64_t starts_of(const struct tdm_schedule *schedule)
+{
+    uint64_t count = 0, tokens = tdm_schedule_tokens(schedule);
+    if (schedule->documents_of_text)
+        return tokens < TDM_MOST_STEP_DOCUMENTS ? tokens : TDM_MOST_STEP_DOCUMENTS;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        if (schedule->sequences[s].document_starts != NULL)
+            count += schedule->sequences[s].document_count;
+    return count;
+}
+
+/* Copies the starts of all documents of `sequences` to `room` on the device. */
+static enum tdm_status put_documents(const struct tdm_cuda_program *program,
+                                     const struct tdm_sequence *sequences, uint64_t *room,
+                                     struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (uint32_t s = 0; s < program->program->schedule->sequence_count && status == TDM_OK; s++) {
+        const struct tdm_sequence *sequence = &sequences[s];
+        program->documents[s] = (struct tdm_documents){.count = 1};
+        if (sequence->document_count == 1)
+            continue;
+        status =
+            TDM_CUDA(cudaMemcpy(room, sequence->document_starts,
+                                sequence->document_count * sizeof(*room), cudaMemcpyHostToDevice),
+                     err);
+        program->documents[s] = (struct tdm_documents){room, sequence->document_count};
+        room += sequence->document_count;
+    }
+    return status;
+}
+
 /* The starts of all documents of all programs, on the device. */
 static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t count,
                                       const struct tdm_program *const *programs,
@@ -98,37 +136,48 @@ static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t co
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the programs of a run");
     executor->program_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        const struct tdm_schedule *schedule = programs[i]->schedule;
         executor->programs[i].program = programs[i];
-        for (uint32_t s = 0; s < schedule->sequence_count; s++)
-            if (schedule->sequences[s].document_starts != NULL)
-                executor->document_count += schedule->sequences[s].document_count;
+        executor->document_count += starts_of(programs[i]->schedule);
     }
-    uint64_t bytes = executor->document_count * sizeof(uint64_t), at = 0;
+    uint64_t bytes = executor->document_count * sizeof(uint64_t);
     enum tdm_status status = TDM_OK;
     if (bytes > 0)
         status = TDM_CUDA(cudaMalloc((void **)&executor->document_starts, bytes), err);
+    uint64_t *room = executor->document_starts;
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         const struct tdm_schedule *schedule = programs[i]->schedule;
-        struct tdm_documents *documents = calloc(schedule->sequence_count, sizeof(*documents));
-        executor->programs[i].documents = documents;
-        if (documents == NULL)
+        struct tdm_cuda_program *program = &executor->programs[i];
+        program->documents = calloc(schedule->sequence_count, sizeof(*program->documents));
+        if (program->documents == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the documents of a run");
-        for (uint32_t s = 0; s < schedule->sequence_count && status == TDM_OK; s++) {
-            const struct tdm_sequence *sequence = &schedule->sequences[s];
-            documents[s].count = 1;
-            if (sequence->document_starts == NULL)
-                continue;
-            status = TDM_CUDA(cudaMemcpy(executor->document_starts + at, sequence->document_starts,
-                                         sequence->document_count * sizeof(uint64_t),
-                                         cudaMemcpyHostToDevice),
-                              err);
-            documents[s].starts = executor->document_starts + at;
-            documents[s].count = sequence->document_count;
-            at += sequence->document_count;
-        }
+        program->step_starts = schedule->documents_of_text ? room : NULL;
+        status = put_documents(program, schedule->sequences, room, err);
+        room += starts_of(schedule);
     }
     return status;
+}
+
+static struct tdm_cuda_program *program_of(const struct tdm_executor *executor,
+                                           const struct tdm_program *program)
+{
+    uint32_t i = 0;
+    while (i + 1 < executor->program_count && executor->programs[i].program != program)
+        i++;
+    return &executor->programs[i];
+}
+
+static enum tdm_status documents_cuda(struct tdm_executor *executor,
+                                      const struct tdm_program *program,
+                                      const struct tdm_sequence *sequences, struct tdm_error *err)
+{
+    struct tdm_cuda_program *own = program_of(executor, program);
+    uint64_t count = 0;
+    for (uint32_t s = 0; s < program->schedule->sequence_count; s++)
+        count += sequences[s].document_count;
+    if (own->step_starts == NULL || count > starts_of(program->schedule))
+        return tdm_fail(err, TDM_INTERNAL, "the cuda backend has no room for %llu documents",
+                        (unsigned long long)count);
+    return put_documents(own, sequences, own->step_starts, err);
 }
 
 static enum tdm_status open_rope(struct tdm_executor *executor, const struct tdm_model *model,
@@ -151,22 +200,25 @@ static enum tdm_status open_rope(struct tdm_executor *executor, const struct tdm
 struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
                                         const struct tdm_launch *launch)
 {
-    uint32_t i = 0;
-    while (i + 1 < executor->program_count && executor->programs[i].program != launch->program)
-        i++;
     const struct tdm_chunk *chunk = &launch->program->chunks[launch->op->chunk];
-    return executor->programs[i].documents[chunk->sequence];
+    return program_of(executor, launch->program)->documents[chunk->sequence];
 }
 
 /* What the kernels would refuse in the middle of a run. */
-static enum tdm_status check_model(const struct tdm_model *model, struct tdm_error *err)
+static enum tdm_status supports_cuda(const struct tdm_program *program, struct tdm_error *err)
 {
+    const struct tdm_model *model = program->schedule->model;
     if (model->hidden > TDM_CUDA_MOST_HIDDEN)
         return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes hidden sizes up to %u, not %u",
                         model->name, TDM_CUDA_MOST_HIDDEN, model->hidden);
     if (model->head_dim > TDM_CUDA_MOST_HEAD_DIM)
         return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes head dims up to %u, not %u",
                         model->name, TDM_CUDA_MOST_HEAD_DIM, model->head_dim);
+    for (uint32_t i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].dtype == TDM_DTYPE_FP16)
+            return tdm_fail(err, TDM_INPUT, "%s: the cuda backend has no kernels for %s in %s",
+                            model->name, program->buffers[i].name,
+                            tdm_dtype_name(program->buffers[i].dtype));
     return TDM_OK;
 }
 
@@ -237,9 +289,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
     int devices = 0;
-    enum tdm_status status = check_model(programs[0]->schedule->model, err);
-    if (status == TDM_OK)
-        status = check_scratch(count, programs, err);
+    enum tdm_status status = check_scratch(count, programs, err);
     if (status == TDM_OK)
         status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {
@@ -327,7 +377,9 @@ const struct tdm_backend tdm_cuda_backend = {
     .arena = tdm_cuda_take_arena,
     .watch = watch_cuda,
     .prepare = tdm_cuda_prepare,
-    .run = {[0 ... TDM_OP_KINDS - 1] = tdm_cuda_run},
+    .supports = supports_cuda,
+    .documents = documents_cuda,
+    .run = {EACH_OP(RUNS)},
     .wait = tdm_cuda_wait,
     .ended = tdm_cuda_ended,
     .finish = finish_cuda,

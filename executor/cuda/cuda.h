@@ -57,6 +57,7 @@ struct tdm_cuda_call {
 struct tdm_cuda_program {
     const struct tdm_program *program;
     struct tdm_documents *documents; /* [sequences], with starts on the device */
+    uint64_t *step_starts; /* room for those of a step's text; NULL: the schedule has them */
 };
 
 /* Ops that need the same code: kind, part, shape, and the modes of the operands that are there. */

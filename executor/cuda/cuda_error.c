@@ -28,6 +28,10 @@ enum tdm_status tdm_cuda_status(cudaError_t code, const char *call, struct tdm_e
     }
     tdm_fail(err, status, "CUDA: %s: %s (%s)", call, cudaGetErrorString(code),
              cudaGetErrorName(code));
+    if (code == cudaErrorNoKernelImageForDevice)
+        return tdm_hint(
+            err, "this build has no code for this card: run ./configure on the machine with the "
+                 "card, or with --with-cuda-arch=all, and make again");
     if (status == TDM_NO_DEVICE)
         tdm_hint(err, "run nvidia-smi to see card and driver, or use --backend cpu");
     return status;

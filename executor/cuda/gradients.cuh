@@ -52,6 +52,8 @@ static inline void tdm_launch_row_facts(const struct tdm_attend *a, cudaStream_t
 static __device__ __forceinline__ uint32_t tdm_tokens_from(const tdm_attend &a, uint32_t key)
 {
     uint32_t low = 0, end = (uint32_t)a.tokens; /* the first that begins behind it: in [low, end] */
+    if (a.from[end - 1] <= key)
+        return end;
     while (low < end) {
         const uint32_t middle = low + (end - low) / 2;
         if (a.from[middle] <= key)
@@ -87,29 +89,6 @@ static inline unsigned tdm_read_blocks(const struct tdm_attend *a)
     const uint64_t query_pages = (a->tokens + a->page_tokens - 1) / a->page_tokens;
     const uint64_t entries = query_pages * a->lists.capacity, all = tdm_attend_key_pages(a);
     return (unsigned)((entries < all ? entries : all) * a->kv_heads);
-}
-
-/* Of these one, by falling number of readers. */
-struct tdm_reading {
-    uint32_t kv_head;
-    tdm_keys keys;
-    const uint2 *readers;
-    bool is_read;
-};
-
-static __device__ __forceinline__ tdm_reading tdm_reading_of(const tdm_attend &a, uint32_t number)
-{
-    const uint32_t heads = a.kv_heads / a.lists.lists; /* of a list */
-    const uint32_t item = a.order[number / heads];
-    const uint32_t page = item / a.lists.lists, list = item - page * a.lists.lists;
-    tdm_reading reading;
-    reading.kv_head = list * heads + number % heads;
-    reading.keys = tdm_keys_of_page(a, page);
-    reading.readers = tdm_readers_of(a, page, list);
-    reading.is_read = false;
-    for (uint64_t i = 0; i < tdm_attend_words(&a); i++)
-        reading.is_read = reading.is_read || reading.readers[i].x != 0;
-    return reading;
 }
 
 /* Zeros for pages that nobody reads, where dK and dV are written. A block a (page, KV head). */

@@ -71,7 +71,7 @@ static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *exec
         .first_entry = op->first_entry,
         .entries = op->entries,
         .vocabulary = schedule->model->vocabulary,
-        .per_token = 1.0 / (double)tdm_schedule_trained_tokens(schedule),
+        .per_token = 1.0 / (double)tdm_launch_trained_tokens(launch),
         .sums = op->kind == TDM_OP_HEAD ? NULL : sums->data,
         .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,
         .adds = op->kind == TDM_OP_LOSS && sums->data != NULL && sums->mode == TDM_ACCUMULATE,

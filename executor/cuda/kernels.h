@@ -16,6 +16,7 @@ extern "C" {
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "schedule/attend_scratch.h"
 #include "schedule/selector.h"
 
 #include <cuda_runtime_api.h>
@@ -157,8 +158,9 @@ enum tdm_status tdm_cuda_embed_grad(const int32_t *tokens, const int32_t *order,
 
 /* What makes a row's loss and gradient, of the vocabulary so far (TDM_HEAD_LSE). */
 struct tdm_row_sums {
-    double most, sum; /* the largest logit, sum of exp(logit - most) */
-    double target;    /* logit of the target; 0 while that is to come */
+    double most;   /* the largest logit, the target's too */
+    double others; /* sum of exp(logit - most) over all but the target */
+    double target; /* logit of the target; 0 while that is to come */
 };
 
 /* Rows of logits [rows, entries] of the entries of the vocabulary from `first_entry` on. */
@@ -287,14 +289,18 @@ struct tdm_attend {
     uint64_t written_slots, gradient_slot_elements;
     /* scratch: */
     uint32_t *from; /* [tokens] first near token of each, counted from key_token; at least 0 */
-    float *d;       /* [2 * tokens * query_heads]: rowsum(d_out * out), and what else a row needs */
+    /* backward, with tdm_attend_rows(tokens) rows: rowsum(d_out * out), and what else a row needs,
+       [2, rows, query_heads]; and if it adds up dQ in scratch its sums, [rows, query_heads,
+       head_dim], and tdm_attend_turns() counters */
+    float *d, *dq_sums;
+    uint32_t *turns;
     /* with lists: */
     uint32_t *start; /* [tokens] first token of its document, counted from key_token, at least 0 */
     /* what a token sees first of another KV head lies so many further in both: 0 where all see alike */
     uint64_t sight_stride;
     bool sight_is_there; /* both are filled */
     /* and backward: which query pages list a key page, [key pages, lists, words, 2], a bit a query page: listed,
-       seen whole; and the (key page, list) by falling number of readers, [key pages * lists] */
+       seen whole; and tdm_attend_order() words of the order in which (key page, list) are worked on */
     uint32_t *readers, *order;
 };
 
@@ -363,7 +369,8 @@ enum tdm_status tdm_cuda_open_pages(const struct tdm_gather *gather,
                                     const struct tdm_page_home *home, cudaStream_t stream,
                                     struct tdm_error *err);
 
-/* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 128. */
+/* Do warpgroups' products serve it? Compute capability 9.0; bf16, head dim 64 or 128, pages of a multiple of 128 tokens,
+ * and, where there are several, chunks of whole pages. */
 bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *attend);
 
 /* Attention on Hopper's tensor cores, where they serve it. `from` must be filled. */

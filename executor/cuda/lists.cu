@@ -3,9 +3,7 @@
  * Who sees whom, before attention: the first keys that each token sees, and over lists of pages the inverse
  * lists, by which the block that owns a key page finds its query pages.
  *
- * Inverse lists are bits: they come out the same whatever the order in which they are set. The (key page, list)
- * are sorted by how many query pages read them, so that the longest blocks of the backward start first; which
- * of two equally long ones is first does not matter to what they compute.
+ * Inverse lists are bits: they come out the same whatever the order in which they are set.
  */
 #include "executor/cuda/device.cuh"
 #include "executor/cuda/pages.cuh"
@@ -45,48 +43,6 @@ static __global__ void __launch_bounds__(THREADS) find_readers(const tdm_attend 
     }
 }
 
-#define SORT_THREADS 1024u
-#define LENGTHS SORT_THREADS /* longer ones are not told apart */
-
-static __device__ uint32_t length_of(const tdm_attend &a, uint64_t item)
-{
-    const uint64_t words = tdm_attend_words(&a);
-    const uint2 *readers = (const uint2 *)a.readers + item * words;
-    uint32_t length = 0;
-    for (uint64_t i = 0; i < words; i++)
-        length += (uint32_t)__popc(readers[i].x);
-    return length < LENGTHS ? length : LENGTHS - 1;
-}
-
-/* One block. */
-static __global__ void __launch_bounds__(SORT_THREADS)
-    sort_items(const tdm_attend a, uint64_t items)
-{
-    __shared__ uint32_t count[LENGTHS], of_warp[SORT_THREADS / TDM_WARP];
-    const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
-    count[threadIdx.x] = 0;
-    __syncthreads();
-    for (uint64_t i = threadIdx.x; i < items; i += SORT_THREADS)
-        atomicAdd(&count[length_of(a, i)], 1u);
-    __syncthreads();
-    /* where items of a length begin: behind all longer ones; thread i has length LENGTHS - 1 - i */
-    const uint32_t mine = count[LENGTHS - 1 - threadIdx.x];
-    uint32_t sum = mine;
-    for (uint32_t offset = 1; offset < TDM_WARP; offset *= 2) {
-        const uint32_t other = __shfl_up_sync(TDM_FULL_WARP, sum, offset);
-        sum += lane >= offset ? other : 0;
-    }
-    if (lane == TDM_WARP - 1)
-        of_warp[warp] = sum;
-    __syncthreads();
-    for (uint32_t i = 0; i < warp; i++)
-        sum += of_warp[i];
-    count[LENGTHS - 1 - threadIdx.x] = sum - mine;
-    __syncthreads();
-    for (uint64_t i = threadIdx.x; i < items; i += SORT_THREADS)
-        a.order[atomicAdd(&count[length_of(a, i)], 1u)] = (uint32_t)i;
-}
-
 extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cudaStream_t stream,
                                                 struct tdm_error *err)
 {
@@ -101,7 +57,6 @@ extern "C" enum tdm_status tdm_cuda_attend_from(const struct tdm_attend *a, cuda
         if (status != TDM_OK)
             return status;
         find_readers<<<(unsigned)(query_pages * a->lists.lists), THREADS, 0, stream>>>(*a);
-        sort_items<<<1, SORT_THREADS, 0, stream>>>(*a, items);
     }
     return tdm_cuda_status(cudaGetLastError(), "attention range launch", err);
 }

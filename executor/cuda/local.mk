@@ -16,7 +16,8 @@ cuda_sources = \
 	executor/cuda/gradients.cuh \
 	executor/cuda/head.c \
 	executor/cuda/host_lane.c \
-	executor/cuda/hopper.cuh executor/cuda/hopper_tiles.cuh \
+	executor/cuda/hopper.cuh executor/cuda/hopper_maps.c executor/cuda/hopper_maps.h \
+	executor/cuda/hopper_products.cuh executor/cuda/hopper_tiles.cuh \
 	executor/cuda/kernels.h \
 	executor/cuda/gather.cu \
 	executor/cuda/lists.cu \
@@ -54,6 +55,10 @@ endif
 endif
 
 $(hopper_sources:.cu=.o): NVCC_GENCODE = -gencode arch=compute_90a,code=sm_90a
+checked = executor/cuda/attention_grad_hopper.o executor/cuda/attention_hopper.o
+$(checked): NVCC_WRAPPER = $(srcdir)/executor/cuda/nvcc-checked "$(enable_werror)"
+$(checked): NVCC_OWN_FLAGS = -Xptxas -v
+EXTRA_DIST += executor/cuda/nvcc-checked
 
 # The same bits as the cpu backend's optimizers, which round every product.
 executor/cuda/optimizer.o: NVCC_OWN_FLAGS = -fmad=false

@@ -72,6 +72,33 @@ static __device__ __forceinline__ void tdm_as_a(uint32_t (&a)[4], const float (&
     a[3] = tdm_pack(right[2], right[3]);
 }
 
+/* Of a row of a C the lanes 4 i to 4 i + 3 have two columns of each of four blocks, packed in x: turned, lane
+ * 4 i + j (`j` = lane % 4) has all eight columns of block j, in order. */
+static __device__ __forceinline__ void tdm_turn_four(uint32_t (&x)[4], uint32_t j)
+{
+    uint32_t a = (j & 1) ? x[0] : x[1], b = (j & 1) ? x[2] : x[3];
+    a = __shfl_xor_sync(~0u, a, 1);
+    b = __shfl_xor_sync(~0u, b, 1);
+    if (j & 1) {
+        x[0] = a;
+        x[2] = b;
+    } else {
+        x[1] = a;
+        x[3] = b;
+    }
+    a = (j & 2) ? x[0] : x[2];
+    b = (j & 2) ? x[1] : x[3];
+    a = __shfl_xor_sync(~0u, a, 2);
+    b = __shfl_xor_sync(~0u, b, 2);
+    if (j & 2) {
+        x[0] = a;
+        x[1] = b;
+    } else {
+        x[2] = a;
+        x[3] = b;
+    }
+}
+
 /* Copies 16 bytes to shared memory without waiting; zeros if there is nothing to copy. */
 static __device__ __forceinline__ void tdm_copy_async(uint32_t to, const __nv_bfloat16 *from,
                                                       bool is_there)

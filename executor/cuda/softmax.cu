@@ -6,13 +6,15 @@
  * A block has a row [entries]: it reads it once for the maximum and the sum of exponentials, which
  * every thread keeps for its own columns and rescales when its maximum rises, and once more, mostly
  * from the L2, to write the gradient. Where a row has a part of the vocabulary only, its sums join those
- * of the parts before, and gradients come in a pass of their own, when the sums are complete.
+ * of the parts before, and gradients come in a pass of their own, when the sums are complete. The
+ * target is not in the sums: where its probability p is nearly 1, log(1 / p) and 1 - p follow from the
+ * others without cancellation (as in executor/cpu/head.c).
  */
 #include "executor/cuda/device.cuh"
 
 #define THREADS 512u
 
-/* A maximum, and the sum of exponentials relative to it. */
+/* A maximum, and the sum of exponentials relative to it, without the target's. */
 struct softmax {
     float most;
     float sum;
@@ -52,9 +54,21 @@ static __device__ __forceinline__ tdm_row_sums join(tdm_row_sums a, tdm_row_sums
 {
     tdm_row_sums both;
     both.most = fmax(a.most, b.most);
-    both.sum = a.sum * exp(a.most - both.most) + b.sum * exp(b.most - both.most);
+    both.others = a.others * exp(a.most - both.most) + b.others * exp(b.most - both.most);
     both.target = a.target + b.target;
     return both;
+}
+
+/* Sum of exp(logit - most) over the vocabulary. */
+static __device__ __forceinline__ double total_of(tdm_row_sums row)
+{
+    return row.others + exp(row.target - row.most);
+}
+
+/* log(1 / p) of the target: a sum of terms that are not negative. */
+static __device__ __forceinline__ double loss_of(tdm_row_sums row)
+{
+    return row.target >= row.most ? log1p(row.others) : row.most - row.target + log(total_of(row));
 }
 
 /* Of the block's row, the same in every thread; `target` is the target's column, or beyond the row. */
@@ -75,12 +89,12 @@ static __device__ tdm_row_sums sum_row(const T *line, uint32_t entries, uint32_t
         }
 #pragma unroll
         for (int j = 0; j < W; j++)
-            mine.sum += __expf(value[j] - mine.most);
+            mine.sum += column + j == target ? 0.0f : __expf(value[j] - mine.most);
     }
     const softmax all = block_softmax(mine);
     tdm_row_sums row;
     row.most = (double)all.most;
-    row.sum = (double)all.sum;
+    row.others = (double)all.sum;
     row.target = target < entries ? (double)tdm_get(line, target) : 0.0;
     return row;
 }
@@ -119,25 +133,24 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy(const tdm_cross_
         if (x.adds)
             sums = join(x.sums[row], sums);
     }
-    const double loss = sums.most + log(sums.sum) - sums.target;
     __syncthreads(); /* everybody has read the target's logit, and the sums so far */
     if (threadIdx.x == 0) {
-        x.losses[row] = loss;
+        x.losses[row] = loss_of(sums);
         if (x.sums != NULL)
             x.sums[row] = sums;
     }
     if (!x.backward)
         return;
 
-    const float most = (float)sums.most, scale = (float)(x.per_token / sums.sum);
+    const double total = total_of(sums);
+    const float most = (float)sums.most, scale = (float)(x.per_token / total);
+    const float d_target = (float)(-sums.others / total * x.per_token); /* p - 1 */
     for (uint32_t column = threadIdx.x * W; column < x.entries; column += THREADS * W) {
         float value[W];
         tdm_load<W>(line, column, value);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            value[j] = __expf(value[j] - most) * scale;
-            if (column + j == at) /* p - 1 without cancellation near p = 1 */
-                value[j] = (float)(expm1(-loss) * x.per_token);
+            value[j] = column + j == at ? d_target : __expf(value[j] - most) * scale;
         }
         tdm_store<W>(line, column, value);
     }

@@ -27,14 +27,45 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {128, 1, 1, 128, 128, 1, 128, 0, 1},  {128, 2, 2, 256, 128, 3, 256, 0, 1},
-    {64, 2, 3, 256, 64, 2, 256, 0, 1},    {128, 4, 7, 512, 128, 4, 512, 0, 1},
-    {128, 1, 2, 256, 128, 3, 100, 0, 1},  {64, 1, 1, 100, 30, 4, 77, 0, 1},
-    {128, 2, 1, 192, 64, 3, 192, 70, 1},  {128, 2, 4, 256, 128, 4, 256, 0, 5},
-    {64, 2, 2, 90, 16, 5, 90, 33, 9},     {128, 1, 5, 1000, 128, 2, 999, 0, 3},
-    {96, 2, 2, 256, 128, 3, 256, 0, 1},   {96, 1, 3, 100, 30, 4, 77, 50, 3},
-    {128, 1, 16, 512, 128, 3, 300, 0, 1}, {64, 1, 8, 1024, 128, 4, 1024, 600, 4},
-    {128, 1, 4, 320, 64, 5, 320, 0, 1},   {128, 2, 7, 2048, 128, 3, 2048, 0, 1},
+    {128, 1, 1, 128, 128, 1, 128, 0, 1},
+    {128, 2, 2, 256, 128, 3, 256, 0, 1},
+    {64, 2, 3, 256, 64, 2, 256, 0, 1},
+    {128, 4, 7, 512, 128, 4, 512, 0, 1},
+    {128, 1, 2, 256, 128, 3, 100, 0, 1},
+    {64, 1, 1, 100, 30, 4, 77, 0, 1},
+    {128, 2, 1, 192, 64, 3, 192, 70, 1},
+    {128, 2, 4, 256, 128, 4, 256, 0, 5},
+    {64, 2, 2, 90, 16, 5, 90, 33, 9},
+    {128, 1, 5, 1000, 128, 2, 999, 0, 3},
+    {96, 2, 2, 256, 128, 3, 256, 0, 1},
+    {96, 1, 3, 100, 30, 4, 77, 50, 3},
+    {128, 1, 16, 512, 128, 3, 300, 0, 1},
+    {64, 1, 8, 1024, 128, 4, 1024, 600, 4},
+    {128, 1, 4, 320, 64, 5, 320, 0, 1},
+    {128, 2, 7, 2048, 128, 3, 2048, 0, 1},
+    /* one slot of no whole tiles, one row, one key more than a tile, tiles of 176 keys over pages */
+    {128, 2, 3, 1000, 128, 1, 1000, 0, 1},
+    {64, 3, 1, 333, 128, 1, 333, 0, 1},
+    {128, 1, 2, 256, 128, 2, 1, 0, 1},
+    {128, 4, 7, 128, 128, 3, 1, 0, 1},
+    {128, 2, 3, 1024, 256, 3, 650, 0, 1},
+    {64, 2, 7, 1024, 128, 3, 1000, 0, 1},
+    {128, 3, 1, 640, 128, 4, 577, 0, 1},
+    {64, 8, 4, 256, 128, 6, 129, 0, 1},
+    /* windows and documents that begin and end anywhere */
+    {128, 2, 7, 512, 128, 4, 512, 129, 1},
+    {128, 2, 3, 1024, 128, 3, 1000, 700, 3},
+    {64, 2, 4, 512, 128, 4, 500, 300, 5},
+    {128, 1, 8, 2048, 128, 2, 2048, 2, 1},
+    {128, 2, 2, 512, 128, 5, 400, 0, 9},
+    {128, 4, 7, 1024, 128, 2, 1024, 0, 12},
+};
+
+/* With scores that grow so much behind the first tile that their exponentials overflow. */
+static const struct shape steep_shapes[] = {
+    {128, 2, 7, 512, 128, 4, 512, 0, 1},
+    {64, 2, 3, 512, 128, 3, 300, 0, 1},
+    {128, 1, 2, 1024, 128, 3, 900, 600, 4},
 };
 
 /* Elements of a slot of pages. */
@@ -79,6 +110,18 @@ static uint16_t *random_bf16(struct gpu_test *test, uint64_t count, float scale)
     for (uint64_t i = 0; i < count; i++)
         values[i] = tdm_float_to_bf16(gpu_test_float(test) * scale);
     return values;
+}
+
+/* What is behind the last key was never written: no numbers. */
+static void poison(const struct shape *s, uint16_t *kv)
+{
+    const uint64_t row = (uint64_t)s->kv_heads * s->head_dim, slot = slot_of(s);
+    for (uint64_t at = 0; at < slot / row; at++) {
+        const uint64_t plane = at / s->page_tokens,
+                       key = plane / 2 * s->page_tokens + at % s->page_tokens;
+        if (key >= s->tokens)
+            memset(kv + (s->slots - 1) * slot + at * row, 0xff, row * sizeof(*kv));
+    }
 }
 
 /* Relative difference of two arrays on the device, bf16 or fp32. */
@@ -179,7 +222,8 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
                   errors[3], same ? "repeats" : "does not repeat");
 }
 
-static void run_shape(struct gpu_test *test, const struct shape *s)
+/* `scale`: of the queries. */
+static void run_shape(struct gpu_test *test, const struct shape *s, float scale)
 {
     struct tdm_error err = {0};
     cudaStream_t stream;
@@ -193,8 +237,9 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         die(&err);
     for (uint32_t i = 1; i < s->documents + 1; i++) /* the first of the chunks begins one */
         starts[i] = key_token + (i - 1) * (keys / s->documents);
-    uint16_t *q = random_bf16(test, elements, 2.0f), *d_out = random_bf16(test, elements, 1.0f);
+    uint16_t *q = random_bf16(test, elements, scale), *d_out = random_bf16(test, elements, 1.0f);
     uint16_t *kv = random_bf16(test, s->slots * slot, 1.0f);
+    poison(s, kv);
     float *gradients = host(s->slots * slot * sizeof(float));
     for (uint64_t i = 0; i < s->slots * slot; i++)
         gradients[i] = 0.1f * gpu_test_float(test);
@@ -218,7 +263,10 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .slot_elements = slot,
         .d_out = {device(d_out, elements * 2), TDM_DTYPE_BF16},
         .from = device(NULL, s->tokens * sizeof(uint32_t)),
-        .d = device(NULL, 2 * rows * sizeof(float)),
+        .d = device(NULL, 2 * tdm_attend_rows(s->tokens) * heads * sizeof(float)),
+        .dq_sums = device(NULL, tdm_attend_rows(s->tokens) * heads * s->head_dim * sizeof(float)),
+        .turns =
+            device(NULL, tdm_attend_turns(s->tokens, keys, heads, s->kv_heads) * sizeof(uint32_t)),
     };
     a.written_slots = s->slots > 1 ? 1 : 0;
     if (tdm_cuda_attend_from(&a, stream, &err) != TDM_OK)
@@ -250,6 +298,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
     cudaFree(a.d_out.data);
     cudaFree(a.from);
     cudaFree(a.d);
+    cudaFree(a.dq_sums);
+    cudaFree(a.turns);
     free(q);
     free(d_out);
     free(kv);
@@ -261,8 +311,10 @@ int main(void)
 {
     struct gpu_test test = gpu_test_begin();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        run_shape(&test, &shapes[i]);
-    for (int i = 0; i < 20; i++) {
+        run_shape(&test, &shapes[i], 2.0f);
+    for (size_t i = 0; i < sizeof(steep_shapes) / sizeof(steep_shapes[0]); i++)
+        run_shape(&test, &steep_shapes[i], 200.0f);
+    for (int i = 0; i < 60; i++) {
         static const uint32_t head_dims[] = {64, 96, 128, 128};
         struct shape s = {.head_dim = head_dims[gpu_test_between(&test, 0, 3)],
                           .kv_heads = (uint32_t)gpu_test_between(&test, 1, 3),
@@ -271,10 +323,15 @@ int main(void)
                           .page_tokens = gpu_test_between(&test, 5, 150),
                           .slots = gpu_test_between(&test, 1, 4),
                           .documents = (uint32_t)gpu_test_between(&test, 1, 6)};
+        if (i % 2 == 0) { /* as schedules have them */
+            s.head_dim = i % 4 == 0 ? 128 : 64;
+            s.page_tokens = 128;
+            s.chunk_tokens = 128 * gpu_test_between(&test, 1, 12);
+        }
         s.tokens = gpu_test_between(&test, 1, s.chunk_tokens);
         s.window = gpu_test_between(&test, 0, 1) ? gpu_test_between(&test, 2, 300) : 0;
         if ((s.slots - 1) * s.chunk_tokens + s.tokens >= 2 * s.documents)
-            run_shape(&test, &s);
+            run_shape(&test, &s, 2.0f);
     }
     return gpu_test_end(&test);
 }

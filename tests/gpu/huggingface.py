@@ -63,7 +63,7 @@ def tidemark(*words):
 
 def plan(output, model, context, optimizer, sets):
     words = [word for pair in sets for word in ("--set", pair)]
-    tidemark("plan", model, "--context", context, "--machine", "h200", "--optimizer", optimizer,
+    tidemark("plan", model, "--context", context, "--machine", "h200-published", "--optimizer", optimizer,
              "-o", output, "--force", *words)
 
 

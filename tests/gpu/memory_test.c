@@ -31,7 +31,7 @@ static struct tdm_schedule *schedule_of(const char *name, uint64_t context, uint
     struct tdm_schedule *schedule;
     struct tdm_error err = {0};
     if (tdm_model_load(name, &model, &err) != TDM_OK ||
-        tdm_machine_load("h200", &machine, &err) != TDM_OK ||
+        tdm_machine_load("h200-published", &machine, &err) != TDM_OK ||
         tdm_schedule_new(model, machine, context, &schedule, &err) != TDM_OK)
         die(&err);
     schedule->chunk_tokens = chunk;

@@ -619,13 +619,18 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
         .written_slots = gpu_test_between(test, 0, s->slots - 1),
         .from = device(s->tokens * sizeof(uint32_t)),
         .start = device(s->tokens * sizeof(uint32_t)),
-        .d = device(2 * c.rows * sizeof(float)),
+        .d = device(2 * tdm_attend_rows(s->tokens) * c.heads * sizeof(float)),
+        .dq_sums = device(tdm_attend_rows(s->tokens) * c.heads * s->head_dim * sizeof(float)),
+        .turns = device(tdm_attend_turns(s->tokens, c.first_token + s->tokens - c.key_token,
+                                         c.heads, s->kv_heads) *
+                        sizeof(uint32_t)),
     };
     if (lists) {
         uint64_t items = all * c.lists;
         c.a.lists.pages = device(list_words * sizeof(uint32_t));
         c.a.readers = device(items * tdm_attend_words(&c.a) * 2 * sizeof(uint32_t));
-        c.a.order = device(items * sizeof(uint32_t));
+        c.a.order = device(tdm_attend_order(all, c.query_pages, c.lists, c.heads / s->kv_heads) *
+                           sizeof(uint32_t));
         c.s = (struct tdm_select){.tokens = s->tokens,
                                   .first_token = c.first_token,
                                   .documents = c.a.documents,
@@ -651,6 +656,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s)
     cudaFree(c.a.from);
     cudaFree(c.a.start);
     cudaFree(c.a.d);
+    cudaFree(c.a.dq_sums);
+    cudaFree(c.a.turns);
     cudaFree(c.a.lists.pages);
     cudaFree(c.a.readers);
     cudaFree(c.a.order);
