@@ -3,6 +3,7 @@
 #include "base/directory.h"
 
 #include "base/file.h"
+#include "base/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -67,24 +68,90 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
+int tdm_directory_reason(const char *path)
+{
+    struct stat info;
+    char *parent = tdm_directory_parent(path);
+    int reason = parent == NULL                     ? ENOMEM
+                 : stat(parent, &info) != 0         ? errno
+                 : !S_ISDIR(info.st_mode)           ? ENOTDIR
+                 : access(parent, W_OK | X_OK) != 0 ? errno
+                                                    : 0;
+    free(parent);
+    return reason;
+}
+
+/* Also what a file of such a name is called until it is complete. */
+static bool is_owned(const char *name, tdm_directory_owns owns)
+{
+    const char *dot = strstr(name, ".tmp");
+    char *whole = dot == NULL ? NULL : strndup(name, (size_t)(dot - name));
+    bool owned = owns(name) || (whole != NULL && owns(whole));
+    free(whole);
+    return owned;
+}
+
+/* The directory with its own files; what else came to be in it stays, and so does it. */
+static void remove_directory(const char *path, tdm_directory_owns owns)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    if (stream == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;)
+        if (!is_dots(entry->d_name) && is_owned(entry->d_name, owns))
+            (void)unlinkat(dirfd(stream), entry->d_name, 0);
+    (void)closedir(stream);
+    (void)rmdir(path);
+}
+
+/* Behind the name of a temporary directory: the old one, while the two change places in two steps. */
+#define ASIDE ".old"
+
+struct left {
+    const char *target;
+    tdm_directory_owns owns;
+};
+
+/* What a killed process left. Where it was between two steps, the old directory gets its name again. */
+static void remove_left(void *self, const char *path)
+{
+    const struct left *left = self;
+    size_t length = strlen(path), end = strlen(ASIDE);
+    bool aside = length > end && strcmp(path + length - end, ASIDE) == 0;
+    if (aside && access(left->target, F_OK) != 0)
+        (void)rename(path, left->target);
+    else
+        remove_directory(path, left->owns);
+}
+
+static void sweep(const char *target, tdm_directory_owns owns)
+{
+    struct left left = {target, owns};
+    tdm_temporary_sweep(target, ASIDE, remove_left, &left);
+}
+
 enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_error *err)
 {
     struct stat info;
     if (path[0] == '\0')
         return tdm_fail(err, TDM_USAGE, "the name of a directory to write is empty");
-    char *target = target_of(path), *parent = tdm_directory_parent(path);
-    enum tdm_status status = TDM_OK;
-    if (target == NULL || parent == NULL)
-        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a directory", path);
-    else if (stat(target, &info) == 0 && !S_ISDIR(info.st_mode))
-        status = tdm_fail(err, TDM_USAGE, "%s: is no directory", path);
-    else if (stat(target, &info) == 0)
-        status = check_content(target, force, owns, err);
-    if (status == TDM_OK && access(parent, W_OK | X_OK) != 0)
-        status = tdm_file_failed(path, errno, err);
+    char *target = target_of(path);
+    if (target == NULL)
+        return tdm_file_failed(path, ENOMEM, err);
+    enum tdm_status status = tdm_file_check_link(target, err);
+    int reason = tdm_directory_reason(target);
+    sweep(target, owns);
+    if (status == TDM_OK && stat(target, &info) == 0)
+        status = S_ISDIR(info.st_mode) ? check_content(target, force, owns, err)
+                                       : tdm_fail(err, TDM_USAGE, "%s: is no directory", path);
+    if (status == TDM_OK && reason != 0)
+        status = tdm_file_failed(path, reason, err);
     free(target);
-    free(parent);
     return status;
 }
 
@@ -94,42 +161,15 @@ enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_
     enum tdm_status status = tdm_directory_check(path, force, owns, err);
     if (status != TDM_OK)
         return status;
-    char *target = target_of(path);
-    size_t room = (target == NULL ? 0 : strlen(target)) + 32;
-    char *temporary = malloc(room);
-    if (target == NULL || temporary == NULL) {
-        status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a directory", path);
-        goto free_names;
-    }
-    int reason = EEXIST;
-    for (unsigned attempt = 0; reason == EEXIST && attempt < 100; attempt++) {
-        snprintf(temporary, room, "%s.tmp%ld-%u", target, (long)getpid(), attempt);
-        reason = mkdir(temporary, 0777) == 0 ? 0 : errno;
-    }
+    char *target = target_of(path), *temporary = NULL;
+    int lock = -1;
+    int reason = target == NULL ? ENOMEM : tdm_temporary_directory(target, &temporary, &lock);
     if (reason != 0) {
-        status = tdm_file_failed(path, reason, err);
-        goto free_names;
+        free(target);
+        return tdm_file_failed(path, reason, err);
     }
-    *directory = (struct tdm_directory){target, temporary, owns};
+    *directory = (struct tdm_directory){target, temporary, lock, owns};
     return TDM_OK;
-
-free_names:
-    free(target);
-    free(temporary);
-    return status;
-}
-
-/* The directory with its own files; what else came to be in it stays, and so does it. */
-static void remove_directory(const char *path, tdm_directory_owns owns)
-{
-    DIR *stream = opendir(path);
-    if (stream == NULL)
-        return;
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;)
-        if (!is_dots(entry->d_name) && owns(entry->d_name))
-            (void)unlinkat(dirfd(stream), entry->d_name, 0);
-    (void)closedir(stream);
-    (void)rmdir(path);
 }
 
 /* Some file systems cannot do that; the directory is there all the same. */
@@ -149,7 +189,7 @@ static int replace_in_two_steps(const struct tdm_directory *directory)
     char *aside = malloc(room);
     if (aside == NULL)
         return ENOMEM;
-    snprintf(aside, room, "%s.old", directory->temporary);
+    snprintf(aside, room, "%s" ASIDE, directory->temporary);
     int reason = rename(directory->path, aside) == 0 ? 0 : errno;
     if (reason == 0 && rename(directory->temporary, directory->path) != 0) {
         reason = errno;
@@ -159,6 +199,15 @@ static int replace_in_two_steps(const struct tdm_directory *directory)
         remove_directory(aside, directory->owns);
     free(aside);
     return reason;
+}
+
+static void release(struct tdm_directory *directory)
+{
+    if (directory->temporary != NULL)
+        (void)close(directory->lock);
+    free(directory->path);
+    free(directory->temporary);
+    *directory = (struct tdm_directory){0};
 }
 
 enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm_error *err)
@@ -181,9 +230,7 @@ enum tdm_status tdm_directory_commit(struct tdm_directory *directory, struct tdm
         char *parent = tdm_directory_parent(directory->path);
         sync_directory(parent);
         free(parent);
-        free(directory->path);
-        free(directory->temporary);
-        *directory = (struct tdm_directory){0};
+        release(directory);
     } else {
         tdm_directory_abandon(directory);
     }
@@ -194,7 +241,5 @@ void tdm_directory_abandon(struct tdm_directory *directory)
 {
     if (directory->temporary != NULL)
         remove_directory(directory->temporary, directory->owns);
-    free(directory->path);
-    free(directory->temporary);
-    *directory = (struct tdm_directory){0};
+    release(directory);
 }

@@ -13,17 +13,22 @@
 /* The directory that holds `path`; malloc'ed, NULL: no memory. */
 char *tdm_directory_parent(const char *path);
 
+/* Can something be made beside `path`? 0, or the errno that says why not. */
+int tdm_directory_reason(const char *path);
+
 /* May a file of this name be removed with the directory that is replaced? */
 typedef bool (*tdm_directory_owns)(const char *name);
 
 /* May `path` be written? Yes if there is nothing, or an empty directory, or, with `force`, one that
- * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done. */
+ * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done. What
+ * processes that were killed left beside it is removed. */
 enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_error *err);
 
 struct tdm_directory {
     char *path;      /* the target */
     char *temporary; /* where its files are to be written */
+    int lock;        /* descriptor that keeps others off it */
     tdm_directory_owns owns;
 };
 

@@ -3,6 +3,9 @@
  * write leaves nothing behind. */
 #include "base/file.h"
 
+#include "base/directory.h"
+#include "base/temporary.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,6 +32,8 @@ static int write_all(int fd, const char *data, size_t bytes)
 
 enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *err)
 {
+    if (reason == ENOMEM)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", path);
     tdm_fail(err, TDM_IO, "%s: cannot be written: %s", path, strerror(reason));
     if (reason == ENOSPC || reason == EDQUOT)
         tdm_hint(err, "free space on that file system, or write elsewhere");
@@ -36,6 +41,8 @@ enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *
         tdm_hint(err, "create the directory first");
     else if (reason == EACCES || reason == EROFS || reason == EPERM)
         tdm_hint(err, "write to a place that you may write to");
+    else if (reason == EFBIG)
+        tdm_hint(err, "raise the limit on the size of files (ulimit -f)");
     return TDM_IO;
 }
 
@@ -90,69 +97,87 @@ static void sync_directory(const char *path)
 static enum tdm_status write_renamed(const char *path, const void *data, size_t bytes,
                                      mode_t old_mode, struct tdm_error *err)
 {
-    size_t room = strlen(path) + 32;
-    char *temporary = malloc(room);
-    if (temporary == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a file", path);
-
-    int fd = -1;
-    int reason = EEXIST;
-    for (unsigned attempt = 0; reason == EEXIST && attempt < 100; attempt++) {
-        snprintf(temporary, room, "%s.tmp%ld-%u", path, (long)getpid(), attempt);
-        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        reason = fd < 0 ? errno : 0;
-    }
-    if (reason == 0) {
-        if (old_mode != 0)
-            (void)fchmod(fd, old_mode);
-        reason = write_all(fd, data, bytes);
-        if (reason == 0 && fsync(fd) != 0)
-            reason = errno;
-        if (close(fd) != 0 && reason == 0)
-            reason = errno;
-        if (reason == 0 && rename(temporary, path) != 0)
-            reason = errno;
-        if (reason == 0)
-            sync_directory(path);
-        else
-            (void)unlink(temporary);
-    }
+    char *temporary = NULL;
+    int fd = -1, reason = tdm_temporary_file(path, &temporary, &fd);
+    if (reason != 0)
+        return tdm_file_failed(path, reason, err);
+    if (old_mode != 0)
+        (void)fchmod(fd, old_mode);
+    reason = write_all(fd, data, bytes);
+    if (reason == 0 && fsync(fd) != 0)
+        reason = errno;
+    if (close(fd) != 0 && reason == 0)
+        reason = errno;
+    if (reason == 0 && rename(temporary, path) != 0)
+        reason = errno;
+    if (reason == 0)
+        sync_directory(path);
+    else
+        (void)unlink(temporary);
     free(temporary);
     return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
-enum tdm_status tdm_file_check_new(const char *path, struct tdm_error *err)
+enum tdm_status tdm_file_check_link(const char *path, struct tdm_error *err)
 {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode) || stat(path, &info) == 0)
         return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "%s: exists already", path);
-    return tdm_hint(err, "pass --force to overwrite it");
+    tdm_fail(err, TDM_USAGE, "%s: is a symbolic link that leads to nothing", path);
+    return tdm_hint(err, "remove the link, or create what it names");
+}
+
+static void remove_left(void *unused, const char *path)
+{
+    (void)unused;
+    (void)unlink(path);
+}
+
+enum tdm_status tdm_file_check(const char *path, bool force, struct tdm_error *err)
+{
+    struct stat info;
+    if (strcmp(path, "-") == 0)
+        return TDM_OK;
+    if (path[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of a file to write is empty");
+    bool exists = stat(path, &info) == 0;
+    if (!exists && tdm_file_check_link(path, err) != TDM_OK)
+        return TDM_USAGE;
+    if (exists && S_ISDIR(info.st_mode))
+        return tdm_fail(err, TDM_IO, "%s: is a directory; name a file in it", path);
+    if (exists && !S_ISREG(info.st_mode))
+        return TDM_OK;
+    if (exists && !force) {
+        tdm_fail(err, TDM_USAGE, "%s: exists already", path);
+        return tdm_hint(err, "pass --force to overwrite it");
+    }
+    char *target = exists ? realpath(path, NULL) : strdup(path);
+    int reason = target == NULL ? errno : tdm_directory_reason(target);
+    if (reason == 0)
+        tdm_temporary_sweep(target, NULL, remove_left, NULL);
+    free(target);
+    return reason == 0 ? TDM_OK : tdm_file_failed(path, reason, err);
 }
 
 enum tdm_status tdm_file_write(const char *path, const void *data, size_t bytes, bool force,
                                struct tdm_error *err)
 {
+    struct stat info;
+    enum tdm_status status = tdm_file_check(path, force, err);
+    if (status != TDM_OK)
+        return status;
     if (strcmp(path, "-") == 0)
         return write_stdout(data, bytes, err);
-    if (path[0] == '\0')
-        return tdm_fail(err, TDM_USAGE, "the name of a file to write is empty");
-
-    struct stat info;
     if (stat(path, &info) != 0)
         return write_renamed(path, data, bytes, 0, err);
-    if (S_ISDIR(info.st_mode))
-        return tdm_fail(err, TDM_IO, "%s: is a directory; name a file in it", path);
     if (!S_ISREG(info.st_mode))
         return write_in_place(path, data, bytes, err);
-    if (!force)
-        return tdm_file_check_new(path, err);
 
     /* Through a symbolic link the file that it names is replaced, not the link. */
     char *target = realpath(path, NULL);
     if (target == NULL)
         return tdm_file_failed(path, errno, err);
-    enum tdm_status status = write_renamed(target, data, bytes, info.st_mode & 07777, err);
+    status = write_renamed(target, data, bytes, info.st_mode & 07777, err);
     free(target);
     return status;
 }

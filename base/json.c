@@ -3,6 +3,7 @@
 #include "base/json.h"
 
 #include "base/file.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,6 +15,51 @@
 /* More than any config, machine or schedule; a file of weights given by mistake is refused fast. */
 #define JSON_LIMIT_BYTES (UINT64_C(64) << 20)
 
+/* Jansson (2.14) goes on without the characters of a string for which it had no memory, so its allocations are watched
+ * while it parses. */
+static json_malloc_t allocate_below;
+static bool ran_out;
+
+static void *watch_allocation(size_t bytes)
+{
+    void *memory = allocate_below(bytes);
+    ran_out = ran_out || memory == NULL;
+    return memory;
+}
+
+static json_t *parse_watched(const char *text, size_t bytes, json_error_t *problem)
+{
+    json_free_t release;
+    json_get_alloc_funcs(&allocate_below, &release);
+    ran_out = false;
+    json_set_alloc_funcs(watch_allocation, release);
+    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, problem);
+    json_set_alloc_funcs(allocate_below, release);
+    if (ran_out) {
+        json_decref(value);
+        return NULL;
+    }
+    return value;
+}
+
+enum tdm_status tdm_json_parse(const char *file, const char *text, size_t bytes, json_t **root,
+                               struct tdm_error *err)
+{
+    json_error_t problem;
+    json_t *value = parse_watched(text, bytes, &problem);
+    if (value == NULL && ran_out)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", file);
+    if (value == NULL)
+        return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", file,
+                        problem.line, problem.column, problem.text);
+    if (!json_is_object(value)) {
+        json_decref(value);
+        return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", file);
+    }
+    *root = value;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error *err)
 {
     char *text;
@@ -21,30 +67,78 @@ enum tdm_status tdm_json_load(const char *path, json_t **root, struct tdm_error 
     enum tdm_status status = tdm_file_read(path, JSON_LIMIT_BYTES, &text, &bytes, err);
     if (status != TDM_OK)
         return status;
-    json_error_t problem;
-    json_t *value =
-        json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
+    status = tdm_json_parse(path, text, (size_t)bytes, root, err);
     free(text);
-    if (value == NULL && problem.text[0] == '\0') /* Jansson has words for all but this */
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse it", path);
-    if (value == NULL) {
-        for (char *c = problem.text; *c != '\0'; c++) /* it quotes the file, whatever that holds */
-            if (*c < ' ' || *c > '~')
-                *c = '?';
-        return tdm_fail(err, TDM_INPUT, "%s: line %d, column %d: not valid JSON: %s", path,
-                        problem.line, problem.column, problem.text);
+    return status;
+}
+
+char *tdm_json_dump(const json_t *value, size_t flags)
+{
+    size_t bytes = json_dumpb(value, NULL, 0, flags | JSON_ENCODE_ANY);
+    char *text = bytes == 0 ? NULL : malloc(bytes + 1);
+    if (text == NULL)
+        return NULL;
+    if (json_dumpb(value, text, bytes, flags | JSON_ENCODE_ANY) != bytes) {
+        free(text);
+        return NULL;
     }
-    if (!json_is_object(value)) {
-        json_decref(value);
-        return tdm_fail(err, TDM_INPUT, "%s: must hold a JSON object, { ... }", path);
-    }
-    *root = value;
-    return TDM_OK;
+    text[bytes] = '\0';
+    return text;
 }
 
 char *tdm_json_canonical(const json_t *value)
 {
-    return json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    return tdm_json_dump(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII);
+}
+
+enum tdm_status tdm_json_write(FILE *out, bool sorted, json_t *value, struct tdm_error *err)
+{
+    size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(12) | (sorted ? JSON_SORT_KEYS : 0);
+    char *text = value == NULL ? NULL : tdm_json_dump(value, flags);
+    json_decref(value);
+    if (text == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for JSON");
+    bool written = fputs(text, out) != EOF && fputc('\n', out) != EOF;
+    free(text);
+    return written ? TDM_OK : tdm_fail(err, TDM_IO, "standard output cannot be written");
+}
+
+/* Releases what lacks a part. */
+static void give_up(json_t **container)
+{
+    json_decref(*container);
+    *container = NULL;
+}
+
+void tdm_json_set(json_t **object, const char *key, json_t *value)
+{
+    if (json_object_set_new(*object, key, value) != 0) /* it has released the value */
+        give_up(object);
+}
+
+void tdm_json_add(json_t **array, json_t *value)
+{
+    if (json_array_append_new(*array, value) != 0)
+        give_up(array);
+}
+
+void tdm_json_merge(json_t **object, json_t *more)
+{
+    if (json_object_update(*object, more) != 0)
+        give_up(object);
+    json_decref(more);
+}
+
+json_t *tdm_json_text(const char *text)
+{
+    if (text == NULL)
+        return json_null();
+    char *copy = strdup(text);
+    if (copy == NULL)
+        return NULL;
+    json_t *value = json_string(tdm_text_clean(copy));
+    free(copy);
+    return value;
 }
 
 const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN])
@@ -53,8 +147,7 @@ const char *tdm_json_show(const json_t *value, char out[TDM_JSON_SHOWN])
         snprintf(out, TDM_JSON_SHOWN, "%s", json_is_object(value) ? "an object" : "an array");
         return out;
     }
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII |
-                                       JSON_REAL_PRECISION(15));
+    char *text = tdm_json_dump(value, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
     if (text == NULL)
         snprintf(out, TDM_JSON_SHOWN, "of the wrong type");
     else if (strlen(text) < TDM_JSON_SHOWN)

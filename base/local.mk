@@ -5,9 +5,18 @@ libtidemark_a_SOURCES += \
 	base/directory.c base/directory.h \
 	base/dtype.c base/dtype.h \
 	base/file.c base/file.h \
+	base/inputs.c base/inputs.h \
 	base/json.c base/json.h \
+	base/lock.c base/lock.h \
+	base/names.c base/names.h \
+	base/options.c base/options.h \
+	base/process.c base/process.h \
 	base/size.h \
+	base/sort.c base/sort.h \
 	base/status.c base/status.h \
+	base/temporary.c base/temporary.h \
+	base/text.c base/text.h \
+	base/ticker.c base/ticker.h \
 	base/units.c base/units.h
 
-cmocka_tests += tests/unit_base
+cmocka_tests += tests/unit_base tests/unit_text tests/unit_ticker

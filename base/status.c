@@ -2,6 +2,8 @@
 /* Status and message: filling the caller's error and mapping a status to an exit code. */
 #include "base/status.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +15,7 @@ enum tdm_status tdm_fail(struct tdm_error *err, enum tdm_status status, const ch
         va_start(args, format);
         vsnprintf(err->message, sizeof(err->message), format, args);
         va_end(args);
+        tdm_text_clean(err->message); /* names in it may hold anything */
         err->status = status;
         err->hint[0] = '\0';
     }
@@ -27,6 +30,7 @@ enum tdm_status tdm_hint(struct tdm_error *err, const char *format, ...)
     va_start(args, format);
     vsnprintf(err->hint, sizeof(err->hint), format, args);
     va_end(args);
+    tdm_text_clean(err->hint);
     return err->status;
 }
 
@@ -36,6 +40,7 @@ enum tdm_status tdm_about(struct tdm_error *err, const char *subject)
     if (err == NULL)
         return TDM_INTERNAL;
     snprintf(message, sizeof(message), "%.240s: %.500s", subject, err->message);
+    tdm_text_clean(message);
     memcpy(err->message, message, sizeof(message));
     return err->status;
 }

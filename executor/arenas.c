@@ -54,12 +54,15 @@ enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t cou
 {
     struct tdm_arenas arenas = {.backend = backend};
     size_arenas(&arenas, count, programs);
+    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
+    if (status != TDM_OK)
+        return status;
     *memory = (struct tdm_free_memory){.host_bytes = host_room()};
     if (!backend->executes)
         return TDM_OK;
     if (backend->free_bytes != NULL && backend->free_bytes(&memory->device_bytes, NULL) != TDM_OK)
         memory->device_bytes = TDM_SIZE_MAX;
-    enum tdm_status status = check_host(&arenas, memory->host_bytes, err);
+    status = check_host(&arenas, memory->host_bytes, err);
     if (status != TDM_OK || backend->free_bytes == NULL)
         return status;
     const struct tdm_device_room room = {.free_bytes = memory->device_bytes,
@@ -92,7 +95,9 @@ enum tdm_status tdm_arenas_take_watched(const struct tdm_backend *backend, uint3
 {
     struct tdm_arenas arenas = {.backend = backend};
     size_arenas(&arenas, count, programs);
-    enum tdm_status status = backend->executes ? check_host(&arenas, host_room(), err) : TDM_OK;
+    enum tdm_status status = tdm_backend_check(backend, count, programs, err);
+    if (status == TDM_OK && backend->executes)
+        status = check_host(&arenas, host_room(), err);
     if (status == TDM_OK)
         status = backend->open(count, programs, &arenas.executor, err);
     if (status != TDM_OK)

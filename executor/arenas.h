@@ -21,15 +21,16 @@ struct tdm_free_memory {
 };
 
 /* Compares what the programs need with what is free and takes nothing: TDM_INFEASIBLE if it is too little.
- * *memory is set in any case. A device that is not there is one of which nothing is known: the
- * schedule may be for another machine. */
+ * *memory is set then, too. A device that is not there is one of which nothing is known: the schedule may
+ * be for another machine. TDM_INPUT: the backend lacks a kernel (tdm_backend_check()). */
 enum tdm_status tdm_arenas_check(const struct tdm_backend *backend, uint32_t count,
                                  const struct tdm_program *const *programs,
                                  struct tdm_free_memory *memory, struct tdm_error *err);
 
-/* Opens the backend for `count` programs and takes an arena at each place. Refuses with TDM_INFEASIBLE,
- * before anything is taken, if the machine has less free than the programs need (arenas are memory
- * of this computer for the cpu backend). On success the caller owns *arenas. */
+/* Opens the backend for `count` programs and takes an arena at each place. Refuses before anything is taken:
+ * with TDM_INPUT if the backend lacks a kernel (tdm_backend_check()), with TDM_INFEASIBLE if the machine has
+ * less free than the programs need (arenas are memory of this computer for the cpu backend). On success
+ * the caller owns *arenas. */
 enum tdm_status tdm_arenas_take(const struct tdm_backend *backend, uint32_t count,
                                 const struct tdm_program *const *programs,
                                 struct tdm_arenas *arenas, struct tdm_error *err);

@@ -35,7 +35,13 @@ struct tdm_step {
     double learning_rate;
     uint64_t seed;
     bool untimed; /* nobody asks for the times of its ops */
+    /* where the schedule takes documents from the text; else NULL and 0 */
+    const struct tdm_sequence *sequences; /* [sequence_count], with the documents of this step */
+    uint64_t trained_tokens;              /* that have a target */
 };
+
+/* Documents of all sequences of a step that come from a text, at most. */
+#define TDM_MOST_STEP_DOCUMENTS 65536u
 
 /* One op, ready to run. */
 struct tdm_launch {
@@ -45,6 +51,21 @@ struct tdm_launch {
     struct tdm_operand operand[TDM_OPERANDS]; /* same order as op->access */
     void *scratch; /* program->scratch on the device, for a backend that wants it */
 };
+
+/* The sequence that an op works on, with its documents in this step. */
+static inline const struct tdm_sequence *tdm_launch_sequence(const struct tdm_launch *launch)
+{
+    uint32_t number = launch->program->chunks[launch->op->chunk].sequence;
+    const struct tdm_sequence *sequences = launch->step->sequences;
+    return sequences != NULL ? &sequences[number] : &launch->program->schedule->sequences[number];
+}
+
+/* Tokens of the step that have a target: the loss is the mean over these. */
+static inline uint64_t tdm_launch_trained_tokens(const struct tdm_launch *launch)
+{
+    return launch->step->sequences != NULL ? launch->step->trained_tokens
+                                           : tdm_schedule_trained_tokens(launch->program->schedule);
+}
 
 /* A backend's own state. */
 struct tdm_executor;
@@ -103,7 +124,15 @@ struct tdm_backend {
     enum tdm_status (*prepare)(struct tdm_executor *executor, const struct tdm_launch *launch,
                                struct tdm_error *err);
 
-    /* Launches an op on its lane. */
+    /* Has it kernels for the sizes and dtypes of a program? Opens nothing and needs no device. TDM_INPUT says what it
+     * lacks. NULL: for all that a schedule can have. */
+    enum tdm_status (*supports)(const struct tdm_program *program, struct tdm_error *err);
+
+    /* Before a step whose documents are those of its text: tdm_step.sequences. NULL: ops read them there. */
+    enum tdm_status (*documents)(struct tdm_executor *executor, const struct tdm_program *program,
+                                 const struct tdm_sequence *sequences, struct tdm_error *err);
+
+    /* Launches an op on its lane. NULL: it has no kernel for that kind of op. */
     enum tdm_status (*run[TDM_OP_KINDS])(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err);
 
@@ -163,5 +192,10 @@ extern const struct tdm_backend *const tdm_backends[];
 /* Finds a backend by name; TDM_USAGE says which there are, or that this build has no cuda. */
 enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **backend,
                                  struct tdm_error *err);
+
+/* Can the backend run all of the programs? TDM_INPUT says for what it has no kernel. Opens nothing; taking arenas
+ * (arenas.h) asks this first, so that no run ends in the middle for it. */
+enum tdm_status tdm_backend_check(const struct tdm_backend *backend, uint32_t count,
+                                  const struct tdm_program *const *programs, struct tdm_error *err);
 
 #endif

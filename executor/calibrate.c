@@ -6,6 +6,7 @@
 
 #include "executor/calibrate.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "executor/calibrate_parts.h"
 #include "executor/host_optimizer.h"
@@ -129,8 +130,8 @@ static enum tdm_status find_base(const struct tdm_card *card, struct tdm_machine
 }
 
 /* A card: its memory; the peak and whatever is not measured come from its base. */
-static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *description,
-                                     struct tdm_error *err)
+static enum tdm_status describe_card(const struct tdm_backend *backend, json_t **description,
+                                     json_t **provenance, struct tdm_error *err)
 {
     struct tdm_card card = {0};
     struct tdm_machine *base;
@@ -141,24 +142,23 @@ static enum tdm_status describe_card(const struct tdm_backend *backend, json_t *
         return status;
     uint64_t bytes = (card.bytes - CARD_KEEPS_BYTES) / GRANULE_BYTES * GRANULE_BYTES;
     /* the computer's half of its memory becomes seven eighths: nothing stands for the device */
-    json_int_t host = json_integer_value(json_object_get(description, "host_bytes"));
-    json_object_set_new(description, "name", json_string(base == NULL ? "local" : base->name));
-    json_object_set_new(description, "title", json_string(base == NULL ? card.name : base->title));
-    json_object_set_new(description, "device_bytes", json_integer((json_int_t)bytes));
-    json_object_set_new(description, "host_bytes", json_integer((json_int_t)(host / 4 * 7)));
-    json_object_set_new(description, "peak_flops_per_second",
-                        json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
+    json_int_t host = json_integer_value(json_object_get(*description, "host_bytes"));
+    tdm_json_set(description, "name", json_string(base == NULL ? "local" : base->name));
+    tdm_json_set(description, "title", tdm_json_text(base == NULL ? card.name : base->title));
+    tdm_json_set(description, "device_bytes", json_integer((json_int_t)bytes));
+    tdm_json_set(description, "host_bytes", json_integer((json_int_t)(host / 4 * 7)));
+    tdm_json_set(description, "peak_flops_per_second",
+                 json_real(base == NULL ? UNKNOWN_PEAK : base->peak_flops));
     for (int place = 0; place < TDM_PLACES && base != NULL; place++)
-        json_object_set_new(description, runtime_keys[place],
-                            json_integer((json_int_t)base->runtime_bytes[place]));
+        tdm_json_set(description, runtime_keys[place],
+                     json_integer((json_int_t)base->runtime_bytes[place]));
     if (base != NULL)
-        json_object_set_new(description, "base", json_string(base->name));
-    json_object_set_new(description, "rates", json_object());
-    json_object_del(description, "launch_seconds");
-    json_object_del(description, "copy_seconds");
-    json_t *provenance = json_object_get(description, "provenance");
-    json_object_set_new(provenance, "card", json_string(card.name));
-    json_object_set_new(provenance, "driver", json_string(card.driver));
+        tdm_json_set(description, "base", json_string(base->name));
+    tdm_json_set(description, "rates", json_object());
+    json_object_del(*description, "launch_seconds");
+    json_object_del(*description, "copy_seconds");
+    tdm_json_set(provenance, "card", tdm_json_text(card.name));
+    tdm_json_set(provenance, "driver", tdm_json_text(card.driver));
     tdm_machine_free(base);
     return TDM_OK;
 }
@@ -174,11 +174,13 @@ static enum tdm_status describe_machine(const struct tdm_backend *backend, json_
     if (status != TDM_OK)
         return status;
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
-    json_object_set_new(description, "provenance",
-                        json_pack("{s:s, s:s, s:s}", "program", PACKAGE_STRING, "backend",
-                                  backend->name, "date", date));
+    json_t *provenance = json_pack("{s:s, s:s, s:s}", "program", PACKAGE_STRING, "backend",
+                                   backend->name, "date", date);
     if (backend->card != NULL)
-        status = describe_card(backend, description, err);
+        status = describe_card(backend, &description, &provenance, err);
+    tdm_json_set(&description, "provenance", provenance);
+    if (status == TDM_OK && description == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for a description");
     if (status != TDM_OK) {
         json_decref(description);
         return status;
@@ -219,41 +221,41 @@ static void complete_attention(struct tdm_rate_table tables[TDM_RATES], bool kno
     }
 }
 
-static void note(json_t *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void note(json_t *notes, const char *format, ...)
+static void note(json_t **notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(json_t **notes, const char *format, ...)
 {
     char text[256];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    json_array_append_new(notes, json_string(text));
+    tdm_json_add(notes, json_string(text));
 }
 
-static void set_notes(const struct tdm_calibration *calibration, json_t *description)
+static void set_notes(const struct tdm_calibration *calibration, json_t **description)
 {
     char early[TDM_FORMAT_SIZE], late[TDM_FORMAT_SIZE], time[TDM_FORMAT_SIZE];
     json_t *notes = json_array();
-    note(notes, "rates are those of ops in steps of short models, by the times of the ops");
-    note(notes, "of each step the later half of its repetitions counts");
-    note(notes, "the step that ran longest took %s at first and %s at last, after %s",
+    note(&notes, "rates are those of ops in steps of short models, by the times of the ops");
+    note(&notes, "of each step the later half of its repetitions counts");
+    note(&notes, "the step that ran longest took %s at first and %s at last, after %s",
          tdm_format_seconds(calibration->early_seconds, early),
          tdm_format_seconds(calibration->late_seconds, late),
          tdm_format_seconds(calibration->longest_seconds, time));
     if (calibration->overhead_seconds > 0)
-        note(notes, "taking the time of an op delays it by %.1f us, which is taken off",
+        note(&notes, "taking the time of an op delays it by %.1f us, which is taken off",
              1e6 * calibration->overhead_seconds);
-    note(notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
-    note(notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
+    note(&notes, "copies are rows of copies launched at once; nothing else ran meanwhile");
+    note(&notes, "updates on the host are those of a layer of 0.5B parameters in 24, by %s",
          tdm_host_update_width_name(tdm_host_update_widths() - 1));
     if (calibration->runtime_bytes[TDM_DEVICE] > 0)
-        note(notes,
+        note(&notes,
              "runtime is the most that the driver reported beside the arena, and on the host "
              "the most of this process in memory beside its arena");
-    json_object_set_new(description, "notes", notes);
+    tdm_json_set(description, "notes", notes);
 }
 
-static void set_rates(const struct tdm_calibration *calibration, json_t *description)
+static void set_rates(const struct tdm_calibration *calibration, json_t **description)
 {
     static struct tdm_rate_table tables[TDM_RATES];
     bool known[TDM_RATES];
@@ -263,21 +265,19 @@ static void set_rates(const struct tdm_calibration *calibration, json_t *descrip
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (known[i])
-            json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&tables[i]));
-    json_object_set_new(rates, tdm_rate_key(TDM_RATE_ELEMENTWISE),
-                        json_real(elementwise_rate(tables, known)));
+            tdm_json_set(&rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&tables[i]));
+    tdm_json_set(&rates, tdm_rate_key(TDM_RATE_ELEMENTWISE),
+                 json_real(elementwise_rate(tables, known)));
     for (unsigned i = TDM_RATE_H2D; i <= TDM_RATE_BOTH_WAYS; i++)
-        json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i),
-                            json_real(calibration->link_rate[i]));
-    json_object_set_new(rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER),
-                        json_real(calibration->host_rate));
-    json_object_set_new(rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER_ROUNDED),
-                        json_real(calibration->host_rounded_rate));
-    json_object_set_new(description, "rates", rates);
+        tdm_json_set(&rates, tdm_rate_key((enum tdm_rate)i), json_real(calibration->link_rate[i]));
+    tdm_json_set(&rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER), json_real(calibration->host_rate));
+    tdm_json_set(&rates, tdm_rate_key(TDM_RATE_HOST_OPTIMIZER_ROUNDED),
+                 json_real(calibration->host_rounded_rate));
+    tdm_json_set(description, "rates", rates);
     bool card = calibration->options->backend->card != NULL;
-    if (card && json_object_get(description, "base") == NULL)
-        json_object_set_new(description, "peak_flops_per_second",
-                            json_real(tdm_rate_most(&tables[TDM_RATE_PRODUCT])));
+    if (card && json_object_get(*description, "base") == NULL)
+        tdm_json_set(description, "peak_flops_per_second",
+                     json_real(tdm_rate_most(&tables[TDM_RATE_PRODUCT])));
 }
 
 static json_t *describe_measured(const struct tdm_calibration *calibration)
@@ -287,21 +287,20 @@ static json_t *describe_measured(const struct tdm_calibration *calibration)
     json_t *provenance = json_object_get(description, "provenance");
     snprintf(source, sizeof(source), "measured by tidemark calibrate, %s",
              json_string_value(json_object_get(provenance, "date")));
-    json_object_set_new(description, "source", json_string(source));
-    json_object_set_new(description, "launch_seconds",
-                        json_real(tdm_rate_fit_least_seconds(calibration->fit)));
-    json_object_set_new(description, "copy_seconds", json_real(calibration->copy_seconds));
+    tdm_json_set(&description, "source", json_string(source));
+    tdm_json_set(&description, "launch_seconds",
+                 json_real(tdm_rate_fit_least_seconds(calibration->fit)));
+    tdm_json_set(&description, "copy_seconds", json_real(calibration->copy_seconds));
     if (calibration->pinned_rate > 0)
-        json_object_set_new(description, "pinned_bytes_per_second",
-                            json_real(calibration->pinned_rate));
+        tdm_json_set(&description, "pinned_bytes_per_second", json_real(calibration->pinned_rate));
     for (int place = 0; place < TDM_PLACES; place++) {
         uint64_t granules = (calibration->runtime_bytes[place] + GRANULE_BYTES - 1) / GRANULE_BYTES;
         if (granules > 0)
-            json_object_set_new(description, runtime_keys[place],
-                                json_integer((json_int_t)(granules * GRANULE_BYTES)));
+            tdm_json_set(&description, runtime_keys[place],
+                         json_integer((json_int_t)(granules * GRANULE_BYTES)));
     }
-    set_rates(calibration, description);
-    set_notes(calibration, description);
+    set_rates(calibration, &description);
+    set_notes(calibration, &description);
     return description;
 }
 
@@ -338,7 +337,8 @@ static enum tdm_status measure(struct tdm_calibration *calibration, struct tdm_e
         struct tdm_calibration_shape shapes[TDM_MOST_SHAPES];
         uint32_t count = plans[i].count;
         memcpy(shapes, plans[i].shapes, count * sizeof(shapes[0]));
-        for (uint32_t k = 0; k < count && options->quick; k++)
+        /* a card runs everything for less time; the cores run less, but not shorter */
+        for (uint32_t k = 0; k < count && options->quick && card; k++)
             shapes[k].seconds /= 10;
         if (options->quick && i > 0 && !card)
             break; /* the small model alone */
@@ -372,7 +372,8 @@ enum tdm_status tdm_calibrate(const struct tdm_calibration_options *options, jso
         status = measure(&calibration, err);
     if (status == TDM_OK) {
         json_t *measured = describe_measured(&calibration);
-        status = tdm_machine_from_json("calibrate", measured, &checked, err);
+        status = measured == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a description")
+                                  : tdm_machine_from_json("calibrate", measured, &checked, err);
         if (status == TDM_OK)
             *description = json_incref(checked->description);
         json_decref(measured);

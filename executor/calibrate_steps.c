@@ -2,9 +2,10 @@
 /* Steps of a calibration: short models, run as a run runs them, with the times of all ops. */
 #include "executor/calibrate_parts.h"
 
+#include "base/json.h"
 #include "base/units.h"
+#include "executor/batch.h"
 #include "executor/state.h"
-#include "executor/tokens.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
 #include "schedule/optimizer.h"
@@ -28,7 +29,7 @@ struct session {
     /* of the program under way */
     struct tdm_walk *walk;
     struct tdm_tokens *tokens;
-    int32_t *inputs, *targets;
+    struct tdm_batch *batch;
     struct tdm_timing *timings; /* [ops] */
     double *seconds;            /* [ops] */
     uint64_t steps;
@@ -48,9 +49,11 @@ enum tdm_status tdm_calibration_program(const struct tdm_calibration *calibratio
         return status;
     json_t *config = json_deep_copy(shipped->config);
     tdm_model_free(shipped);
-    json_object_set_new(config, "num_hidden_layers", json_integer(shape->layers));
-    json_object_set_new(config, "vocab_size", json_integer(shape->vocabulary));
-    status = tdm_model_from_config(shape->model, shape->model, config, &model, err);
+    tdm_json_set(&config, "num_hidden_layers", json_integer(shape->layers));
+    tdm_json_set(&config, "vocab_size", json_integer(shape->vocabulary));
+    status = config == NULL
+                 ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model")
+                 : tdm_model_from_config(shape->model, shape->model, config, &model, err);
     json_decref(config);
     if (status == TDM_OK)
         status = tdm_machine_from_json("calibrate", calibration->machine, &machine, err);
@@ -89,23 +92,24 @@ static enum tdm_status begin_program(struct session *s, uint32_t number, struct 
     const struct tdm_weights_watch watch = {.stop = options->stop};
     uint64_t tokens = tdm_schedule_tokens(program->schedule);
     s->steps = 0;
-    s->inputs = malloc(tokens * sizeof(*s->inputs));
-    s->targets = malloc(tokens * sizeof(*s->targets));
     s->timings = malloc((program->op_count + 1) * sizeof(*s->timings));
     s->seconds = malloc((program->op_count + 1) * sizeof(*s->seconds));
-    if (s->inputs == NULL || s->targets == NULL || s->timings == NULL || s->seconds == NULL)
+    if (s->timings == NULL || s->seconds == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a step of %llu tokens",
                         (unsigned long long)tokens);
     enum tdm_status status = tdm_walk_new(program, &s->arenas, &s->walk, err);
     if (status == TDM_OK)
         status = tdm_tokens_open(NULL, program->schedule->model->vocabulary, &s->tokens, err);
     if (status == TDM_OK)
+        status = tdm_batch_new(s->tokens, program->schedule, &s->batch, err);
+    if (status == TDM_OK)
         status = tdm_walk_prepare(s->walk, err);
     if (status == TDM_OK)
         status = tdm_weights_draw(SEED, &s->arenas, program, &watch, err);
     if (status == TDM_OK) {
-        tdm_tokens_step(s->tokens, program->schedule, SEED, 1, s->inputs, s->targets);
-        status = tdm_state_write_tokens(&s->arenas, program, s->inputs, s->targets, err);
+        tdm_batch_step(s->batch, SEED, 1);
+        status =
+            tdm_state_write_tokens(&s->arenas, program, s->batch->inputs, s->batch->targets, err);
     }
     return status;
 }
@@ -113,14 +117,13 @@ static enum tdm_status begin_program(struct session *s, uint32_t number, struct 
 static void end_program(struct session *s)
 {
     tdm_walk_free(s->walk);
+    tdm_batch_free(s->batch);
     tdm_tokens_free(s->tokens);
-    free(s->inputs);
-    free(s->targets);
     free(s->timings);
     free(s->seconds);
     s->walk = NULL;
     s->tokens = NULL;
-    s->inputs = s->targets = NULL;
+    s->batch = NULL;
     s->timings = NULL;
     s->seconds = NULL;
 }

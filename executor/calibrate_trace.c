@@ -6,6 +6,7 @@
 
 #include "executor/calibrate.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "planner/rate_fit.h"
 #include "traces/reader.h"
@@ -69,8 +70,10 @@ static enum tdm_status note_program(struct correction *c, int64_t id, struct tdm
     if (status == TDM_OK && timed > 0)
         status = tdm_trace_read_schedule(c->reader, id, &text, err);
     if (status == TDM_OK && timed > 0) {
-        json_t *root = json_loads(text, 0, NULL);
-        status = tdm_schedule_from_json(c->path, root, &schedule, err);
+        json_t *root = NULL;
+        status = tdm_json_parse(c->path, text, strlen(text), &root, err);
+        if (status == TDM_OK)
+            status = tdm_schedule_from_json(c->path, root, &schedule, err);
         json_decref(root);
     }
     if (status == TDM_OK && timed > 0)
@@ -145,24 +148,24 @@ static json_t *describe_corrected(const struct correction *c)
     time_t now = time(NULL);
     struct tm utc;
     json_t *description = json_deep_copy(c->machine->description);
-    json_t *rates = json_object_get(description, "rates");
+    json_t *rates = json_deep_copy(json_object_get(c->machine->description, "rates"));
+    json_t *provenance = json_deep_copy(json_object_get(c->machine->description, "provenance"));
     memcpy(tables, c->machine->table, sizeof(tables));
     tdm_rate_fit_tables(c->fit, true, tables, known);
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (known[i])
-            json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&tables[i]));
+            tdm_json_set(&rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&tables[i]));
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
     snprintf(source, sizeof(source), "corrected by tidemark calibrate --from a run, %s", date);
-    json_object_set_new(description, "source", json_string(source));
-    json_t *provenance = json_object_get(description, "provenance");
-    if (provenance == NULL) {
+    if (json_object_get(description, "provenance") == NULL)
         provenance = json_object();
-        json_object_set_new(description, "provenance", provenance);
-    }
     const char *ran_on = tdm_trace_reader_run(c->reader)->ran_on;
-    json_object_set_new(provenance, "corrected", json_string(date));
-    json_object_set_new(provenance, "corrected_by", json_string(ran_on));
-    json_object_set_new(provenance, "program", json_string(PACKAGE_STRING));
+    tdm_json_set(&provenance, "corrected", json_string(date));
+    tdm_json_set(&provenance, "corrected_by", json_string(ran_on));
+    tdm_json_set(&provenance, "program", json_string(PACKAGE_STRING));
+    tdm_json_set(&description, "rates", rates);
+    tdm_json_set(&description, "source", json_string(source));
+    tdm_json_set(&description, "provenance", provenance);
     return description;
 }
 
@@ -179,7 +182,8 @@ enum tdm_status tdm_calibrate_from_trace(const char *path,
         status = note_all(&c, err);
     if (status == TDM_OK) {
         json_t *made = describe_corrected(&c);
-        status = tdm_machine_from_json(path, made, &corrected, err);
+        status = made == NULL ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for a description")
+                              : tdm_machine_from_json(path, made, &corrected, err);
         json_decref(made);
     }
     if (status == TDM_OK) {

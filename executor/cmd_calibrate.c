@@ -3,12 +3,14 @@
 #include "executor/cmd_calibrate.h"
 
 #include "base/file.h"
+#include "base/inputs.h"
+#include "base/json.h"
+#include "base/options.h"
 #include "base/units.h"
 #include "executor/calibrate.h"
 #include "planner/machine_table.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +26,8 @@ static const char help[] =
     "and a copy cost at least, and what driver and libraries take. All ops are those of a run, in\n"
     "steps of short models. Takes less than a minute; nothing else should run meanwhile.\n"
     "\n"
-    "  -o FILE         write the description to FILE, - is stdout; default\n"
+    "  -o, --output FILE\n"
+    "                  write the description to FILE, - is stdout; default\n"
     "                  $XDG_CONFIG_HOME/tidemark/machine.json, which is replaced\n"
     "  --backend NAME  cuda: the NVIDIA GPU; cpu: this machine's cores; default cuda where there is\n"
     "                  one, else cpu\n"
@@ -48,15 +51,15 @@ struct arguments {
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a,
                                       struct tdm_error *err)
 {
-    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
-                                            {"from", required_argument, NULL, 't'},
-                                            {"quick", no_argument, NULL, 'q'},
-                                            {"force", no_argument, NULL, 'f'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;)
+    static const struct option options[] = {
+        {"backend", required_argument, NULL, 'b'}, {"from", required_argument, NULL, 't'},
+        {"output", required_argument, NULL, 'o'},  {"quick", no_argument, NULL, 'q'},
+        {"force", no_argument, NULL, 'f'},         {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    struct tdm_options o = {.command = "calibrate", .letters = ":ho:", .names = options};
+    enum tdm_status status;
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1)
         switch (option) {
         case 'b':
             a->backend = optarg;
@@ -76,16 +79,12 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         case 'j':
             a->json = true;
             break;
-        case 'h':
+        default: /* help */
             a->help = true;
             return TDM_OK;
-        case ':':
-            return tdm_fail(err, TDM_USAGE, "calibrate: option \"%s\" needs a value",
-                            argv[optind - 1]);
-        default:
-            tdm_fail(err, TDM_USAGE, "calibrate: unknown option \"%s\"", argv[optind - 1]);
-            return tdm_hint(err, "tidemark calibrate --help lists the options");
         }
+    if (status != TDM_OK)
+        return status;
     if (optind < argc)
         return tdm_fail(err, TDM_USAGE, "calibrate: \"%s\" is no option", argv[optind]);
     if (a->trace != NULL && (a->backend != NULL || a->quick))
@@ -125,18 +124,17 @@ static enum tdm_status make_folders(const char *path, struct tdm_error *err)
 static enum tdm_status find_output(const struct arguments *a, char *path, size_t path_bytes,
                                    struct tdm_error *err)
 {
+    const struct tdm_input input = {.option = "--from", .path = a->trace};
     if (a->output != NULL) {
-        struct stat info;
-        bool there = strcmp(a->output, "-") != 0 && stat(a->output, &info) == 0;
         snprintf(path, path_bytes, "%s", a->output);
-        if (there && S_ISREG(info.st_mode) && !a->force) { /* before a minute is spent */
-            tdm_fail(err, TDM_USAGE, "%s: is there already", a->output);
-            return tdm_hint(err, "pass --force to replace it");
-        }
-        return TDM_OK;
+        enum tdm_status status = tdm_inputs_spare(&input, 1, "calibrate: -o", path, err);
+        /* before a minute is spent */
+        return status == TDM_OK ? tdm_file_check(a->output, a->force, err) : status;
     }
-    if (tdm_machine_local_path(path, path_bytes))
-        return make_folders(path, err);
+    if (tdm_machine_local_path(path, path_bytes)) {
+        enum tdm_status status = tdm_inputs_spare(&input, 1, "calibrate: its output", path, err);
+        return status == TDM_OK ? make_folders(path, err) : status;
+    }
     tdm_fail(err, TDM_USAGE, "calibrate: neither XDG_CONFIG_HOME nor HOME says where to write");
     return tdm_hint(err, "name a file with -o");
 }
@@ -144,7 +142,7 @@ static enum tdm_status find_output(const struct arguments *a, char *path, size_t
 static enum tdm_status write_description(const struct arguments *a, const char *path,
                                          const json_t *description, struct tdm_error *err)
 {
-    char *text = json_dumps(description, JSON_INDENT(2) | JSON_REAL_PRECISION(7));
+    char *text = tdm_json_dump(description, JSON_INDENT(2) | JSON_REAL_PRECISION(7));
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the description");
     size_t length = strlen(text);
@@ -201,15 +199,13 @@ static enum tdm_status print_machine(const struct arguments *a, const char *path
         return status;
     if (a->json) {
         json_t *object = tdm_machine_json(machine);
-        json_object_set_new(object, "path", json_string(path));
-        json_dumpf(object, stdout, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
-        putchar('\n');
-        json_decref(object);
+        tdm_json_set(&object, "path", tdm_json_text(path));
+        status = tdm_json_write(stdout, true, object, err);
     } else if (strcmp(path, "-") != 0) {
         tdm_machine_table(stdout, machine);
     }
     tdm_machine_free(machine);
-    return TDM_OK;
+    return status;
 }
 
 enum tdm_status tdm_cmd_calibrate(int argc, char **argv, const volatile sig_atomic_t *stop,

@@ -2,8 +2,10 @@
 /* Evaluation: whether two programs share their state, and running one between steps of the other. */
 #include "executor/evaluate.h"
 
+#include "executor/batch.h"
 #include "executor/state.h"
 #include "executor/walk.h"
+#include "schedule/shared_state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,40 +17,6 @@ static bool is_state(const struct tdm_buffer *buffer)
 {
     return buffer->resident &&
            (buffer->category == TDM_WEIGHTS || buffer->category == TDM_OPTIMIZER);
-}
-
-/* What two schedules must have in common for their state to be the same. */
-static enum tdm_status check_schedules(const char *path, const struct tdm_schedule *evaluation,
-                                       const char *training_path,
-                                       const struct tdm_schedule *training, struct tdm_error *err)
-{
-    if (evaluation->optimizer.kind != training->optimizer.kind)
-        return tdm_fail(err, TDM_INPUT, "%s: \"optimizer.kind\" is %s; use %s, as %s has it", path,
-                        tdm_optimizer_name(evaluation->optimizer.kind),
-                        tdm_optimizer_name(training->optimizer.kind), training_path);
-    const struct {
-        const char *name;
-        enum tdm_dtype mine, due;
-    } dtypes[] = {{"weights", evaluation->dtypes.weights, training->dtypes.weights},
-                  {"master", evaluation->dtypes.master, training->dtypes.master},
-                  {"moments", evaluation->dtypes.moments, training->dtypes.moments}};
-    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
-        if (dtypes[i].mine != dtypes[i].due)
-            return tdm_fail(err, TDM_INPUT, "%s: \"dtypes.%s\" is %s; use %s, as %s has it", path,
-                            dtypes[i].name, tdm_dtype_name(dtypes[i].mine),
-                            tdm_dtype_name(dtypes[i].due), training_path);
-    for (int state = 0; state < TDM_STATES; state++) {
-        const struct tdm_home *home = &evaluation->homes[state], *other = &training->homes[state];
-        if (state == TDM_STATE_GRADIENTS ||
-            (home->device_layers == other->device_layers && home->embedding == other->embedding &&
-             home->head == other->head))
-            continue;
-        tdm_fail(err, TDM_INPUT, "%s: \"homes.%s\" is not what %s has", path,
-                 tdm_state_name((enum tdm_state)state), training_path);
-        return tdm_hint(err, "plan it with the same --set %s",
-                        tdm_state_name((enum tdm_state)state));
-    }
-    return TDM_OK;
 }
 
 /* Every buffer of state of one program must be in the other, at the same place and bytes. */
@@ -80,15 +48,15 @@ enum tdm_status tdm_evaluation_check(const char *path, const struct tdm_program 
     if (mine->pass != TDM_EVALUATE) {
         tdm_fail(err, TDM_INPUT, "%s: \"pass\" is %s; use evaluate", path,
                  tdm_purpose_name(mine->pass));
-        return tdm_hint(err, "tidemark plan MODEL --context N --pass evaluate writes one");
+        return tdm_hint(err, "tidemark plan --pass evaluate --like %s writes one", training_path);
     }
     if (due->pass != TDM_TRAIN)
         return tdm_fail(err, TDM_INPUT, "%s: \"pass\" is %s; use train where --evaluate is given",
                         training_path, tdm_purpose_name(due->pass));
-    if (strcmp(mine->model->digest, due->model->digest) != 0)
-        return tdm_fail(err, TDM_INPUT, "%s: is a schedule for %s, and %s for %s", path,
-                        mine->model->name, training_path, due->model->name);
-    enum tdm_status status = check_schedules(path, mine, training_path, due, err);
+    enum tdm_status status = tdm_shared_state_check(path, mine, training_path, due, err);
+    if (status != TDM_OK)
+        tdm_hint(err, "tidemark plan --pass evaluate --like %s writes one that fits it",
+                 training_path);
     if (status == TDM_OK)
         status = check_buffers(path, evaluation, training_path, training, err);
     if (status == TDM_OK)
@@ -101,11 +69,45 @@ enum tdm_status tdm_evaluation_check(const char *path, const struct tdm_program 
 struct tdm_evaluation {
     const struct tdm_program *program;
     const struct tdm_arenas *arenas;
-    const struct tdm_tokens *tokens;
     uint64_t seed, windows;
     struct tdm_walk *walk;
-    int32_t *inputs, *targets;
+    struct tdm_batch *batch; /* NULL: nothing is computed */
+    uint64_t trained_tokens; /* of all windows of an evaluation */
 };
+
+enum tdm_status tdm_evaluation_check_tokens(const struct tdm_tokens *tokens,
+                                            const struct tdm_schedule *schedule,
+                                            struct tdm_error *err)
+{
+    struct tdm_batch *batch = NULL;
+    enum tdm_status status = tdm_batch_new(tokens, schedule, &batch, err);
+    tdm_batch_free(batch);
+    if (status != TDM_OK || tdm_batch_windows(tokens, schedule) > 0)
+        return status;
+    tdm_fail(
+        err, TDM_INPUT,
+        "%s: %llu tokens to evaluate on are fewer than an evaluation step of %llu and the token "
+        "after it",
+        tdm_tokens_name(tokens), (unsigned long long)tdm_tokens_count(tokens),
+        (unsigned long long)tdm_schedule_tokens(schedule));
+    return tdm_hint(err,
+                    "use a longer text or a larger share (--validation), or plan the evaluation "
+                    "with a smaller --context");
+}
+
+/* Tokens of the windows that have a target. */
+static void count_tokens(struct tdm_evaluation *evaluation)
+{
+    const struct tdm_schedule *schedule = evaluation->program->schedule;
+    evaluation->trained_tokens = evaluation->windows * tdm_schedule_trained_tokens(schedule);
+    if (evaluation->batch == NULL || !schedule->documents_of_text)
+        return;
+    evaluation->trained_tokens = 0;
+    for (uint64_t window = 0; window < evaluation->windows; window++) {
+        tdm_batch_window(evaluation->batch, evaluation->seed, window);
+        evaluation->trained_tokens += evaluation->batch->trained_tokens;
+    }
+}
 
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
@@ -116,20 +118,17 @@ enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
     if (evaluation == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an evaluation");
     *evaluation = (struct tdm_evaluation){
-        .program = program, .arenas = arenas, .tokens = tokens, .seed = seed, .windows = windows};
-    uint64_t count = tdm_schedule_tokens(program->schedule);
+        .program = program, .arenas = arenas, .seed = seed, .windows = windows};
     enum tdm_status status = tdm_walk_new(program, arenas, &evaluation->walk, err);
     if (status == TDM_OK)
         status = tdm_walk_prepare(evaluation->walk, err);
     if (status == TDM_OK && tokens != NULL) {
-        if (tdm_tokens_windows(tokens, program->schedule) < windows)
-            evaluation->windows = tdm_tokens_windows(tokens, program->schedule);
-        evaluation->inputs = malloc(count * sizeof(*evaluation->inputs));
-        evaluation->targets = malloc(count * sizeof(*evaluation->targets));
-        if (evaluation->inputs == NULL || evaluation->targets == NULL)
-            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
-                              (unsigned long long)count);
+        status = tdm_batch_new(tokens, program->schedule, &evaluation->batch, err);
+        if (tdm_batch_windows(tokens, program->schedule) < windows)
+            evaluation->windows = tdm_batch_windows(tokens, program->schedule);
     }
+    if (status == TDM_OK)
+        count_tokens(evaluation);
     if (status != TDM_OK) {
         tdm_evaluation_free(evaluation);
         return status;
@@ -143,8 +142,7 @@ void tdm_evaluation_free(struct tdm_evaluation *evaluation)
     if (evaluation == NULL)
         return;
     tdm_walk_free(evaluation->walk);
-    free(evaluation->inputs);
-    free(evaluation->targets);
+    tdm_batch_free(evaluation->batch);
     free(evaluation);
 }
 
@@ -155,7 +153,16 @@ uint64_t tdm_evaluation_windows(const struct tdm_evaluation *evaluation)
 
 uint64_t tdm_evaluation_tokens(const struct tdm_evaluation *evaluation)
 {
-    return evaluation->windows * tdm_schedule_trained_tokens(evaluation->program->schedule);
+    return evaluation->trained_tokens;
+}
+
+/* The share of the evaluation's tokens that the window has which ran last. */
+static double share_of_window(const struct tdm_evaluation *evaluation)
+{
+    const struct tdm_batch *batch = evaluation->batch;
+    return batch == NULL || batch->sequences == NULL
+               ? 1.0 / (double)evaluation->windows
+               : (double)batch->trained_tokens / (double)evaluation->trained_tokens;
 }
 
 /* Nobody asks for the times of these ops, and the next step's must not be mixed with them. */
@@ -176,15 +183,15 @@ static enum tdm_status run_window(struct tdm_evaluation *evaluation, uint64_t wi
     struct tdm_step at = {.number = step, .seed = evaluation->seed, .untimed = true};
     enum tdm_status status = TDM_OK;
     double norm;
-    if (evaluation->tokens != NULL) {
-        tdm_tokens_window(evaluation->tokens, program->schedule, evaluation->seed, window,
-                          evaluation->inputs, evaluation->targets);
-        status =
-            tdm_state_write_tokens(arenas, program, evaluation->inputs, evaluation->targets, err);
+    if (evaluation->batch != NULL) {
+        tdm_batch_window(evaluation->batch, evaluation->seed, window);
+        tdm_batch_describe(evaluation->batch, &at);
+        status = tdm_state_write_tokens(arenas, program, evaluation->batch->inputs,
+                                        evaluation->batch->targets, err);
     }
     if (status == TDM_OK)
         status = tdm_walk_step(evaluation->walk, &at, NULL, stop, err);
-    if (status == TDM_OK && evaluation->tokens != NULL)
+    if (status == TDM_OK && evaluation->batch != NULL)
         status = tdm_state_read_loss(arenas, program, loss, &norm, err);
     return status;
 }
@@ -202,9 +209,9 @@ enum tdm_status tdm_evaluation_run(struct tdm_evaluation *evaluation, uint64_t s
         drop_timings(arenas);
         if (status != TDM_OK)
             return status;
-        sum += each;
+        sum += each * share_of_window(evaluation);
     }
-    *loss = sum / (double)evaluation->windows; /* windows have as many tokens each */
+    *loss = sum;
     *seconds = 1e-9 * (double)(arenas->backend->now(arenas->executor) - start_ns);
     return TDM_OK;
 }

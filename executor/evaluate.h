@@ -20,12 +20,18 @@ enum tdm_status tdm_evaluation_check(const char *path, const struct tdm_program 
                                      const char *training_path, const struct tdm_program *training,
                                      struct tdm_error *err);
 
+/* Will a text do for an evaluation by this schedule? TDM_INPUT: it is shorter than a step and the token after it,
+ * and errors of tdm_batch_new(). */
+enum tdm_status tdm_evaluation_check_tokens(const struct tdm_tokens *tokens,
+                                            const struct tdm_schedule *schedule,
+                                            struct tdm_error *err);
+
 struct tdm_evaluation;
 
 /* For a checked program in taken arenas; `tokens` NULL: the backend computes nothing. An evaluation runs
  * the program on the first windows of the tokens, at most `windows` and no more than there are. What the
  * arenas hold is lost, as with tdm_walk_prepare(). Program, arenas and tokens must outlive it. The
- * caller owns *evaluation. */
+ * caller owns *evaluation. The tokens are checked. */
 enum tdm_status tdm_evaluation_new(const struct tdm_program *program,
                                    const struct tdm_arenas *arenas, const struct tdm_tokens *tokens,
                                    uint64_t seed, uint64_t windows,

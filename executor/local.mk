@@ -7,6 +7,8 @@ libexecutor_a_SOURCES += \
 	executor/backend.h \
 	executor/backends.c \
 	executor/backends.h \
+	executor/batch.c \
+	executor/batch.h \
 	executor/calibrate.c \
 	executor/calibrate.h \
 	executor/calibrate_copies.c \
@@ -29,6 +31,8 @@ libexecutor_a_SOURCES += \
 	executor/host_optimizer.h \
 	executor/host_update_rate.c \
 	executor/host_update_rate.h \
+	executor/indexed_dataset.c \
+	executor/indexed_dataset.h \
 	executor/multiplication.h \
 	executor/npy.c \
 	executor/npy.h \
@@ -50,12 +54,16 @@ libexecutor_a_SOURCES += \
 	executor/room.h \
 	executor/run.c \
 	executor/run.h \
+	executor/run_paths.c \
+	executor/run_paths.h \
 	executor/run_weights.c \
 	executor/run_weights.h \
 	executor/state.c \
 	executor/state.h \
 	executor/stochastic.h \
 	executor/timings.h \
+	executor/token_file.c \
+	executor/token_file.h \
 	executor/tokens.c \
 	executor/tokens.h \
 	executor/walk.c \
@@ -106,5 +114,10 @@ tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_qk_nor
 	tests/cpu_fixture.h
 tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_unit_cpu_parts_SOURCES = tests/unit_cpu_parts.c tests/cpu_fixture.c tests/cpu_fixture.h
+cmocka_tests += tests/unit_backends
+tests_unit_backends_SOURCES = tests/unit_backends.c $(random_schedule)
+cmocka_tests += tests/unit_cross_entropy
+tests_unit_cross_entropy_SOURCES = tests/unit_cross_entropy.c tests/cpu_fixture.c tests/cpu_fixture.h
+tests_unit_cross_entropy_LDADD = tests/reference/libreference.a $(LDADD)
 tests_unit_optimizer_SOURCES = tests/unit_optimizer.c tests/bf16.h tests/cpu_fixture.c \
 	tests/cpu_fixture.h

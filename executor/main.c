@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidemark-executor: runs schedules, and calibrates. Started by tidemark, as git starts its commands. */
+#include "base/json.h"
+#include "base/options.h"
+#include "base/process.h"
 #include "base/units.h"
 #include "executor/backend.h"
 #include "executor/cmd_calibrate.h"
@@ -7,7 +10,6 @@
 #include "executor/run.h"
 #include "models/weights.h"
 
-#include <getopt.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -29,20 +31,26 @@ static const char help[] =
     "  --weights WEIGHTS  random:SEED (default random:0), or a Hugging Face directory: config.json\n"
     "                     and safetensors of bf16, fp16 or fp32. SEED (0 with a directory) also\n"
     "                     chooses where sequences begin and rounds stochastically\n"
-    "  --tokens FILE      a row of token ids that NumPy saved (.npy, whole numbers), or any other\n"
-    "                     file, read as bytes: one token a byte; default random tokens\n"
+    "  --tokens FILE      token ids: a .npy array of whole numbers, llm.c's .bin, or Megatron-LM's .bin\n"
+    "                     with its .idx; uint16:FILE or uint32:FILE: such numbers and nothing else;\n"
+    "                     bytes:FILE: one token a byte, for which vocabularies of up to 260 need no\n"
+    "                     \"bytes:\"; default random tokens. Longer than a sequence of the step\n"
     "  --steps N          steps to train (default 1)\n"
-    "  --evaluate FILE    evaluate between steps by this schedule (plan --pass evaluate), on the\n"
-    "                     weights that are trained; its optimizer, homes and dtypes of state must\n"
-    "                     be the same\n"
+    "  --set KEY=VALUE    train with another setting than the schedule has; may be repeated, a key only\n"
+    "                     once. Those that change neither memory nor operations: optimizer.NAME=X with\n"
+    "                     learning_rate, schedule, final_learning_rate, decay_steps, warmup_steps,\n"
+    "                     beta1, beta2, epsilon, weight_decay, clip_norm\n"
+    "  --evaluate FILE    evaluate between steps by this schedule (plan --pass evaluate --like\n"
+    "                     SCHEDULE), on the weights that are trained; its optimizer, homes and\n"
+    "                     dtypes of state must be the same\n"
     "  --evaluate-every N evaluate after every N-th step, and after the last one; default a tenth of\n"
     "                     the steps\n"
     "  --evaluate-steps N steps of FILE in an evaluation, each on the text that follows (default 1);\n"
     "                     no more than the validation text holds\n"
-    "  --validation WHAT  text to evaluate on: a file, or a share of --tokens, its end, which is not\n"
-    "                     trained on (default 0.05)\n"
+    "  --validation WHAT  text to evaluate on: a file as for --tokens, or a share of --tokens, its end,\n"
+    "                     which is not trained on (default 0.05)\n"
     "  --save DIR         after the last step write the model to a new directory that transformers\n"
-    "                     and --weights load\n"
+    "                     and --weights load; it is read back before it takes its place\n"
     "  --save-every N     write it after every N-th step too, in place of the one before\n"
     "  --save-dtype TYPE  dtype of its files: bf16 or fp32; default that of the schedule's weights;\n"
     "                     fp32 has the precision of the masters\n"
@@ -54,7 +62,8 @@ static const char help[] =
     "  --trace FILE       record the run to this SQLite database\n"
     "  --trace-ops WHICH  op times of: all steps, first, or every:K; default all while they are\n"
     "                     fewer than 2,000,000 and take less than 1% of a step, else first\n"
-    "  --force            replace an existing trace, or a directory that holds only saved files\n"
+    "  --force            replace an existing trace, or a directory that holds only saved files;\n"
+    "                     what the run reads is never overwritten\n"
     "  --dry-run          read, lower and check the schedules, and headers of weights; say what\n"
     "                     they would take and what is free on the GPU and this computer, and stop\n"
     "                     (exit status 3 if that is too little)\n"
@@ -64,8 +73,9 @@ static const char help[] =
     "Progress goes to stderr. The first step of a schedule is the measured one: its memory holds a\n"
     "pattern before it and is scanned after it. In a step that takes long it says each few seconds\n"
     "where it is, what is left and what the driver reports of memory, unless TIDEMARK_PROGRESS is no,\n"
-    "and the trace has the ops up to there. Ctrl-C ends after the ops that are launched, 2 s or two\n"
-    "ops at most as predicted, and leaves the trace whole, with how far the step was.\n"
+    "and the trace has the ops up to there. Ctrl-C, SIGTERM and SIGHUP end a run after the ops that are\n"
+    "launched, 2 s or two ops at most as predicted, and leave the trace whole, with how far the step\n"
+    "was. What a run that was killed left of a save is removed by the next with that target.\n"
     "\n"
     "examples:\n"
     "  tidemark run plan.json --tokens book.txt --steps 100 --trace run.db\n"
@@ -82,8 +92,11 @@ static void interrupt(int signal_number)
     stop = 1;
 }
 
+#define MOST_PAIRS 32u /* of --set: more than there are keys */
+
 struct arguments {
     struct tdm_run_options run;
+    const char *pairs[MOST_PAIRS];
     bool json, help;
 };
 
@@ -157,7 +170,7 @@ static enum tdm_status complete_evaluation(struct tdm_run_options *run, struct t
                                                      : NULL;
     if (run->evaluate_path == NULL && option != NULL) {
         tdm_fail(err, TDM_USAGE, "%s is given without --evaluate", option);
-        return tdm_hint(err, "tidemark plan MODEL --context N --pass evaluate -o evaluate.json "
+        return tdm_hint(err, "tidemark plan --pass evaluate --like SCHEDULE -o evaluate.json "
                              "writes a schedule for --evaluate");
     }
     if (run->validation_share > 0 && run->tokens_path == NULL)
@@ -195,6 +208,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         WEIGHTS,
         TOKENS,
         STEPS,
+        SET,
         EVALUATE,
         EVALUATE_EVERY,
         EVALUATE_STEPS,
@@ -208,14 +222,14 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         TRACE_OPS,
         FORCE,
         DRY_RUN,
-        JSON,
-        HELP
+        JSON
     };
     static const struct option options[] = {
         {"backend", required_argument, NULL, BACKEND},
         {"weights", required_argument, NULL, WEIGHTS},
         {"tokens", required_argument, NULL, TOKENS},
         {"steps", required_argument, NULL, STEPS},
+        {"set", required_argument, NULL, SET},
         {"evaluate", required_argument, NULL, EVALUATE},
         {"evaluate-every", required_argument, NULL, EVALUATE_EVERY},
         {"evaluate-steps", required_argument, NULL, EVALUATE_STEPS},
@@ -230,7 +244,7 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         {"force", no_argument, NULL, FORCE},
         {"dry-run", no_argument, NULL, DRY_RUN},
         {"json", no_argument, NULL, JSON},
-        {"help", no_argument, NULL, HELP},
+        {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     struct tdm_run_options *run = &arguments->run;
     const char *backend = "cpu";
@@ -238,8 +252,11 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     int option;
 
     run->steps = 1;
-    opterr = 0;
-    while (status == TDM_OK && (option = getopt_long(argc, argv, ":h", options, NULL)) != -1)
+    static const int repeatable[] = {SET, 0};
+    struct tdm_options o = {
+        .command = "run", .letters = ":h", .names = options, .repeatable = repeatable};
+    while (status == TDM_OK &&
+           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1)
         switch (option) {
         case BACKEND:
             backend = optarg;
@@ -252,6 +269,12 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
             break;
         case STEPS:
             status = tdm_parse_count(optarg, "--steps", 1, (uint64_t)1 << 40, &run->steps, err);
+            break;
+        case SET:
+            if (run->pair_count == MOST_PAIRS)
+                return tdm_fail(err, TDM_USAGE, "--set is given more than %u times", MOST_PAIRS);
+            arguments->pairs[run->pair_count++] = optarg;
+            run->pairs = arguments->pairs;
             break;
         case EVALUATE:
             run->evaluate_path = optarg;
@@ -298,15 +321,9 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         case JSON:
             arguments->json = true;
             break;
-        case HELP:
-        case 'h':
+        default: /* help */
             arguments->help = true;
             return TDM_OK;
-        case ':':
-            return tdm_fail(err, TDM_USAGE, "option \"%s\" needs a value", argv[optind - 1]);
-        default:
-            tdm_fail(err, TDM_USAGE, "unknown option \"%s\"", argv[optind - 1]);
-            return tdm_hint(err, "tidemark run --help lists the options");
         }
     if (status != TDM_OK)
         return status;
@@ -347,14 +364,15 @@ static json_t *validation_json(const struct tdm_run_validation *validation)
         (json_int_t)validation->tokens, "last_step", (json_int_t)validation->last_step, "best_step",
         (json_int_t)validation->best_step, "seconds", validation->seconds);
     if (!isnan(validation->last_loss)) { /* else nothing is computed */
-        json_object_set_new(object, "last_loss", json_real(validation->last_loss));
-        json_object_set_new(object, "best_loss", json_real(validation->best_loss));
+        tdm_json_set(&object, "last_loss", json_real(validation->last_loss));
+        tdm_json_set(&object, "best_loss", json_real(validation->best_loss));
     }
     return object;
 }
 
-static void print_json(const struct arguments *arguments, const struct tdm_run_result *results,
-                       enum tdm_status status)
+static enum tdm_status print_json(const struct arguments *arguments,
+                                  const struct tdm_run_result *results, enum tdm_status status,
+                                  struct tdm_error *err)
 {
     json_t *array = json_array();
     for (uint32_t i = 0; i < arguments->run.schedule_count; i++) {
@@ -366,44 +384,40 @@ static void print_json(const struct arguments *arguments, const struct tdm_run_r
             const struct tdm_trace_arena *arena = &result->arenas[place];
             json_t *bytes = json_pack("{s:I}", "planned_bytes", (json_int_t)arena->planned_bytes);
             if (computed) {
-                json_object_set_new(bytes, "touched_bytes",
-                                    json_integer((json_int_t)arena->touched_bytes));
-                json_object_set_new(bytes, "highest_byte",
-                                    json_integer((json_int_t)arena->highest_byte));
+                tdm_json_set(&bytes, "touched_bytes",
+                             json_integer((json_int_t)arena->touched_bytes));
+                tdm_json_set(&bytes, "highest_byte", json_integer((json_int_t)arena->highest_byte));
             }
-            json_object_set_new(arenas, tdm_place_name((enum tdm_place)place), bytes);
+            tdm_json_set(&arenas, tdm_place_name((enum tdm_place)place), bytes);
         }
-        json_t *object =
-            json_pack("{s:s, s:I, s:f, s:o}", "schedule", arguments->run.schedule_paths[i], "steps",
-                      (json_int_t)result->steps, "predicted_step_seconds",
-                      result->predicted_step_seconds, "arenas", arenas);
+        json_t *object = json_pack("{s:o, s:I, s:f, s:o}", "schedule",
+                                   tdm_json_text(arguments->run.schedule_paths[i]), "steps",
+                                   (json_int_t)result->steps, "predicted_step_seconds",
+                                   result->predicted_step_seconds, "arenas", arenas);
         if (ran) {
-            json_object_set_new(object, "tokens", json_integer((json_int_t)result->tokens));
-            json_object_set_new(object, "seconds", json_real(result->seconds));
-            json_object_set_new(object, "outside_bytes",
-                                json_integer((json_int_t)result->outside_bytes));
+            tdm_json_set(&object, "tokens", json_integer((json_int_t)result->tokens));
+            tdm_json_set(&object, "seconds", json_real(result->seconds));
+            tdm_json_set(&object, "outside_bytes", json_integer((json_int_t)result->outside_bytes));
         }
         if (result->device_used_bytes > 0) {
-            json_object_set_new(object, "device_used_bytes",
-                                json_integer((json_int_t)result->device_used_bytes));
-            json_object_set_new(object, "device_planned_bytes",
-                                json_integer((json_int_t)result->device_planned_bytes));
+            tdm_json_set(&object, "device_used_bytes",
+                         json_integer((json_int_t)result->device_used_bytes));
+            tdm_json_set(&object, "device_planned_bytes",
+                         json_integer((json_int_t)result->device_planned_bytes));
         }
         if (computed) {
-            json_object_set_new(object, "first_loss", json_real(result->first_loss));
-            json_object_set_new(object, "late_loss", json_real(result->late_loss));
-            json_object_set_new(object, "unigram_entropy", json_real(result->unigram_entropy));
+            tdm_json_set(&object, "first_loss", json_real(result->first_loss));
+            tdm_json_set(&object, "late_loss", json_real(result->late_loss));
+            tdm_json_set(&object, "unigram_entropy", json_real(result->unigram_entropy));
         }
         if (result->validation.evaluations > 0)
-            json_object_set_new(object, "validation", validation_json(&result->validation));
-        json_array_append_new(array, object);
+            tdm_json_set(&object, "validation", validation_json(&result->validation));
+        tdm_json_add(&array, object);
     }
     json_t *root = json_pack("{s:s, s:b, s:b, s:o}", "backend", arguments->run.backend->name,
                              "fits", status != TDM_INFEASIBLE, "finished",
                              status == TDM_OK && !arguments->run.dry_run, "runs", array);
-    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
-    putchar('\n');
-    json_decref(root);
+    return tdm_json_write(stdout, true, root, err);
 }
 
 static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
@@ -427,13 +441,19 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
                         arguments.run.schedule_count);
     }
     struct tdm_progress progress;
+    struct tdm_ticker ticker;
     tdm_progress_begin(&progress, stderr, arguments.run.steps);
+    progress.waiting = &ticker;
+    tdm_ticker_begin(&ticker, stderr, "reading and checking the schedules");
     struct tdm_run_listener listener = tdm_progress_listener(&progress);
     status = tdm_run(&arguments.run, &listener, results, err);
     tdm_progress_end(&progress, &arguments.run, results, status);
+    enum tdm_status printed = TDM_OK;
     if (arguments.json &&
         (status == TDM_OK || status == TDM_INTERRUPTED || status == TDM_INFEASIBLE))
-        print_json(&arguments, results, status);
+        printed = print_json(&arguments, results, status, err);
+    if (printed != TDM_OK)
+        status = printed;
     if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL && results[0].begun)
         tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
                  arguments.run.trace_path);
@@ -442,20 +462,30 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
     return status;
 }
 
+static enum tdm_status start(int argc, char **argv, struct tdm_error *err)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+    enum tdm_status status = tdm_process_begin(err);
+    if (status != TDM_OK)
+        return status;
+    struct sigaction hangup;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    /* a terminal that goes away ends a run like SIGTERM, but not one that nohup started */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+    if (argc >= 2 && strcmp(argv[1], "run") == 0)
+        return run_command(argc - 1, argv + 1, err);
+    if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
+        return tdm_cmd_calibrate(argc - 1, argv + 1, &stop, err);
+    return tdm_fail(err, TDM_USAGE,
+                    "tidemark-executor is started by tidemark run and tidemark calibrate");
+}
+
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
-    enum tdm_status status;
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    if (argc >= 2 && strcmp(argv[1], "run") == 0)
-        status = run_command(argc - 1, argv + 1, &err);
-    else if (argc >= 2 && strcmp(argv[1], "calibrate") == 0)
-        status = tdm_cmd_calibrate(argc - 1, argv + 1, &stop, &err);
-    else
-        status = tdm_fail(&err, TDM_USAGE,
-                          "tidemark-executor is started by tidemark run and tidemark calibrate");
+    enum tdm_status status = start(argc, argv, &err);
     if (status == TDM_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = tdm_fail(&err, TDM_IO, "writing to stdout failed");
     if (status != TDM_OK) {

@@ -29,6 +29,21 @@ void tdm_progress_begin(struct tdm_progress *progress, FILE *out, uint64_t steps
                                       .steps = steps};
 }
 
+/* Something else is said now. */
+static void leave(struct tdm_progress *progress)
+{
+    if (progress->waiting != NULL)
+        tdm_ticker_end(progress->waiting);
+}
+
+/* What takes long before the first step, and says nothing by itself. */
+static void await(struct tdm_progress *progress, const char *text)
+{
+    leave(progress);
+    if (progress->waiting != NULL && progress->program == NULL)
+        tdm_ticker_begin(progress->waiting, progress->out, text);
+}
+
 double tdm_progress_pause(double seconds)
 {
     return fmin(LONGEST_PLAIN_SECONDS, fmax(PLAIN_SECONDS, seconds / 10));
@@ -39,6 +54,7 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
 {
     struct tdm_progress *progress = self;
     char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
+    leave(progress);
     fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", path,
             program->schedule->model->name,
             (unsigned long long)tdm_schedule_tokens(program->schedule),
@@ -50,6 +66,7 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
             tdm_format_bytes(amounts->pinned_bytes, text[1]),
             tdm_format_bytes(amounts->pageable_bytes, text[2]),
             tdm_format_seconds(predicted_seconds, seconds));
+    await(progress, "  preparing the run");
 }
 
 static const char *known_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
@@ -59,8 +76,9 @@ static const char *known_bytes(uint64_t bytes, char out[TDM_FORMAT_SIZE])
 
 static void compared(void *self, const struct tdm_free_memory *memory)
 {
-    const struct tdm_progress *progress = self;
+    struct tdm_progress *progress = self;
     char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
+    leave(progress);
     fputs("  free: ", progress->out);
     if (memory->device_bytes > 0)
         fprintf(progress->out, "%s of the GPU's memory, ",
@@ -71,8 +89,9 @@ static void compared(void *self, const struct tdm_free_memory *memory)
 /* Said once, and aloud: the run goes on, slower. */
 static void pageable(void *self, uint64_t bytes, const char *reason)
 {
-    const struct tdm_progress *progress = self;
+    struct tdm_progress *progress = self;
     char text[TDM_FORMAT_SIZE];
+    leave(progress);
     if (progress->terminal)
         fputs("\r\033[K", progress->out);
     fprintf(
@@ -82,32 +101,43 @@ static void pageable(void *self, uint64_t bytes, const char *reason)
         "plan with a smaller --host-memory\n",
         tdm_format_bytes(bytes, text), reason);
     fflush(progress->out);
+    await(progress, "  preparing the run");
 }
 
 /* On a terminal alone: it takes seconds. */
 static void taken(void *self, enum tdm_place place, uint64_t taken_bytes, uint64_t bytes)
 {
-    const struct tdm_progress *progress = self;
+    struct tdm_progress *progress = self;
     char so_far[TDM_FORMAT_SIZE], all[TDM_FORMAT_SIZE];
     if (!progress->terminal)
         return;
+    leave(progress);
     fputs("\r\033[K", progress->out);
     if (taken_bytes < bytes)
         fprintf(progress->out, "  taking %s memory: %s of %s", tdm_place_name(place),
                 tdm_format_bytes(taken_bytes, so_far), tdm_format_bytes(bytes, all));
     fflush(progress->out);
+    if (taken_bytes == bytes)
+        await(progress, "  preparing the run");
 }
 
-static void tokens(void *self, uint64_t count, double entropy)
+static void tokens(void *self, const struct tdm_tokens *tokens, double entropy)
 {
     struct tdm_progress *progress = self;
-    if (count == 0)
+    unsigned long long count = tdm_tokens_count(tokens), documents = tdm_tokens_documents(tokens);
+    leave(progress);
+    if (count == 0) {
         fprintf(progress->out,
                 "  random tokens: the loss cannot fall below %.3f (--tokens FILE trains on text)\n",
                 entropy);
-    else
-        fprintf(progress->out, "  text of %llu tokens, unigram entropy %.3f nats\n",
-                (unsigned long long)count, entropy);
+    } else {
+        fprintf(progress->out, "  %s: %llu tokens (%s)", tdm_tokens_name(tokens), count,
+                tdm_tokens_format(tokens));
+        if (documents > 0)
+            fprintf(progress->out, ", %llu document%s", documents, documents == 1 ? "" : "s");
+        fprintf(progress->out, ", unigram entropy %.3f nats\n", entropy);
+    }
+    await(progress, "  preparing the run");
 }
 
 static double since(const struct timespec *then)
@@ -129,6 +159,12 @@ static void print_bar(const struct tdm_progress *progress, double done, double a
 static void moved(void *self, const char *what, uint64_t done, uint64_t elements)
 {
     struct tdm_progress *progress = self;
+    if (!progress->terminal && progress->waiting != NULL && progress->waiting->runs) {
+        tdm_ticker_say(progress->waiting, "  %s: %.0f%%", what,
+                       100 * (double)done / (double)elements);
+        return; /* it says when it is time */
+    }
+    leave(progress);
     if (progress->moving != what) { /* the first block */
         progress->moving = what;
         clock_gettime(CLOCK_MONOTONIC, &progress->printed);
@@ -145,6 +181,8 @@ static void moved(void *self, const char *what, uint64_t done, uint64_t elements
             100 * (double)done / (double)elements);
     fputs(progress->terminal && !last ? "" : "\n", progress->out);
     fflush(progress->out);
+    if (last)
+        await(progress, "  preparing the run");
 }
 
 /* A line may be wider than the terminal: it is cut there, not wrapped. */
@@ -155,6 +193,7 @@ static void within(void *self, const struct tdm_run_moment *moment)
 {
     struct tdm_progress *progress = self;
     double seconds = moment->seconds;
+    leave(progress);
     if (progress->quiet || seconds < (progress->terminal ? WITHIN_SECONDS : PLAIN_SECONDS) ||
         (!progress->terminal && since(&progress->printed) < tdm_progress_pause(seconds)))
         return;
@@ -182,6 +221,7 @@ static void stepped(void *self, const struct tdm_program *program, uint64_t step
 {
     struct tdm_progress *progress = self;
     const struct tdm_schedule *schedule = program->schedule;
+    leave(progress);
     if (program != progress->program) {
         progress->program = program;
         progress->seconds = 0;
@@ -298,6 +338,7 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
 void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_options *options,
                       const struct tdm_run_result *results, enum tdm_status status)
 {
+    leave(progress);
     if (progress->terminal && status != TDM_OK && progress->program != NULL)
         fputc('\n', progress->out);
     for (uint32_t i = 0; i < options->schedule_count; i++)

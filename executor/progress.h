@@ -6,6 +6,7 @@
 #ifndef TDM_EXECUTOR_PROGRESS_H
 #define TDM_EXECUTOR_PROGRESS_H
 
+#include "base/ticker.h"
 #include "executor/run.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ struct tdm_progress {
     const char *moving;                /* what is being done with weights; NULL: nothing */
     const struct tdm_program *program; /* whose steps are counted */
     double seconds;
-    double validation_loss; /* the last one; NAN: none */
+    double validation_loss;     /* the last one; NAN: none */
+    struct tdm_ticker *waiting; /* says before the steps what takes long; NULL: nobody does */
 };
 
 /* Quiet if TIDEMARK_PROGRESS is no. */

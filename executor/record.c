@@ -3,6 +3,7 @@
 #include "executor/record.h"
 
 #include "config.h"
+#include "base/json.h"
 #include "planner/simulate.h"
 
 #include <jansson.h>
@@ -26,23 +27,22 @@ struct tdm_recorder {
     size_t timing_count, sent_count; /* of the step under way: reaped, and in the trace already */
     struct tdm_trace_used used[TDM_TRACE_SAMPLES]; /* not in the trace yet */
     size_t used_count;
-    /* predicted live bytes as last recorded */
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t allocated[TDM_PLACES]; /* predicted, as last recorded */
 };
 
-/* What the observer of a program can hand over, before there is an observer. */
+/* What an observer of a program can hand over, before there is one. */
 static enum tdm_status observed_capacity(const struct tdm_program *program,
                                          struct tdm_trace_capacity *capacity, struct tdm_error *err)
 {
-    struct tdm_observer *observer;
-    enum tdm_status status = tdm_observer_new(program, &observer, err);
+    struct tdm_values *values;
+    enum tdm_status status = tdm_values_new(program, &values, err);
     if (status != TDM_OK)
         return status;
-    if (capacity->touches < tdm_observer_touch_capacity(observer))
-        capacity->touches = tdm_observer_touch_capacity(observer);
-    if (capacity->observed < tdm_observer_point_capacity(observer))
-        capacity->observed = tdm_observer_point_capacity(observer);
-    tdm_observer_free(observer);
+    if (capacity->touches < program->buffer_count)
+        capacity->touches = program->buffer_count;
+    if (capacity->observed < tdm_values_change_capacity(values))
+        capacity->observed = tdm_values_change_capacity(values);
+    tdm_values_free(values);
     return TDM_OK;
 }
 
@@ -115,8 +115,7 @@ enum tdm_status tdm_recorder_open(const struct tdm_run_options *options,
 
 /* ---- what is predicted ---- */
 
-/* An op, and the live bytes that changed before it. Memory changes with the compute lane, whose ops
- * are in the order of time. */
+/* An op, and what is allocated while it runs. */
 static enum tdm_status record_op(void *self, const struct tdm_op *op, double start_seconds,
                                  double end_seconds,
                                  const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
@@ -127,17 +126,34 @@ static enum tdm_status record_op(void *self, const struct tdm_op *op, double sta
     if (recorder->stop != NULL && *recorder->stop)
         return tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
     enum tdm_status status = tdm_trace_op(recorder->trace, op, start_ns, end_ns, err);
-    if (op->lane != TDM_LANE_COMPUTE)
+    for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
+        uint64_t allocated = 0;
+        for (int category = 0; category < TDM_CATEGORIES; category++)
+            allocated += live_bytes[place][category];
+        if (allocated == recorder->allocated[place])
+            continue;
+        recorder->allocated[place] = allocated;
+        status = tdm_trace_allocation(recorder->trace, op->number, (enum tdm_place)place, allocated,
+                                      err);
+    }
+    return status;
+}
+
+/* Bytes that are to hold values. */
+static enum tdm_status record_values(struct tdm_recorder *recorder,
+                                     const struct tdm_program *program, struct tdm_error *err)
+{
+    struct tdm_values_change *changes;
+    size_t count;
+    enum tdm_status status = tdm_values_predict(program, &changes, &count, err);
+    if (status != TDM_OK)
         return status;
-    for (int place = 0; place < TDM_PLACES; place++)
-        for (int category = 0; category < TDM_CATEGORIES && status == TDM_OK; category++) {
-            uint64_t bytes = live_bytes[place][category];
-            if (bytes == recorder->live[place][category])
-                continue;
-            recorder->live[place][category] = bytes;
-            status = tdm_trace_memory(recorder->trace, start_ns, (enum tdm_place)place,
-                                      (enum tdm_category)category, bytes, err);
-        }
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        status = tdm_trace_memory(recorder->trace, &changes[i], err);
+        if (status == TDM_OK && recorder->stop != NULL && *recorder->stop)
+            status = tdm_fail(err, TDM_INTERRUPTED, "interrupted while predictions were recorded");
+    }
+    free(changes);
     return status;
 }
 
@@ -150,15 +166,17 @@ static enum tdm_status record_program(struct tdm_recorder *recorder, const char 
     enum tdm_status status = tdm_schedule_to_json(program->schedule, NULL, &json, err);
     if (status != TDM_OK)
         return status;
-    char *text = json_dumps(json, JSON_COMPACT);
+    char *text = tdm_json_dump(json, JSON_COMPACT);
     json_decref(json);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
-    memset(recorder->live, 0, sizeof(recorder->live));
+    memset(recorder->allocated, 0, sizeof(recorder->allocated));
     status = tdm_trace_program_begin(recorder->trace, name, text, program, id, err);
     free(text);
     if (status == TDM_OK)
         status = tdm_simulate(program, record_op, recorder, &simulation, err);
+    if (status == TDM_OK)
+        status = record_values(recorder, program, err);
     return status == TDM_OK ? tdm_trace_program_end(recorder->trace, err) : status;
 }
 
@@ -281,14 +299,11 @@ enum tdm_status tdm_recorder_step(struct tdm_recorder *recorder, const struct td
     add_sample(recorder, recorded->end_ns, TDM_HOST, tdm_arenas_host_used(arenas));
     add_sample(recorder, recorded->end_ns, TDM_DEVICE, recorded->device_used_bytes);
     hand_over(recorder, recorded->step, batch);
-    size_t count = recorder->timing_count;
-    /* without the time of every op there is no timeline, only touches */
-    if (recorded->observer != NULL)
-        batch->touch_count = tdm_observer_touches(recorded->observer, batch->touches);
-    if (recorded->observer != NULL && count == program->op_count)
-        batch->observed_count =
-            tdm_observer_points(recorded->observer, recorder->relative, count,
-                                recorded->end_ns - recorded->start_ns, batch->observed);
+    if (recorded->observer != NULL) {
+        struct tdm_values *values = tdm_observer_values(recorded->observer);
+        batch->touch_count = tdm_values_touches(values, batch->touches);
+        batch->observed_count = tdm_values_changes(values, batch->observed);
+    }
     if (recorded->arenas != NULL) {
         memcpy(batch->arenas, recorded->arenas, sizeof(batch->arenas));
         batch->arena_count = TDM_PLACES;

@@ -26,7 +26,7 @@ uint64_t tdm_recorder_op_bytes(void);
 /* Are the times of a step's ops recorded? */
 bool tdm_recorder_times(const struct tdm_recorder *recorder, uint64_t step);
 
-/* A program is about to run: its schedule, ops with predicted times, predicted memory. The run's *stop ends it:
+/* A program is about to run: its schedule, ops with predicted times, what is allocated, what holds values. The run's *stop ends it:
  * TDM_INTERRUPTED, with nothing of the program in the trace. */
 enum tdm_status tdm_recorder_program(struct tdm_recorder *recorder, const char *name,
                                      const struct tdm_program *program, struct tdm_error *err);

@@ -2,26 +2,26 @@
 /* A run: load, validate, take the arenas, train, record. */
 #include "executor/run.h"
 
-#include "base/file.h"
 #include "base/size.h"
 #include "base/units.h"
+#include "executor/batch.h"
 #include "executor/evaluate.h"
 #include "executor/midstep.h"
 #include "executor/record.h"
+#include "executor/run_paths.h"
 #include "executor/run_weights.h"
 #include "executor/state.h"
-#include "executor/tokens.h"
+#include "executor/token_file.h"
 #include "executor/walk.h"
 #include "planner/simulate.h"
 #include "schedule/cost.h"
 #include "schedule/learning_rate.h"
+#include "schedule/training_settings.h"
 #include "schedule/validate.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Timing ops may take so much of a predicted step, unless asked for. */
 #define MAX_TIMING_SHARE 0.01
@@ -41,6 +41,7 @@ struct run {
     struct loaded *loaded; /* the one that evaluates last, if there is one */
     const struct tdm_program **programs;
     uint32_t program_count;
+    struct tdm_tokens *tokens, *validation; /* validation NULL: nobody evaluates */
     struct tdm_run_weights weights;
     struct tdm_arenas arenas;
     struct tdm_recorder *recorder; /* NULL: no trace */
@@ -67,9 +68,13 @@ static enum tdm_status check_limits(const struct tdm_program *program, struct td
     return TDM_OK;
 }
 
-static enum tdm_status load_one(const char *path, struct loaded *loaded, struct tdm_error *err)
+/* `pairs`: settings other than its own. */
+static enum tdm_status load_one(const char *path, const char *const *pairs, size_t pair_count,
+                                struct loaded *loaded, struct tdm_error *err)
 {
     enum tdm_status status = tdm_schedule_load(path, &loaded->schedule, err);
+    if (status == TDM_OK)
+        status = tdm_training_settings_apply(pairs, pair_count, loaded->schedule, err);
     if (status != TDM_OK)
         return status;
     const struct tdm_schedule *schedule = loaded->schedule;
@@ -108,7 +113,7 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
     const struct tdm_run_options *options = run->options;
     struct loaded *evaluator = &run->loaded[options->schedule_count];
     if (options->evaluate_path != NULL) {
-        enum tdm_status status = load_one(options->evaluate_path, evaluator, err);
+        enum tdm_status status = load_one(options->evaluate_path, NULL, 0, evaluator, err);
         if (status != TDM_OK)
             return status;
         run->programs[options->schedule_count] = evaluator->program;
@@ -116,7 +121,8 @@ static enum tdm_status load_all(struct run *run, struct tdm_run_result *results,
     for (uint32_t i = 0; i < options->schedule_count; i++) {
         enum tdm_status status = check_stop(options, err);
         if (status == TDM_OK)
-            status = load_one(options->schedule_paths[i], &run->loaded[i], err);
+            status = load_one(options->schedule_paths[i], options->pairs, options->pair_count,
+                              &run->loaded[i], err);
         if (status != TDM_OK)
             return status;
         if (strcmp(run->loaded[i].schedule->model->digest,
@@ -153,7 +159,7 @@ static enum tdm_status compare_memory(const struct run *run, struct tdm_error *e
     struct tdm_free_memory memory;
     enum tdm_status status =
         tdm_arenas_check(run->options->backend, run->program_count, run->programs, &memory, err);
-    if (run->options->backend->executes)
+    if (run->options->backend->executes && (status == TDM_OK || status == TDM_INFEASIBLE))
         run->listener->compared(run->listener->self, &memory);
     return status;
 }
@@ -177,9 +183,8 @@ struct training {
     struct tdm_walk *walk;
     struct tdm_observer *observer;
     struct tdm_midstep midstep;
-    struct tdm_tokens *tokens, *validation;
     struct tdm_evaluation *evaluation; /* NULL: none */
-    int32_t *inputs, *targets;
+    struct tdm_batch *batch;           /* NULL: nothing is computed */
 };
 
 /* The last tenth of the steps is averaged: what single steps show is mostly their text. */
@@ -227,10 +232,10 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     double loss = NAN, norm = NAN;
 
     if (backend->executes) {
-        tdm_tokens_step(training->tokens, program->schedule, run->options->seed, number,
-                        training->inputs, training->targets);
-        status =
-            tdm_state_write_tokens(&run->arenas, program, training->inputs, training->targets, err);
+        tdm_batch_step(training->batch, run->options->seed, number);
+        tdm_batch_describe(training->batch, &step);
+        status = tdm_state_write_tokens(&run->arenas, program, training->batch->inputs,
+                                        training->batch->targets, err);
     }
     if (status != TDM_OK)
         return status;
@@ -272,7 +277,7 @@ static enum tdm_status one_step(struct run *run, struct training *training, uint
     if (isinf(loss) || (isnan(loss) && backend->executes)) {
         tdm_fail(err, TDM_INPUT, "the loss of step %llu is not a number",
                  (unsigned long long)number);
-        return tdm_hint(err, "lower the learning rate (plan --set optimizer.learning_rate=R)");
+        return tdm_hint(err, "lower the learning rate (--set optimizer.learning_rate=R)");
     }
     run->listener->stepped(run->listener->self, program, number, loss, norm,
                            1e-9 * (double)(end_ns - start_ns));
@@ -307,15 +312,32 @@ static enum tdm_status evaluate(struct run *run, struct training *training, uint
     return TDM_OK;
 }
 
-/* The text to evaluate on: a file of its own, or what is taken away from the tokens to train on. */
-static enum tdm_status open_validation(const struct tdm_run_options *options, uint32_t vocabulary,
-                                       struct training *training, struct tdm_error *err)
+/* The texts of a run, and whether they will do for its schedules. */
+static enum tdm_status open_tokens(struct run *run, struct tdm_error *err)
 {
-    if (options->validation_path != NULL)
-        return tdm_tokens_open(options->validation_path, vocabulary, &training->validation, err);
-    enum tdm_status status =
-        tdm_tokens_split(training->tokens, options->validation_share, &training->validation, err);
-    return status == TDM_OK ? TDM_OK : tdm_about(err, options->tokens_path);
+    const struct tdm_run_options *options = run->options;
+    const struct tdm_schedule *schedule = run->programs[0]->schedule;
+    uint32_t vocabulary = schedule->model->vocabulary;
+    enum tdm_status status = tdm_tokens_open(options->tokens_path, vocabulary, &run->tokens, err);
+    if (status == TDM_OK && options->evaluate_path != NULL) {
+        if (options->validation_path != NULL) {
+            status = tdm_tokens_open(options->validation_path, vocabulary, &run->validation, err);
+        } else {
+            status =
+                tdm_tokens_split(run->tokens, options->validation_share, &run->validation, err);
+            if (status != TDM_OK)
+                tdm_about(err, tdm_tokens_name(run->tokens));
+        }
+    }
+    for (uint32_t i = 0; i < run->program_count && status == TDM_OK; i++) {
+        struct tdm_batch *batch = NULL;
+        bool evaluates = i >= options->schedule_count;
+        status = evaluates
+                     ? tdm_evaluation_check_tokens(run->validation, run->programs[i]->schedule, err)
+                     : tdm_batch_new(run->tokens, run->programs[i]->schedule, &batch, err);
+        tdm_batch_free(batch);
+    }
+    return status;
 }
 
 /* The program that evaluates, on its text. */
@@ -323,14 +345,9 @@ static enum tdm_status open_evaluation(struct run *run, struct training *trainin
                                        struct tdm_error *err)
 {
     const struct tdm_run_options *options = run->options;
-    const struct tdm_program *program = run->programs[options->schedule_count];
-    enum tdm_status status = TDM_OK;
-    if (options->backend->executes)
-        status = open_validation(options, program->schedule->model->vocabulary, training, err);
-    if (status == TDM_OK)
-        status = tdm_evaluation_new(program, &run->arenas, training->validation, options->seed,
-                                    options->evaluate_windows, &training->evaluation, err);
-    return status;
+    return tdm_evaluation_new(run->programs[options->schedule_count], &run->arenas,
+                              options->backend->executes ? run->validation : NULL, options->seed,
+                              options->evaluate_windows, &training->evaluation, err);
 }
 
 static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_result *result,
@@ -339,33 +356,22 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     const struct tdm_run_options *options = run->options;
     const struct tdm_backend *backend = options->backend;
     const struct tdm_program *program = run->programs[index];
-    const struct tdm_schedule *schedule = program->schedule;
-    uint64_t tokens = tdm_schedule_tokens(schedule);
     struct training training = {.program = program};
     enum tdm_status status = TDM_OK;
 
     result->outside_bytes = backend->outside_bytes(run->arenas.executor);
     status = tdm_walk_new(program, &run->arenas, &training.walk, err);
     if (status == TDM_OK)
-        status = tdm_observer_new(program, &training.observer, err);
-    if (status == TDM_OK && backend->executes) {
-        status = tdm_tokens_open(options->tokens_path, schedule->model->vocabulary,
-                                 &training.tokens, err);
-        training.inputs = malloc(tokens * sizeof(*training.inputs));
-        training.targets = malloc(tokens * sizeof(*training.targets));
-        if (status == TDM_OK && (training.inputs == NULL || training.targets == NULL))
-            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
-                              (unsigned long long)tokens);
-    }
+        status = tdm_observer_new(program, &run->arenas, &training.observer, err);
+    if (status == TDM_OK && backend->executes)
+        status = tdm_batch_new(run->tokens, program->schedule, &training.batch, err);
     if (status == TDM_OK)
         status = tdm_walk_prepare(training.walk, err);
-    /* before anything is said of the tokens: some of them are for the evaluation */
     if (status == TDM_OK && options->evaluate_path != NULL)
         status = open_evaluation(run, &training, err);
     if (status == TDM_OK && backend->executes) {
-        result->unigram_entropy = tdm_tokens_unigram_entropy(training.tokens);
-        run->listener->tokens(run->listener->self, tdm_tokens_count(training.tokens),
-                              result->unigram_entropy);
+        result->unigram_entropy = tdm_tokens_unigram_entropy(run->tokens);
+        run->listener->tokens(run->listener->self, run->tokens, result->unigram_entropy);
         status = tdm_arenas_fill(&run->arenas, options->stop, err);
         if (status == TDM_OK)
             status = tdm_run_weights_init(&run->weights, &run->arenas, program, err);
@@ -384,52 +390,17 @@ static enum tdm_status train(struct run *run, uint32_t index, struct tdm_run_res
     }
     for (uint64_t step = 1; step <= options->steps && status == TDM_OK; step++) {
         status = one_step(run, &training, step, result, err);
+        if (status == TDM_OK) /* before an evaluation writes where gradients are */
+            status = tdm_run_weights_save(&run->weights, &run->arenas, program, step, err);
         if (status == TDM_OK && training.evaluation != NULL)
             status = evaluate(run, &training, step, result, err);
-        if (status == TDM_OK)
-            status = tdm_run_weights_save(&run->weights, &run->arenas, program, step, err);
     }
 
     tdm_evaluation_free(training.evaluation);
-    tdm_tokens_free(training.validation);
-    free(training.inputs);
-    free(training.targets);
-    tdm_tokens_free(training.tokens);
+    tdm_batch_free(training.batch);
     tdm_observer_free(training.observer);
     tdm_walk_free(training.walk);
     return status;
-}
-
-/* --force must not replace what the run reads. */
-static enum tdm_status check_trace_path(const struct tdm_run_options *options,
-                                        struct tdm_error *err)
-{
-    const char *trace = options->trace_path;
-    const char *others[] = {options->tokens_path, options->validation_path, options->evaluate_path};
-    bool input = false;
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        input = input || (others[i] != NULL && tdm_file_same(trace, others[i]));
-    for (uint32_t i = 0; i < options->schedule_count; i++)
-        input = input || tdm_file_same(trace, options->schedule_paths[i]);
-    const char *written[] = {options->save_path, options->gradients_path};
-    bool output = false;
-    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
-        output = output || (written[i] != NULL && strcmp(trace, written[i]) == 0);
-    if (!input && !output)
-        return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "--trace %s: is a file that this run %s", trace,
-             input ? "reads" : "saves to");
-    return tdm_hint(err, "give the trace a name of its own");
-}
-
-/* What can be told of the files of a run before its memory is taken. */
-static enum tdm_status check_paths(const struct tdm_run_options *options, struct tdm_error *err)
-{
-    const char *texts[] = {options->tokens_path, options->validation_path};
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (texts[i] != NULL && access(texts[i], R_OK) != 0)
-            return tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", texts[i], strerror(errno));
-    return options->trace_path != NULL ? check_trace_path(options, err) : TDM_OK;
 }
 
 /* Host memory that is not pinned: what was planned to be, and what would be pinned and could not. */
@@ -494,11 +465,13 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
         status =
             tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u schedules", options->schedule_count);
     if (status == TDM_OK)
+        status = tdm_run_check_paths(options, err);
+    if (status == TDM_OK)
         status = load_all(&run, results, err);
     if (status == TDM_OK)
         status = tdm_run_weights_open(options, listener, run.programs[0], &run.weights, err);
     if (status == TDM_OK)
-        status = check_paths(options, err);
+        status = open_tokens(&run, err);
     if (status == TDM_OK && options->dry_run)
         status = compare_memory(&run, err);
     if (status == TDM_OK)
@@ -517,6 +490,8 @@ enum tdm_status tdm_run(const struct tdm_run_options *options,
 
 free_programs:
     tdm_run_weights_close(&run.weights);
+    tdm_tokens_free(run.validation);
+    tdm_tokens_free(run.tokens);
     for (uint32_t i = 0; run.loaded != NULL && i < run.program_count; i++) {
         tdm_program_free(run.loaded[i].program);
         tdm_schedule_free(run.loaded[i].schedule);

@@ -10,6 +10,7 @@
 
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "executor/tokens.h"
 #include "traces/trace.h"
 
 #include <signal.h>
@@ -22,6 +23,8 @@ struct tdm_run_options {
     const char *weights_path; /* directory to load them from; NULL: random */
     const char *tokens_path;  /* NULL: random tokens */
     uint64_t steps;
+    const char *const *pairs; /* of --set, KEY=VALUE; for the schedules that train */
+    size_t pair_count;
     const char *evaluate_path;   /* schedule that evaluates between steps; NULL: none */
     uint64_t evaluate_every;     /* steps; after the last one too */
     uint64_t evaluate_windows;   /* steps of its program an evaluation, at most */
@@ -62,8 +65,8 @@ struct tdm_run_listener {
                     const struct tdm_amounts *amounts, double predicted_seconds);
     /* Of a dry run: what there is of it. */
     void (*compared)(void *self, const struct tdm_free_memory *memory);
-    /* Tokens are there: how many (0: random), and their unigram entropy in nats. */
-    void (*tokens)(void *self, uint64_t count, double entropy);
+    /* Tokens are there, and their unigram entropy in nats. */
+    void (*tokens)(void *self, const struct tdm_tokens *tokens, double entropy);
     /* Weights are being moved: what is done ("loading weights"), how many elements of how many. */
     void (*moved)(void *self, const char *what, uint64_t done, uint64_t elements);
     /* A few times a second, in a step. NULL: nobody asks. */

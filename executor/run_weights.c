@@ -90,13 +90,6 @@ static enum tdm_status check_target(const struct tdm_run_options *options,
                  options->schedule_paths[0]);
         return tdm_hint(err, "plan with --optimizer none");
     }
-    const char *other = gradients ? options->save_path : options->weights_path;
-    if (other != NULL &&
-        (strcmp(other, target.directory) == 0 || tdm_file_same(other, target.directory))) {
-        tdm_fail(err, TDM_USAGE, "%s %s: is what %s names", option, target.directory,
-                 gradients ? "--save" : "--weights");
-        return tdm_hint(err, "name a new directory");
-    }
     return tdm_weights_check(&target, err);
 }
 

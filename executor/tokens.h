@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a run trains on, and what it evaluates on. An array of NumPy (.npy), any other file as
- * bytes, one token a byte, or random tokens.
+ * Tokens: what a run trains on, and what it evaluates on. A file of tokens (token_file.h) or a part of
+ * one, or random tokens.
  */
 #ifndef TDM_EXECUTOR_TOKENS_H
 #define TDM_EXECUTOR_TOKENS_H
 
 #include "base/status.h"
-#include "schedule/schedule.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct tdm_tokens;
 
-/* Reads a whole file: whatever its name, a .npy is known by its first bytes. `path` NULL: random tokens of
- * the vocabulary. TDM_INPUT: fewer than 2 tokens, no regular file, a token outside the vocabulary, more
- * than 4 GiB, errors of tdm_npy_find(); TDM_IO. */
-enum tdm_status tdm_tokens_open(const char *path, uint32_t vocabulary, struct tdm_tokens **tokens,
+/* Reads `what`, a file with or without a prefix, as tdm_token_file_read() does, and fails as it does. NULL: random
+ * tokens of the vocabulary. */
+enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct tdm_tokens **tokens,
                                 struct tdm_error *err);
 /* Takes the last `fraction` of a text away from `tokens`: steps never see it. `tokens` must outlive
  * *last. Of random tokens *last is others that no step sees. TDM_INPUT if either part would have
@@ -29,21 +28,30 @@ void tdm_tokens_free(struct tdm_tokens *tokens);
 /* How many there are; 0: random. */
 uint64_t tdm_tokens_count(const struct tdm_tokens *tokens);
 
+/* Entries of the vocabulary that they are of. */
+uint32_t tdm_tokens_vocabulary(const struct tdm_tokens *tokens);
+
+/* Token `i` of a text. */
+uint32_t tdm_tokens_at(const struct tdm_tokens *tokens, uint64_t i);
+
+/* The file, for messages; "random tokens". And its format: "bytes". */
+const char *tdm_tokens_name(const struct tdm_tokens *tokens);
+const char *tdm_tokens_format(const struct tdm_tokens *tokens);
+
+/* Documents that the text knows of, whole or in part; 0: its format has none. */
+uint64_t tdm_tokens_documents(const struct tdm_tokens *tokens);
+
+/* First token of document `document`, from 0; the first one begins at 0 if the text is a part of a file. */
+uint64_t tdm_tokens_document_start(const struct tdm_tokens *tokens, uint64_t document);
+
+/* The document that holds token `i`. */
+uint64_t tdm_tokens_document_of(const struct tdm_tokens *tokens, uint64_t i);
+
+/* Does a document begin with a token of its own, which the text before it predicts? Else a document's last token
+ * has nothing to predict. */
+bool tdm_tokens_predict_documents(const struct tdm_tokens *tokens);
+
 /* Entropy in nats of a token drawn by its frequency: what a model that sees no context can reach. */
 double tdm_tokens_unigram_entropy(const struct tdm_tokens *tokens);
-
-/* The sequences of a step, one after the other: inputs and their targets (the token after each, or
- * TDM_NO_TARGET where a document ends inside its sequence), [tokens of the step]. Documents begin at
- * places drawn by (seed, step, sequence, document); text shorter than a document goes round. */
-void tdm_tokens_step(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
-                     uint64_t seed, uint64_t step, int32_t *inputs, int32_t *targets);
-
-/* How many windows of a schedule's tokens a text holds, one after the other; at least 1, which goes round
- * where the text is shorter. Random tokens have as many as one likes. */
-uint64_t tdm_tokens_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule);
-
-/* The sequences of window `number`, laid out as by tdm_tokens_step(): always the same. */
-void tdm_tokens_window(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
-                       uint64_t seed, uint64_t number, int32_t *inputs, int32_t *targets);
 
 #endif

@@ -209,14 +209,12 @@ static enum tdm_status launch_op(struct tdm_walk *walk, const struct tdm_op *op,
                                    waits->lane_position[lane], err);
     if (status != TDM_OK)
         return status;
-    if (backend->run[op->kind] == NULL)
-        return tdm_fail(err, TDM_INPUT, "backend \"%s\" does not run %s", backend->name,
-                        tdm_op_kind_name(op->kind));
 
     struct tdm_launch launch = launch_of(walk, op);
     if (walk->observer != NULL)
-        tdm_observer_launch(walk->observer, op);
-    status = backend->run[op->kind](executor, &launch, err);
+        status = tdm_observer_launch(walk->observer, &launch, err);
+    if (status == TDM_OK)
+        status = backend->run[op->kind](executor, &launch, err);
     if (status == TDM_OK)
         walk->launched[op->lane]++;
     return status;
@@ -285,7 +283,11 @@ enum tdm_status tdm_walk_step(struct tdm_walk *walk, const struct tdm_step *step
     tdm_order_reset(walk->order);
     if (observer != NULL)
         tdm_observer_reset(observer);
-    enum tdm_status status = tdm_program_emit(walk->program, take_item, walk, err);
+    enum tdm_status status = TDM_OK;
+    if (step->sequences != NULL && backend->documents != NULL)
+        status = backend->documents(walk->arenas->executor, walk->program, step->sequences, err);
+    if (status == TDM_OK)
+        status = tdm_program_emit(walk->program, take_item, walk, err);
     if (status == TDM_OK)
         status = watch_end(walk, err);
     enum tdm_status finished =

@@ -98,11 +98,11 @@ static enum tdm_status next_block(const struct source *source, const struct tdm_
     const struct tdm_tensor *tensor = &model->tensors[number];
     if (source->files != NULL)
         return tdm_weights_read(source->files, number, first, count, values, err);
-    if (!tdm_role_is_norm(tensor->role) && tensor->rows > 1)
+    if (!tdm_role_is_vector(tensor->role))
         draw_normal(source, number, first, count, model->initializer_range, values);
     else
         for (uint64_t i = 0; i < count; i++)
-            values[i] = tdm_role_is_norm(tensor->role) ? 1 : 0;
+            values[i] = tdm_model_vector_start(model, tensor->role);
     return TDM_OK;
 }
 

@@ -31,7 +31,7 @@ enum tdm_status tdm_weights_load(const struct tdm_weights *weights, const struct
                                  const struct tdm_program *program,
                                  const struct tdm_weights_watch *watch, struct tdm_error *err);
 
-/* Random weights: norms 1, biases 0, matrices normal with the config's initializer_range; masters to
+/* Random weights: vectors as tdm_model_vector_start() says, matrices normal with the config's initializer_range; masters to
  * match, moments 0. Repeatable by (seed, tensor, element). */
 enum tdm_status tdm_weights_draw(uint64_t seed, const struct tdm_arenas *arenas,
                                  const struct tdm_program *program,

@@ -18,9 +18,10 @@
 #define BOTH_WAYS_BYTES 15e9
 #define FIXED_SECONDS 1e-5
 
+/* Copies, NULL once memory ran out. */
 struct completion {
-    json_t *description; /* a copy */
-    const json_t *base;  /* NULL: none is named */
+    json_t *description, *rates, *assumed; /* the latter two become its members at the end */
+    const json_t *base;                    /* NULL: none is named */
     struct tdm_machine *machine;
 };
 
@@ -49,55 +50,51 @@ static bool is_missing(const json_t *object, const char *key)
 }
 
 /* Puts what is missing in its place, and its name into the lists. */
-static void assume(struct completion *completion, json_t *object, const char *prefix,
+static void assume(struct completion *completion, json_t **object, const char *prefix,
                    const char *key, const json_t *base, double otherwise)
 {
     char name[96];
     char *missing = completion->machine->missing;
-    json_t *assumed = json_object_get(completion->description, "assumed");
     const json_t *value = json_object_get(base, key);
     snprintf(name, sizeof(name), "%s%s", prefix, key);
-    json_object_set_new(object, key, value != NULL ? json_deep_copy(value) : json_real(otherwise));
-    if (!json_is_array(assumed)) {
-        assumed = json_array();
-        json_object_set_new(completion->description, "assumed", assumed);
-    }
-    json_array_append_new(assumed, json_string(name));
+    tdm_json_set(object, key, value != NULL ? json_deep_copy(value) : json_real(otherwise));
+    tdm_json_add(&completion->assumed, json_string(name));
     size_t used = strlen(missing);
     snprintf(missing + used, sizeof(completion->machine->missing) - used, "%s%s",
              used == 0 ? "" : ", ", name);
 }
 
 /* Both directions together are no faster than the two of them. */
-static void limit_both_ways(json_t *rates)
+static void limit_both_ways(json_t **rates)
 {
-    double h2d = json_number_value(json_object_get(rates, tdm_rate_key(TDM_RATE_H2D)));
-    double d2h = json_number_value(json_object_get(rates, tdm_rate_key(TDM_RATE_D2H)));
+    double h2d = json_number_value(json_object_get(*rates, tdm_rate_key(TDM_RATE_H2D)));
+    double d2h = json_number_value(json_object_get(*rates, tdm_rate_key(TDM_RATE_D2H)));
     const char *key = tdm_rate_key(TDM_RATE_BOTH_WAYS);
-    if (json_number_value(json_object_get(rates, key)) > h2d + d2h)
-        json_object_set_new(rates, key, json_real(h2d + d2h));
+    if (json_number_value(json_object_get(*rates, key)) > h2d + d2h)
+        tdm_json_set(rates, key, json_real(h2d + d2h));
 }
 
 static void fill(struct completion *completion)
 {
     static const char *const seconds[] = {"launch_seconds", "copy_seconds"};
-    json_t *rates = json_object_get(completion->description, "rates");
     const json_t *base_rates = json_object_get(completion->base, "rates");
     double peak =
         json_number_value(json_object_get(completion->description, "peak_flops_per_second"));
     for (unsigned i = 0; i < TDM_RATES_REQUIRED; i++) {
         const char *key = tdm_rate_key((enum tdm_rate)i);
-        if (is_missing(rates, key)) {
-            assume(completion, rates, "rates.", key, base_rates,
+        if (is_missing(completion->rates, key)) {
+            assume(completion, &completion->rates, "rates.", key, base_rates,
                    conservative((enum tdm_rate)i, peak));
             if (i == TDM_RATE_BOTH_WAYS)
-                limit_both_ways(rates);
+                limit_both_ways(&completion->rates);
         }
     }
     for (size_t i = 0; i < sizeof(seconds) / sizeof(seconds[0]); i++)
         if (is_missing(completion->description, seconds[i]))
-            assume(completion, completion->description, "", seconds[i], completion->base,
+            assume(completion, &completion->description, "", seconds[i], completion->base,
                    FIXED_SECONDS);
+    tdm_json_set(&completion->description, "rates", completion->rates);
+    tdm_json_set(&completion->description, "assumed", completion->assumed);
 }
 
 static bool is_complete(const json_t *description)
@@ -144,9 +141,11 @@ enum tdm_status tdm_machine_complete(const char *file, json_t *description,
             return status;
     }
     completion.base = base;
+    const json_t *assumed = json_object_get(description, "assumed");
     completion.description = json_deep_copy(description);
-    if (completion.description != NULL)
-        fill(&completion);
+    completion.rates = json_deep_copy(json_object_get(description, "rates"));
+    completion.assumed = json_is_array(assumed) ? json_deep_copy(assumed) : json_array();
+    fill(&completion);
     json_decref(base);
     if (completion.description == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a machine", file);

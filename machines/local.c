@@ -94,8 +94,8 @@ static json_t *describe(long cores, uint64_t memory_bytes)
     tdm_format_bytes(memory_bytes, size);
     snprintf(title, sizeof(title), "this computer: %ld core%s, %s", cores, cores == 1 ? "" : "s",
              size);
-    snprintf(source, sizeof(source), "assumed from %ld core%s and %s of memory; not measured",
-             cores, cores == 1 ? "" : "s", size);
+    snprintf(source, sizeof(source), "assumed from %ld core%s and %s of memory", cores,
+             cores == 1 ? "" : "s", size);
     return json_pack(
         "{s:s, s:s, s:s, s:s, s:[s, s], s:I, s:I, s:I, s:I, s:f, s:f, s:f,"
         " s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f}}",

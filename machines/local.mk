@@ -7,12 +7,18 @@ libtidemark_a_SOURCES += \
 	machines/rates.c machines/rates.h
 
 nobase_dist_pkgdata_DATA += \
+	machines/descriptions/a100-40.json \
 	machines/descriptions/a100-80.json \
+	machines/descriptions/a10g.json \
+	machines/descriptions/b200.json \
 	machines/descriptions/h100.json \
 	machines/descriptions/h200.json \
-	machines/descriptions/h200-calibrated.json \
 	machines/descriptions/h200-published.json \
+	machines/descriptions/l4.json \
 	machines/descriptions/l40s.json \
-	machines/descriptions/rtx-4090.json
+	machines/descriptions/mi300x.json \
+	machines/descriptions/rtx-3090.json \
+	machines/descriptions/rtx-4090.json \
+	machines/descriptions/rtx-5090.json
 
 cmocka_tests += tests/unit_machines

@@ -7,10 +7,13 @@
  *   card                   part of what the driver calls the device, by which calibrate finds the
  *                          description of a card; optional
  *   base                   shipped machine that has the rates which are missing here; optional
- *   provenance             strings by names: what was measured where, when and how; optional
+ *   provenance             strings by names: what was measured where, when and how; optional. A "program"
+ *                          that is tidemark says that calibrate measured the rates
  *   assumed                keys of values that were missing; optional
  *   device_bytes           memory of the device as its driver reports it
  *   host_bytes             host memory to plan on
+ *   server                 {name, host_bytes}: a computer as it is sold with such cards, and its host memory, which
+ *                          predictions of other computers than this one assume; optional
  *   runtime_device_bytes   what driver and libraries take of them, outside the arena
  *   runtime_host_bytes     (0 if absent)
  *   peak_flops_per_second  dense bf16 peak, by which MFU is counted
@@ -26,14 +29,18 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/names.h"
+#include "base/text.h"
 #include "machines/parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define LEAST_PEAK 1e9 /* less is a slip: it is in FLOP/s, not in TFLOP/s */
 #define BYTES_LIMIT (UINT64_C(1) << 50)
 #define GPUS_LIMIT 65536u
 
@@ -49,6 +56,7 @@ static const char *const keys[] = {
     "notes",
     "device_bytes",
     "host_bytes",
+    "server",
     "runtime_device_bytes",
     "runtime_host_bytes",
     "peak_flops_per_second",
@@ -92,6 +100,7 @@ static void read_text(struct tdm_json_reader *reader, const char *key, char *out
                       out_bytes - 1);
     else
         snprintf(out, out_bytes, "%s", text);
+    tdm_text_clean(out);
 }
 
 static void check_texts(struct tdm_json_reader *reader, const char *key)
@@ -106,13 +115,13 @@ static void check_texts(struct tdm_json_reader *reader, const char *key)
     }
 }
 
-/* Strings by any name: they are shown, and nothing follows from them. */
-static void check_provenance(struct tdm_json_reader *reader)
+/* Strings by any name: they are shown. Was it calibrate that measured the rates? */
+static bool read_provenance(struct tdm_json_reader *reader)
 {
     const char *name;
     json_t *value;
     if (!tdm_json_has(reader, "provenance"))
-        return;
+        return false;
     const json_t *provenance = tdm_json_object(reader, "provenance");
     json_object_foreach((json_t *)provenance, name, value)
     {
@@ -120,6 +129,8 @@ static void check_provenance(struct tdm_json_reader *reader)
             tdm_json_fail(reader, "provenance", "holds something else than a string at \"%.40s\"",
                           name);
     }
+    const char *program = json_string_value(json_object_get(provenance, "program"));
+    return program != NULL && strncmp(program, "tidemark ", 9) == 0;
 }
 
 static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
@@ -130,6 +141,21 @@ static void read_place(struct tdm_json_reader *reader, const char *capacity_key,
     if (tdm_json_status(reader) == TDM_OK && *runtime_bytes >= *capacity_bytes)
         tdm_json_fail(reader, runtime_key, "leaves nothing of \"%s\"; correct one of them",
                       capacity_key);
+}
+
+static void read_server(struct tdm_json_reader *reader, struct tdm_machine *machine)
+{
+    if (!tdm_json_has(reader, "server"))
+        return;
+    struct tdm_json_reader server = {.file = reader->file,
+                                     .prefix = "server",
+                                     .object = tdm_json_object(reader, "server"),
+                                     .err = reader->err};
+    if (tdm_json_status(reader) != TDM_OK)
+        return;
+    read_text(&server, "name", machine->server_name, sizeof(machine->server_name));
+    machine->server_host_bytes = tdm_json_count(&server, "host_bytes", 1, BYTES_LIMIT);
+    reader->status = tdm_json_status(&server);
 }
 
 enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
@@ -158,14 +184,15 @@ enum tdm_status tdm_machine_from_json(const char *file, json_t *description,
     read_text(&reader, "source", built->source, sizeof(built->source));
     tdm_json_string_or(&reader, "base", NULL);
     tdm_json_string_or(&reader, "card", NULL);
-    check_provenance(&reader);
+    built->measured = read_provenance(&reader) && built->missing[0] == '\0';
     check_texts(&reader, "assumed");
     check_texts(&reader, "notes");
     read_place(&reader, "device_bytes", "runtime_device_bytes", &built->capacity_bytes[TDM_DEVICE],
                &built->runtime_bytes[TDM_DEVICE]);
     read_place(&reader, "host_bytes", "runtime_host_bytes", &built->capacity_bytes[TDM_HOST],
                &built->runtime_bytes[TDM_HOST]);
-    built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", 1, 1e21);
+    read_server(&reader, built);
+    built->peak_flops = tdm_json_number(&reader, "peak_flops_per_second", LEAST_PEAK, 1e21);
     built->launch_seconds = tdm_json_number(&reader, "launch_seconds", 0, 1);
     built->copy_seconds = tdm_json_number(&reader, "copy_seconds", 0, 1);
     tdm_json_number_or(&reader, "pinned_bytes_per_second", 1, 1e21, 1);
@@ -209,36 +236,87 @@ enum tdm_status tdm_machine_load_file(const char *path, struct tdm_machine **mac
     return status;
 }
 
+/* Of "NVIDIA GeForce RTX 4090" what a shipped name may be like. */
+static const char *plain_name(const char *name)
+{
+    static const char *const makers[] = {"nvidia", "amd", "geforce", "tesla", "instinct"};
+    for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++) {
+        size_t length = strlen(makers[i]);
+        if (strncasecmp(name, makers[i], length) == 0)
+            name += length + strspn(name + length, " -_");
+    }
+    return name;
+}
+
+/* The shipped machine that is meant by another name, in `path`; false: none is. */
+static enum tdm_status find_meant(const char *name, char *path, size_t path_bytes, bool *found,
+                                  struct tdm_error *err)
+{
+    char **names;
+    *found = false;
+    enum tdm_status status = tdm_machine_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    const char *meant = tdm_name_meant(plain_name(name), (const char *const *)names);
+    if (meant != NULL)
+        status = tdm_data_path(TDM_MACHINE_FOLDER, meant, ".json", path, path_bytes, err);
+    *found = meant != NULL;
+    free(names);
+    return status;
+}
+
 static enum tdm_status unknown_machine(const char *name, struct tdm_error *err)
 {
     char **names;
     enum tdm_status status = tdm_machine_names(&names, err);
     if (status != TDM_OK)
         return status;
-    char list[400];
+    char list[400], suggestion[TDM_SUGGESTION_BYTES];
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped machine, \"local\", or a file that describes one", name);
-    tdm_hint(err, "shipped machines: %s", tdm_names_join(names, list, sizeof(list)));
+    tdm_hint(err, "%sshipped machines: %s",
+             tdm_name_suggest(plain_name(name), (const char *const *)names, suggestion),
+             tdm_names_join(names, list, sizeof(list)));
     free(names);
     return TDM_INPUT;
+}
+
+enum tdm_status tdm_machine_path(const char *name_or_path, char *out, size_t out_bytes,
+                                 struct tdm_error *err)
+{
+    if (strcmp(name_or_path, "local") == 0) {
+        if (!tdm_machine_local_path(out, out_bytes))
+            out[0] = '\0';
+        return TDM_OK;
+    }
+    if (name_or_path[0] != '\0' && strchr(name_or_path, '/') == NULL) {
+        enum tdm_status status =
+            tdm_data_path(TDM_MACHINE_FOLDER, name_or_path, ".json", out, out_bytes, err);
+        if (status != TDM_OK || access(out, F_OK) == 0)
+            return status;
+    }
+    if ((size_t)snprintf(out, out_bytes, "%s", name_or_path) >= out_bytes)
+        return tdm_fail(err, TDM_INPUT, "%.256s: the name is too long", name_or_path);
+    return TDM_OK;
 }
 
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
                                  struct tdm_error *err)
 {
+    char path[4096];
+    struct stat info;
     if (strcmp(name_or_path, "local") == 0)
         return tdm_machine_load_local(machine, err);
-    if (name_or_path[0] != '\0' && strchr(name_or_path, '/') == NULL) {
-        char path[4096];
-        enum tdm_status status =
-            tdm_data_path(TDM_MACHINE_FOLDER, name_or_path, ".json", path, sizeof(path), err);
+    enum tdm_status status = tdm_machine_path(name_or_path, path, sizeof(path), err);
+    if (status != TDM_OK)
+        return status;
+    if (path[0] == '\0' || stat(path, &info) != 0 || S_ISDIR(info.st_mode)) {
+        bool found;
+        status = find_meant(name_or_path, path, sizeof(path), &found, err);
         if (status != TDM_OK)
             return status;
-        if (access(path, F_OK) == 0)
-            return tdm_machine_load_file(path, machine, err);
+        if (!found)
+            return unknown_machine(name_or_path, err);
     }
-    struct stat info;
-    if (name_or_path[0] == '\0' || stat(name_or_path, &info) != 0 || S_ISDIR(info.st_mode))
-        return unknown_machine(name_or_path, err);
-    return tdm_machine_load_file(name_or_path, machine, err);
+    return tdm_machine_load_file(path, machine, err);
 }

@@ -26,10 +26,12 @@ const char *tdm_lane_name(enum tdm_lane lane);    /* "compute", "h2d", "d2h", "h
 
 struct tdm_machine {
     char name[64];
-    char title[96];                      /* "NVIDIA H200 141 GB SXM" */
-    char source[128];                    /* "measured" or "datasheet", and where or when */
+    char title[96];   /* "NVIDIA H200 141 GB SXM" */
+    char source[128]; /* "measured by tidemark calibrate" or "datasheet", where, when */
     uint64_t capacity_bytes[TDM_PLACES]; /* device memory; host memory to plan on */
     uint64_t runtime_bytes[TDM_PLACES];  /* driver and libraries, outside the arena */
+    char server_name[48];       /* a computer that is sold with such cards; "": not known */
+    uint64_t server_host_bytes; /* and its host memory, of all its GPUs */
     struct tdm_rate_table table[TDM_RATES];
     double rate[TDM_RATES]; /* the largest of each table */
     double peak_flops;      /* dense bf16 tensor peak, for MFU */
@@ -38,14 +40,20 @@ struct tdm_machine {
     uint64_t gpus_per_node; /* that are joined by more than the network; 0: not known */
     double launch_seconds;  /* least time of one op on the compute lane */
     double copy_seconds;    /* fixed time of one copy */
+    bool measured;          /* all rates, by tidemark calibrate: its provenance says so */
     char missing[400];      /* keys that were missing when it was read, "" if none: see below */
     json_t *description;    /* what it was read from, complete, kept for the schedule; owned */
 };
 
-/* Reads --machine: a shipped name ("h200"), a FILE, or "local": what calibrate wrote
+/* Reads --machine: a shipped name ("h200"; where there is no such file, also "H200" or "4090"), a FILE, or "local": what calibrate wrote
  * ($XDG_CONFIG_HOME/tidemark/machine.json), else this computer's cores and memory for the cpu
  * backend with assumed rates, and `source` says so. Caller owns *machine. */
 enum tdm_status tdm_machine_load(const char *name_or_path, struct tdm_machine **machine,
+                                 struct tdm_error *err);
+
+/* The file that it would read, whether it is there or not, written to `out`; "" if there is none. TDM_INPUT if the
+ * name is too long. */
+enum tdm_status tdm_machine_path(const char *name_or_path, char *out, size_t out_bytes,
                                  struct tdm_error *err);
 
 /* From a parsed description (borrowed; kept by reference); `file` names it in messages. A rate that every

@@ -302,6 +302,6 @@ json_t *tdm_rate_json(const struct tdm_rate_table *table)
         return json_real(table->rate[0]);
     json_t *points = json_array();
     for (uint32_t i = 0; i < table->count; i++)
-        json_array_append_new(points, json_pack("[f, f]", table->size[i], table->rate[i]));
+        tdm_json_add(&points, json_pack("[f, f]", table->size[i], table->rate[i]));
     return points;
 }

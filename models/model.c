@@ -5,12 +5,15 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/names.h"
+#include "base/text.h"
 #include "models/parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,6 +88,7 @@ enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t
     if (built == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for a model", file);
     snprintf(built->name, sizeof(built->name), "%s", name);
+    tdm_text_clean(built->name);
     built->config = json_incref(config);
 
     struct tdm_json_reader reader = {.file = file, .prefix = "", .object = config, .err = err};
@@ -158,17 +162,77 @@ static enum tdm_status load_file(const char *path, const char *name, struct tdm_
     return status;
 }
 
+#define PLAIN_BYTES 96u
+
+/* The part of a Hub id behind who published it; other names with a "/" are paths, and stay. */
+static const char *without_publisher(const char *name)
+{
+    static const char *const publishers[] = {"Qwen",   "meta-llama", "mistralai",
+                                             "google", "allenai",    "unsloth"};
+    for (size_t i = 0; i < sizeof(publishers) / sizeof(publishers[0]); i++) {
+        size_t length = strlen(publishers[i]);
+        if (strncasecmp(name, publishers[i], length) == 0 && name[length] == '/')
+            return name + length + 1;
+    }
+    return name;
+}
+
+/* A name as the Hub has it, without who published it and without words of its training: Qwen2.5-7B of
+ * "Qwen/Qwen2.5-7B-Instruct". Returns `out`. */
+static const char *plain_name(const char *name, char out[PLAIN_BYTES])
+{
+    static const char *const words[] = {"meta", "instruct", "chat", "base", "hf", "it", "pt"};
+    const char *part = without_publisher(name);
+    size_t used = 0;
+    out[0] = '\0';
+    while (*part != '\0') {
+        size_t length = strcspn(part, "-");
+        bool date = length == 4 && strspn(part, "0123456789") == 4, dropped = date;
+        for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+            dropped |= strlen(words[i]) == length && strncasecmp(words[i], part, length) == 0;
+        if (!dropped && used < PLAIN_BYTES)
+            used += (size_t)snprintf(out + used, PLAIN_BYTES - used, "%s%.*s", used == 0 ? "" : "-",
+                                     (int)length, part);
+        part += length + (part[length] == '-');
+    }
+    return out;
+}
+
+/* The shipped name that is meant by another one, in `out`; false: none is. */
+static enum tdm_status find_meant(const char *name, char *out, size_t out_bytes, bool *found,
+                                  struct tdm_error *err)
+{
+    char **names, plain[PLAIN_BYTES];
+    *found = false;
+    enum tdm_status status = tdm_model_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    const char *meant = tdm_name_meant(plain_name(name, plain), (const char *const *)names);
+    char *version = strrchr(plain, '-');
+    if (meant == NULL && version != NULL && (version[1] == 'v' || version[1] == 'V')) {
+        *version = '\0';
+        meant = tdm_name_meant(plain, (const char *const *)names);
+    }
+    if (meant != NULL)
+        snprintf(out, out_bytes, "%s", meant);
+    *found = meant != NULL;
+    free(names);
+    return TDM_OK;
+}
+
 static enum tdm_status unknown_model(const char *name, struct tdm_error *err)
 {
     char **names;
     enum tdm_status status = tdm_model_names(&names, err);
     if (status != TDM_OK)
         return status;
-    char list[600];
+    char list[600], suggestion[TDM_SUGGESTION_BYTES], plain[PLAIN_BYTES];
     tdm_fail(err, TDM_INPUT,
              "\"%.256s\" is not a shipped model, a config.json or a directory that holds one",
              name);
-    tdm_hint(err, "shipped models: %s", tdm_names_join(names, list, sizeof(list)));
+    tdm_hint(err, "%sshipped models: %s",
+             tdm_name_suggest(plain_name(name, plain), (const char *const *)names, suggestion),
+             tdm_names_join(names, list, sizeof(list)));
     free(names);
     return TDM_INPUT;
 }
@@ -194,6 +258,17 @@ bool tdm_model_is_directory(const char *model_or_path)
            stat(model_or_path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+enum tdm_status tdm_model_path(const char *model_or_path, char *out, size_t out_bytes,
+                               struct tdm_error *err)
+{
+    bool shipped;
+    enum tdm_status status = find_shipped(model_or_path, out, out_bytes, &shipped, err);
+    if (status == TDM_OK && !shipped &&
+        (size_t)snprintf(out, out_bytes, "%s", model_or_path) >= out_bytes)
+        status = tdm_fail(err, TDM_INPUT, "%.256s: the name is too long", model_or_path);
+    return status;
+}
+
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
                                struct tdm_error *err)
 {
@@ -206,8 +281,13 @@ enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **mod
         return load_file(path, model_or_path, model, err);
 
     struct stat info;
-    if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0)
-        return unknown_model(model_or_path, err);
+    if (model_or_path[0] == '\0' || stat(model_or_path, &info) != 0) {
+        char meant[sizeof((*model)->name)];
+        status = find_meant(model_or_path, meant, sizeof(meant), &shipped, err);
+        if (status != TDM_OK)
+            return status;
+        return shipped ? tdm_model_load(meant, model, err) : unknown_model(model_or_path, err);
+    }
     char name[sizeof((*model)->name)];
     name_from_path(model_or_path, name, sizeof(name));
     if (!S_ISDIR(info.st_mode))

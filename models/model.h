@@ -93,8 +93,12 @@ struct tdm_tensor {
 static inline bool tdm_role_is_norm(enum tdm_role role)
 {
     return role == TDM_ROLE_ATTENTION_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
-           role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
+           role == TDM_ROLE_MLP_NORM || role == TDM_ROLE_POST_ATTENTION_NORM ||
+           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_FINAL_NORM;
 }
+
+/* Has a tensor of this role one dimension, as norms and biases? */
+bool tdm_role_is_vector(enum tdm_role role);
 
 /* Elements to which tensors are aligned inside a unit: 256 B at 16 bits. */
 #define TDM_TENSOR_ALIGN 128u
@@ -150,7 +154,8 @@ static inline uint32_t tdm_model_head_unit(const struct tdm_model *model)
 }
 
 /* Reads MODEL as the command line means it: a shipped name ("qwen2.5-7b"), the path of a
- * config.json, or a directory that holds one. On success the caller owns *model (tdm_model_free).
+ * config.json, or a directory that holds one; where there is no such file, a shipped name in other letters
+ * ("Qwen2.5-7B") or as the Hub has it ("Qwen/Qwen2.5-7B-Instruct"). On success the caller owns *model (tdm_model_free).
  * TDM_INPUT: unknown name (lists the shipped ones), unsupported architecture (names it, lists what
  * is supported), impossible or absurd dimensions. */
 enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **model,
@@ -158,6 +163,10 @@ enum tdm_status tdm_model_load(const char *model_or_path, struct tdm_model **mod
 
 /* Is what it would read a config.json in the directory of that name, and not a shipped config? */
 bool tdm_model_is_directory(const char *model_or_path);
+
+/* The file that it would read, or the directory, written to `out`; TDM_INPUT if the name is too long. */
+enum tdm_status tdm_model_path(const char *model_or_path, char *out, size_t out_bytes,
+                               struct tdm_error *err);
 
 /* From a parsed config (borrowed; kept by reference); `file` names it in messages. */
 enum tdm_status tdm_model_from_config(const char *file, const char *name, json_t *config,
@@ -171,6 +180,15 @@ bool tdm_model_layers_alike(const struct tdm_model *model);
 /* The tensor of a role in a unit, or NULL if the unit has none. */
 const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_t unit,
                                           enum tdm_role role);
+
+/* What all elements of a vector start with, before training: 0 of a bias, and of a norm what makes it multiply by 1: 1,
+ * or 0 where it multiplies by 1 + weight. */
+float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role);
+
+/* What the model has that schedules do not know, as a message lists it, "" if nothing: then it can be trained. Written to
+ * `out`; returns it. */
+#define TDM_MODEL_UNKNOWN 400
+const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_UNKNOWN]);
 
 /* What Hugging Face calls it inside "model.layers.N." of a layer, or as a whole: "self_attn.q_proj.weight". */
 const char *tdm_role_name(enum tdm_role role);

@@ -2,6 +2,7 @@
 /* Reading safetensors: a header that is believed in nothing, and elements as fp32. */
 #include "models/safetensors.h"
 
+#include "base/json.h"
 #include "base/size.h"
 
 #include <errno.h>
@@ -288,15 +289,9 @@ static enum tdm_status parse(struct tdm_safetensors *file, const char *text, uin
     if (bytes == 0 || text[0] != '{')
         return tdm_fail(err, TDM_INPUT, "%s: its header does not begin with {: %s", file->path,
                         "it is no safetensors file");
-    json_error_t problem;
-    file->header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &problem);
-    if (file->header != NULL)
-        return TDM_OK;
-    if (problem.text[0] == '\0') /* Jansson has words for all but this */
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to parse its header", file->path);
-    char shown[TDM_SHOWN_NAME];
-    return tdm_fail(err, TDM_INPUT, "%s: byte %d of its header: not valid JSON: %s", file->path,
-                    problem.position, tdm_shown_name(problem.text, shown));
+    char where[512];
+    snprintf(where, sizeof(where), "%.480s: its header", file->path);
+    return tdm_json_parse(where, text, bytes, &file->header, err);
 }
 
 enum tdm_status tdm_safetensors_open(const char *path, struct tdm_safetensors **out,
@@ -393,5 +388,28 @@ enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
         done += some;
     }
     free(block);
+    return status;
+}
+
+enum tdm_status tdm_safetensors_checksum(const struct tdm_safetensors *file, uint64_t *checksum,
+                                         struct tdm_error *err)
+{
+    void *block = malloc(BLOCK_BYTES);
+    if (block == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to read it", file->path);
+    struct tdm_checksum sum = {0};
+    enum tdm_status status = TDM_OK;
+    for (uint32_t i = 0; i < file->tensor_count; i++) /* they cover the data */
+        for (uint64_t done = 0; done < file->tensors[i].bytes && status == TDM_OK;) {
+            uint64_t left = file->tensors[i].bytes - done;
+            uint64_t some = left < BLOCK_BYTES ? left : BLOCK_BYTES;
+            status = read_at(file, block, some, file->tensors[i].offset + done, err);
+            if (status == TDM_OK)
+                tdm_checksum_add(&sum, block, some);
+            done += some;
+        }
+    free(block);
+    if (status == TDM_OK)
+        *checksum = tdm_checksum_value(&sum);
     return status;
 }

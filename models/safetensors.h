@@ -12,6 +12,7 @@
 #ifndef TDM_MODELS_SAFETENSORS_H
 #define TDM_MODELS_SAFETENSORS_H
 
+#include "base/digest.h"
 #include "base/dtype.h"
 #include "base/status.h"
 
@@ -55,12 +56,17 @@ enum tdm_status tdm_safetensors_read(const struct tdm_safetensors *file,
                                      const struct tdm_safetensor *tensor, uint64_t first,
                                      uint64_t count, float *values, struct tdm_error *err);
 
+/* The checksum of all data of a file: what is behind the header. TDM_IO. */
+enum tdm_status tdm_safetensors_checksum(const struct tdm_safetensors *file, uint64_t *checksum,
+                                         struct tdm_error *err);
+
 /* A file being written. */
 struct tdm_safetensors_writer {
     char *path;
     int fd;
     enum tdm_dtype dtype;
-    uint64_t left; /* elements still to come */
+    uint64_t left;                /* elements still to come */
+    struct tdm_checksum checksum; /* of the data so far */
 };
 
 /* Creates a file, which must not exist, of tensors of one dtype (fp32, bf16 or fp16), of which names,
@@ -79,6 +85,12 @@ uint64_t tdm_safetensors_file_bytes(enum tdm_dtype dtype, uint32_t tensor_count,
  * order given, one after the other. */
 enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, const float *values,
                                        uint64_t count, struct tdm_error *err);
+
+/* Reads a finished file back: does it hold these tensors, of this dtype, in this order, and data of this
+ * checksum? TDM_IO says where it does not. */
+enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
+                                       uint32_t tensor_count, const struct tdm_safetensor *tensors,
+                                       uint64_t checksum, struct tdm_error *err);
 
 /* Flushes the file to the disk and closes it, whatever comes of it. */
 enum tdm_status tdm_safetensors_finish(struct tdm_safetensors_writer *writer,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing safetensors: a header, and after it elements as they come. */
+/* Writing safetensors: a header, and after it elements as they come; and reading back what was written. */
 #include "models/safetensors.h"
 
 #include "base/file.h"
@@ -39,21 +39,22 @@ static char *header_text(enum tdm_dtype dtype, uint32_t tensor_count,
 {
     /* transformers asks which library wrote a file: only what looks like PyTorch's is read */
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    bool whole = root != NULL; /* false: memory ran out, and something is not there */
     uint64_t offset = 0;
     for (uint32_t i = 0; i < tensor_count; i++) {
         const struct tdm_safetensor *tensor = &tensors[i];
         uint64_t end = offset + count_elements(1, tensor) * tdm_dtype_bytes(dtype);
         json_t *shape = json_array();
         for (uint32_t side = 0; side < tensor->rank; side++)
-            json_array_append_new(shape, json_integer((json_int_t)tensor->shape[side]));
-        json_object_set_new(root, tensor->name,
-                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(dtype), "shape",
-                                      shape, "data_offsets", (json_int_t)offset, (json_int_t)end));
+            whole =
+                json_array_append_new(shape, json_integer((json_int_t)tensor->shape[side])) == 0 &&
+                whole;
+        json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(dtype), "shape", shape,
+                                  "data_offsets", (json_int_t)offset, (json_int_t)end);
+        whole = json_object_set_new(root, tensor->name, entry) == 0 && whole;
         offset = end;
     }
-    /* where memory ran out, a tensor is not there */
-    bool complete = json_object_size(root) == (size_t)tensor_count + 1;
-    char *text = complete ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = whole ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text == NULL)
         return NULL;
@@ -109,6 +110,14 @@ enum tdm_status tdm_safetensors_create(const char *path, enum tdm_dtype dtype,
     return status;
 }
 
+/* Writes some of the data. */
+static enum tdm_status put(struct tdm_safetensors_writer *writer, const void *data, uint64_t bytes,
+                           struct tdm_error *err)
+{
+    tdm_checksum_add(&writer->checksum, data, bytes);
+    return tdm_file_put(writer->fd, writer->path, data, bytes, err);
+}
+
 enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, const float *values,
                                        uint64_t count, struct tdm_error *err)
 {
@@ -116,7 +125,7 @@ enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, co
         return tdm_fail(err, TDM_INTERNAL, "%s: more elements than its header has", writer->path);
     writer->left -= count;
     if (writer->dtype == TDM_DTYPE_FP32)
-        return tdm_file_put(writer->fd, writer->path, values, count * sizeof(*values), err);
+        return put(writer, values, count * sizeof(*values), err);
     uint16_t *block = malloc(BLOCK * sizeof(*block));
     if (block == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to write it", writer->path);
@@ -126,7 +135,7 @@ enum tdm_status tdm_safetensors_append(struct tdm_safetensors_writer *writer, co
         for (uint64_t i = 0; i < some; i++)
             block[i] = writer->dtype == TDM_DTYPE_BF16 ? tdm_float_to_bf16(values[done + i])
                                                        : tdm_float_to_fp16(values[done + i]);
-        status = tdm_file_put(writer->fd, writer->path, block, some * sizeof(*block), err);
+        status = put(writer, block, some * sizeof(*block), err);
         done += some;
     }
     free(block);
@@ -162,4 +171,35 @@ void tdm_safetensors_abandon(struct tdm_safetensors_writer *writer)
     }
     free(writer->path);
     *writer = (struct tdm_safetensors_writer){.fd = -1};
+}
+
+/* Is a tensor of a file the one that was to be written? */
+static bool is_written(const struct tdm_safetensor *found, enum tdm_dtype dtype,
+                       const struct tdm_safetensor *due)
+{
+    return strcmp(found->name, due->name) == 0 && found->dtype == dtype &&
+           found->rank == due->rank &&
+           memcmp(found->shape, due->shape, due->rank * sizeof(*due->shape)) == 0;
+}
+
+enum tdm_status tdm_safetensors_verify(const char *path, enum tdm_dtype dtype,
+                                       uint32_t tensor_count, const struct tdm_safetensor *tensors,
+                                       uint64_t checksum, struct tdm_error *err)
+{
+    struct tdm_safetensors *file;
+    uint64_t found = 0;
+    enum tdm_status status = tdm_safetensors_open(path, &file, err);
+    if (status != TDM_OK)
+        return status;
+    bool same = file->tensor_count == tensor_count;
+    for (uint32_t i = 0; same && i < tensor_count; i++)
+        same = is_written(&file->tensors[i], dtype, &tensors[i]);
+    if (!same)
+        status = tdm_fail(err, TDM_IO, "%s: its header does not list what was written", path);
+    if (status == TDM_OK)
+        status = tdm_safetensors_checksum(file, &found, err);
+    if (status == TDM_OK && found != checksum)
+        status = tdm_fail(err, TDM_IO, "%s: its data are not those that were written", path);
+    tdm_safetensors_close(file);
+    return status;
 }

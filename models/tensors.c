@@ -190,6 +190,38 @@ const struct tdm_tensor *tdm_model_tensor(const struct tdm_model *model, uint32_
     return NULL;
 }
 
+bool tdm_role_is_vector(enum tdm_role role)
+{
+    return shapes[role].rows == SIDE_ONE;
+}
+
+float tdm_model_vector_start(const struct tdm_model *model, enum tdm_role role)
+{
+    return tdm_role_is_norm(role) && !model->offset_norms ? 1 : 0;
+}
+
+const char *tdm_model_unknown(const struct tdm_model *model, char out[TDM_MODEL_UNKNOWN])
+{
+    const struct {
+        bool has;
+        const char *what;
+    } parts[] = {{model->gelu, "GELU in the MLP"},
+                 {model->layer_kinds[0].post_norms, "norms behind attention and MLP"},
+                 {model->offset_norms, "norms that multiply by 1 + weight"},
+                 {model->scaled_embedding, "embeddings times the root of hidden_size"},
+                 {model->attention_softcap > 0, "capped attention scores"},
+                 {model->logits_softcap > 0, "capped logits"},
+                 {model->whole_qk_norm, "norms over all heads of q and k at once"},
+                 {model->experts.count > 0, "mixtures of experts"}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (parts[i].has && used < TDM_MODEL_UNKNOWN)
+            used += (size_t)snprintf(out + used, TDM_MODEL_UNKNOWN - used, "%s%s",
+                                     used == 0 ? "" : ", ", parts[i].what);
+    return out;
+}
+
 const char *tdm_role_name(enum tdm_role role)
 {
     return shapes[role].name;

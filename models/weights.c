@@ -56,6 +56,18 @@ bool tdm_weights_exist(const char *directory)
     return exists(directory, SINGLE) || exists(directory, INDEX);
 }
 
+static bool ends_in(const char *name, const char *suffix)
+{
+    size_t length = strlen(name), end = strlen(suffix);
+    return length > end && strcmp(name + length - end, suffix) == 0;
+}
+
+bool tdm_weights_reads(const char *name)
+{
+    return strcmp(name, "config.json") == 0 || ends_in(name, SUFFIX) ||
+           ends_in(name, SUFFIX ".index.json");
+}
+
 /* ---- files ---- */
 
 static enum tdm_status no_memory(const char *directory, struct tdm_error *err)
@@ -84,9 +96,7 @@ static enum tdm_status open_file(struct tdm_weights *weights, const char *direct
 
 static bool is_shard_name(const char *name)
 {
-    size_t length = strlen(name), suffix = strlen(SUFFIX);
-    return strchr(name, '/') == NULL && name[0] != '.' && length > suffix &&
-           strcmp(name + length - suffix, SUFFIX) == 0;
+    return strchr(name, '/') == NULL && name[0] != '.' && ends_in(name, SUFFIX);
 }
 
 /* Every shard that the index names, once. On success *shards is an object of the file numbers by
@@ -119,7 +129,8 @@ static enum tdm_status open_shards(struct tdm_weights *weights, const char *dire
                             "%s: \"weight_map\" says that tensor \"%s\" is in \"%s\", which is "
                             "missing",
                             index, tensor, tdm_shown_name(name, shard));
-        json_object_set_new(shards, name, json_integer(weights->file_count));
+        if (json_object_set_new(shards, name, json_integer(weights->file_count)) != 0)
+            return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its files", index);
         status = open_file(weights, directory, name, err);
     }
     return status;
@@ -138,8 +149,9 @@ static enum tdm_status check_index(const struct tdm_weights *weights, const char
             const char *name = file->tensors[t].name;
             const char *due = json_string_value(json_object_get(map, name));
             const json_t *number = due == NULL ? NULL : json_object_get(shards, due);
-            json_object_set_new(seen, name, json_true());
-            if (number == NULL || (uint64_t)json_integer_value(number) != f)
+            if (json_object_set_new(seen, name, json_true()) != 0)
+                status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to check it", index);
+            else if (number == NULL || (uint64_t)json_integer_value(number) != f)
                 status = tdm_fail(err, TDM_INPUT, "%s: tensor \"%s\" is not in the index %s%s",
                                   file->path, tdm_shown_name(name, tensor),
                                   due == NULL ? "" : "for this file of ", index);
@@ -180,16 +192,9 @@ static enum tdm_status open_sharded(struct tdm_weights *weights, const char *dir
 
 /* ---- tensors ---- */
 
-/* Norms and biases have one dimension. */
-static bool is_vector(enum tdm_role role)
-{
-    return tdm_role_is_norm(role) || role == TDM_ROLE_Q_BIAS || role == TDM_ROLE_K_BIAS ||
-           role == TDM_ROLE_V_BIAS;
-}
-
 uint32_t tdm_weights_shape(const struct tdm_tensor *tensor, uint64_t shape[2])
 {
-    bool vector = is_vector(tensor->role);
+    bool vector = tdm_role_is_vector(tensor->role);
     shape[0] = vector ? tensor->columns : tensor->rows;
     shape[1] = tensor->columns;
     return vector ? 1 : 2;
@@ -259,9 +264,9 @@ static enum tdm_status place_tensors(struct tdm_weights *weights, const char *fr
     json_t *numbers = json_object();
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         tdm_tensor_name(model, &model->tensors[i], name, sizeof(name));
-        json_object_set_new(numbers, name, json_integer(i));
+        tdm_json_set(&numbers, name, json_integer(i));
     }
-    if (json_object_size(numbers) != model->tensor_count)
+    if (numbers == NULL)
         status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to find its tensors", from);
     for (uint32_t f = 0; f < weights->file_count && status == TDM_OK; f++)
         for (uint32_t t = 0; t < weights->files[f]->tensor_count && status == TDM_OK; t++)

@@ -37,6 +37,9 @@ struct tdm_weights {
 /* Does the directory hold safetensors of a model, or an index of them? */
 bool tdm_weights_exist(const char *directory);
 
+/* Is a file of that name in the directory of a model read: its config, weights or their index? */
+bool tdm_weights_reads(const char *name);
+
 /* Opens the weights of a model, which must outlive them. TDM_INPUT, naming the file: none are there, a
  * header that is not right (tdm_safetensors_open), a shard that is missing or outside the directory, an
  * index that is not what the shards hold, tensors that are missing or that the model does not have,
@@ -84,7 +87,9 @@ enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
 enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const float *values,
                                    uint64_t count, struct tdm_error *err);
 
-/* Completes the directory and puts it in its place; frees the writer, also on failure. */
+/* Completes the directory, reads all of it back (headers, sizes, a checksum of the data) and puts it in its
+ * place; frees the writer, also on failure. TDM_IO if what is read is not what was written: then what was at
+ * its place stays. */
 enum tdm_status tdm_weights_commit(struct tdm_weights_writer *writer, struct tdm_error *err);
 /* Removes all that was written and frees the writer; takes NULL. */
 void tdm_weights_abandon(struct tdm_weights_writer *writer);

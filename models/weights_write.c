@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing weights: config.json, shards that are filled one after the other, and their index. */
+/* Writing weights: config.json, shards that are filled one after the other, and their index. All of it is read
+ * back before it takes the place of what was there. */
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/size.h"
 #include "base/units.h"
 #include "models/weights.h"
@@ -17,6 +19,7 @@
 struct shard {
     uint32_t first, end;
     char name[48];
+    uint64_t checksum; /* of its data, once they are written */
 };
 
 struct tdm_weights_writer {
@@ -27,6 +30,7 @@ struct tdm_weights_writer {
     struct shard *shards;
     uint32_t shard_count, current;
     uint64_t bytes;                     /* of the tensors */
+    json_t *config, *index;             /* what these files hold; NULL: there is none */
     struct tdm_safetensors_writer file; /* of shard `current` */
 };
 
@@ -140,19 +144,32 @@ static void cut_shards(struct tdm_weights_writer *writer)
 
 /* ---- the files ---- */
 
-/* Writes a JSON file of the directory; takes away the reference to `root`. */
-static enum tdm_status write_json(struct tdm_weights_writer *writer, const char *name, json_t *root,
-                                  struct tdm_error *err)
+/* "TEMPORARY/NAME"; malloc'ed. */
+static char *path_of(const struct tdm_weights_writer *writer, const char *name)
 {
     size_t room = strlen(writer->directory.temporary) + strlen(name) + 2;
-    char *path = malloc(room), *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
-    enum tdm_status status;
-    json_decref(root);
-    if (path == NULL || text == NULL) {
-        status =
-            tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", writer->target.directory, name);
-    } else {
+    char *path = malloc(room);
+    if (path != NULL)
         snprintf(path, room, "%s/%s", writer->directory.temporary, name);
+    return path;
+}
+
+static enum tdm_status no_memory(const struct tdm_weights_writer *writer, const char *name,
+                                 struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for %s", writer->target.directory, name);
+}
+
+/* Writes a JSON file of the directory; `root` NULL: memory ran out. */
+static enum tdm_status write_json(const struct tdm_weights_writer *writer, const char *name,
+                                  const json_t *root, struct tdm_error *err)
+{
+    char *path = path_of(writer, name),
+         *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    enum tdm_status status;
+    if (path == NULL || text == NULL) {
+        status = no_memory(writer, name, err);
+    } else {
         size_t length = strlen(text);
         text[length] = '\n'; /* in place of the zero */
         status = tdm_file_write(path, text, length + 1, false, err);
@@ -163,50 +180,76 @@ static enum tdm_status write_json(struct tdm_weights_writer *writer, const char 
 }
 
 /* The config that the model was read from, with the dtype of the files, under the name that every
- * version of transformers reads. */
+ * version of transformers reads. NULL if memory ran out. */
+static json_t *make_config(const struct tdm_weights_target *target)
+{
+    const char *dtype = target->dtype == TDM_DTYPE_FP32   ? "float32"
+                        : target->dtype == TDM_DTYPE_BF16 ? "bfloat16"
+                                                          : "float16";
+    json_t *config = json_deep_copy(target->model->config);
+    /* a copy for which memory ran out is one that lacks something */
+    bool whole = json_equal(config, target->model->config) != 0;
+    (void)json_object_del(config, "dtype"); /* if it has one */
+    whole = json_object_set_new(config, "torch_dtype", json_string(dtype)) == 0 && whole;
+    if (whole)
+        return config;
+    json_decref(config);
+    return NULL;
+}
+
+/* Which shard has which tensor; NULL if memory ran out. */
+static json_t *make_index(const struct tdm_weights_writer *writer)
+{
+    json_t *map = json_object();
+    bool whole = map != NULL;
+    for (uint32_t s = 0; s < writer->shard_count; s++)
+        for (uint32_t i = writer->shards[s].first; i < writer->shards[s].end; i++)
+            whole = json_object_set_new(map, writer->tensors[i].name,
+                                        json_string(writer->shards[s].name)) == 0 &&
+                    whole;
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)writer->bytes,
+                             "weight_map", map);
+    if (whole)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+static const char *index_name(const struct tdm_weights_writer *writer)
+{
+    return writer->target.gradients ? "gradients.safetensors.index.json"
+                                    : "model.safetensors.index.json";
+}
+
 static enum tdm_status write_config(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    const struct tdm_model *model = writer->target.model;
-    const char *dtype = writer->target.dtype == TDM_DTYPE_FP32   ? "float32"
-                        : writer->target.dtype == TDM_DTYPE_BF16 ? "bfloat16"
-                                                                 : "float16";
-    json_t *config = json_deep_copy(model->config);
-    json_object_del(config, "dtype");
-    json_object_set_new(config, "torch_dtype", json_string(dtype));
-    return write_json(writer, "config.json", config, err);
+    writer->config = make_config(&writer->target);
+    return write_json(writer, "config.json", writer->config, err);
 }
 
 static enum tdm_status write_index(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
-    json_t *map = json_object();
-    for (uint32_t s = 0; s < writer->shard_count; s++)
-        for (uint32_t i = writer->shards[s].first; i < writer->shards[s].end; i++)
-            json_object_set_new(map, writer->tensors[i].name, json_string(writer->shards[s].name));
-    if (json_object_size(map) != writer->target.model->tensor_count) { /* memory ran out */
-        json_decref(map);
-        map = NULL;
-    }
-    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)writer->bytes,
-                             "weight_map", map);
-    return write_json(writer,
-                      writer->target.gradients ? "gradients.safetensors.index.json"
-                                               : "model.safetensors.index.json",
-                      root, err);
+    writer->index = make_index(writer);
+    return write_json(writer, index_name(writer), writer->index, err);
 }
 
 static enum tdm_status begin_shard(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     const struct shard *shard = &writer->shards[writer->current];
-    size_t room = strlen(writer->directory.temporary) + sizeof(shard->name) + 2;
-    char *path = malloc(room);
+    char *path = path_of(writer, shard->name);
     if (path == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for its name", shard->name);
-    snprintf(path, room, "%s/%s", writer->directory.temporary, shard->name);
+        return no_memory(writer, shard->name, err);
     enum tdm_status status =
         tdm_safetensors_create(path, writer->target.dtype, shard->end - shard->first,
                                writer->tensors + shard->first, &writer->file, err);
     free(path);
     return status;
+}
+
+static enum tdm_status finish_shard(struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    writer->shards[writer->current].checksum = tdm_checksum_value(&writer->file.checksum);
+    return tdm_safetensors_finish(&writer->file, err);
 }
 
 enum tdm_status tdm_weights_create(const struct tdm_weights_target *target,
@@ -245,7 +288,7 @@ enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const floa
 {
     enum tdm_status status = TDM_OK;
     if (writer->file.left == 0) {
-        status = tdm_safetensors_finish(&writer->file, err);
+        status = finish_shard(writer, err);
         writer->current++;
         if (status == TDM_OK && writer->current == writer->shard_count)
             status = tdm_fail(err, TDM_INTERNAL, "%s: more elements than the model has",
@@ -256,6 +299,51 @@ enum tdm_status tdm_weights_append(struct tdm_weights_writer *writer, const floa
     return status == TDM_OK ? tdm_safetensors_append(&writer->file, values, count, err) : status;
 }
 
+/* ---- reading it back ---- */
+
+static enum tdm_status verify_json(const struct tdm_weights_writer *writer, const char *name,
+                                   const json_t *due, struct tdm_error *err)
+{
+    char *path = path_of(writer, name);
+    json_t *root = NULL;
+    if (due == NULL) {
+        free(path);
+        return TDM_OK;
+    }
+    enum tdm_status status =
+        path == NULL ? no_memory(writer, name, err) : tdm_json_load(path, &root, err);
+    if (status == TDM_OK && !json_equal(root, due))
+        status = tdm_fail(err, TDM_IO, "%s: does not hold what was written", path);
+    json_decref(root);
+    free(path);
+    return status;
+}
+
+/* Everything, through the file system's cache: that the disk has it is what flushing has ensured. */
+static enum tdm_status verify(const struct tdm_weights_writer *writer, struct tdm_error *err)
+{
+    enum tdm_status status = verify_json(writer, "config.json", writer->config, err);
+    if (status == TDM_OK)
+        status = verify_json(writer, index_name(writer), writer->index, err);
+    for (uint32_t i = 0; i < writer->shard_count && status == TDM_OK; i++) {
+        const struct shard *shard = &writer->shards[i];
+        char *path = path_of(writer, shard->name);
+        status = path == NULL
+                     ? no_memory(writer, shard->name, err)
+                     : tdm_safetensors_verify(path, writer->target.dtype, shard->end - shard->first,
+                                              writer->tensors + shard->first, shard->checksum, err);
+        free(path);
+    }
+    if (status != TDM_IO && status != TDM_INPUT) /* OK, or no memory to look */
+        return status;
+    tdm_about(err, "what was saved is not what is read back");
+    tdm_hint(err,
+             "%s is as it was before; see whether another program writes there, and whether "
+             "the disk is sound",
+             writer->target.directory);
+    return TDM_IO;
+}
+
 enum tdm_status tdm_weights_commit(struct tdm_weights_writer *writer, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -263,7 +351,9 @@ enum tdm_status tdm_weights_commit(struct tdm_weights_writer *writer, struct tdm
         status = tdm_fail(err, TDM_INTERNAL, "%s: fewer elements than the model has",
                           writer->target.directory);
     if (status == TDM_OK)
-        status = tdm_safetensors_finish(&writer->file, err);
+        status = finish_shard(writer, err);
+    if (status == TDM_OK)
+        status = verify(writer, err);
     if (status == TDM_OK)
         status = tdm_directory_commit(&writer->directory, err);
     tdm_weights_abandon(writer);
@@ -276,6 +366,8 @@ void tdm_weights_abandon(struct tdm_weights_writer *writer)
         return;
     tdm_safetensors_abandon(&writer->file);
     tdm_directory_abandon(&writer->directory);
+    json_decref(writer->config);
+    json_decref(writer->index);
     free(writer->names);
     free(writer->tensors);
     free(writer->shards);

@@ -17,21 +17,20 @@ uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t lay
     return tdm_near_token(&rule, start_of(schedule, sequence, token), token);
 }
 
-struct tdm_query_page tdm_attend_query_page(const struct tdm_program *program, uint32_t layer,
-                                            uint32_t chunk, uint64_t number)
+struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
+                                            const struct tdm_chunk *chunk,
+                                            const struct tdm_sequence *sequence, uint64_t number)
 {
-    const struct tdm_chunk *c = &program->chunks[chunk];
-    const struct tdm_sequence *s = &program->schedule->sequences[c->sequence];
-    struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, layer);
-    uint64_t first = c->first_token + number * rule.page_tokens, end = first + rule.page_tokens;
-    if (end > c->first_token + c->tokens)
-        end = c->first_token + c->tokens;
-    uint32_t document = tdm_document_of(s, first);
-    return (struct tdm_query_page){.page = tdm_page_of(&rule, first),
+    uint64_t first = chunk->first_token + number * rule->page_tokens;
+    uint64_t end = first + rule->page_tokens;
+    if (end > chunk->first_token + chunk->tokens)
+        end = chunk->first_token + chunk->tokens;
+    uint32_t document = tdm_document_of(sequence, first);
+    return (struct tdm_query_page){.page = tdm_page_of(rule, first),
                                    .first = first,
                                    .last = end - 1,
-                                   .start = tdm_document_start(s, document),
-                                   .opens = tdm_document_end(s, document) < end};
+                                   .start = tdm_document_start(sequence, document),
+                                   .opens = tdm_document_end(sequence, document) < end};
 }
 
 uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t number)

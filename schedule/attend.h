@@ -16,9 +16,10 @@
 uint64_t tdm_attend_near_token(const struct tdm_schedule *schedule, uint32_t layer,
                                uint32_t sequence, uint64_t token);
 
-/* Query page `number` of a chunk. */
-struct tdm_query_page tdm_attend_query_page(const struct tdm_program *program, uint32_t layer,
-                                            uint32_t chunk, uint64_t number);
+/* Query page `number` of a chunk of a sequence, by the rule of its layer. */
+struct tdm_query_page tdm_attend_query_page(const struct tdm_page_rule *rule,
+                                            const struct tdm_chunk *chunk,
+                                            const struct tdm_sequence *sequence, uint64_t number);
 
 /* First chunk that a chunk reads K and V of; the last is itself. */
 uint32_t tdm_attend_first(const struct tdm_program *program, uint32_t layer, uint32_t chunk);

@@ -10,15 +10,37 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define MAX_WORKSPACES 32u
+#define FIRST_BUFFERS 64u /* room, to begin with */
+
+/* Makes room for one more buffer. */
+static bool grow(struct tdm_builder *b)
+{
+    struct tdm_program *program = b->program;
+    if (program->buffer_count < b->buffer_room)
+        return true;
+    uint32_t room = b->buffer_room == 0 ? FIRST_BUFFERS : 2 * b->buffer_room;
+    struct tdm_buffer *buffers =
+        room <= UINT32_MAX / 2 ? realloc(program->buffers, room * sizeof(*buffers)) : NULL;
+    if (buffers == NULL) {
+        b->out_of_memory = true;
+        return false;
+    }
+    program->buffers = buffers;
+    b->buffer_room = room;
+    return true;
+}
 
 uint32_t tdm_declare(struct tdm_builder *b, enum tdm_place place, enum tdm_category category,
                      enum tdm_axis axis, enum tdm_content content, uint32_t unit, uint64_t tokens,
                      uint32_t slots, const char *format, ...)
 {
+    if (!grow(b))
+        return 0;
     uint32_t number = b->program->buffer_count++;
     struct tdm_buffer *buffer = &b->program->buffers[number];
+    memset(buffer, 0, sizeof(*buffer));
     va_list args;
     va_start(args, format);
     vsnprintf(buffer->name, sizeof(buffer->name), format, args);
@@ -129,11 +151,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
     for (uint32_t chunk = 0; chunk < program->chunk_count; chunk++)
         if (program->chunks[chunk].tokens > b.chunk_capacity)
             b.chunk_capacity = program->chunks[chunk].tokens;
-    uint32_t capacity = 2 * MAX_WORKSPACES + 2 * TDM_MAX_RING + 8 * TDM_UNIT_CONTENTS +
-                        14 * model->layers + 2 * schedule->group_count;
     program->layout = b.layout = tdm_layout_new(program);
-    program->buffers = calloc(capacity, sizeof(*program->buffers));
-    if (program->layout == NULL || program->buffers == NULL)
+    if (program->layout == NULL || !grow(&b))
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
 
     declare_residents(&b);
@@ -151,6 +170,8 @@ enum tdm_status tdm_buffers_declare(struct tdm_program *program, struct tdm_erro
         tdm_declare_stores(&b);
     declare_workspaces(&b);
     tdm_declare_rings(&b);
+    if (b.out_of_memory)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the program's buffers");
 
     for (uint32_t i = 0; i < program->buffer_count; i++)
         if (program->buffers[i].bytes == TDM_SIZE_MAX)

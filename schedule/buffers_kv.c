@@ -29,33 +29,47 @@ static bool declare_far_gradients(struct tdm_builder *b, uint32_t layer)
     return true;
 }
 
+/* The row that a layer uses, the next one in turn. A layer whose attention gathers pages from the host needs a slot of
+ * it, the others one for every chunk. */
+static uint32_t take_row(struct tdm_builder *b, uint32_t *taken, uint32_t layer,
+                         uint32_t slots[TDM_MAX_RING])
+{
+    uint32_t row = (*taken)++ % b->schedule->rings.kv;
+    uint32_t needed = tdm_gathers(b->schedule, layer) ? 1 : b->program->chunk_count;
+    if (needed > slots[row])
+        slots[row] = needed;
+    return row;
+}
+
 /* Chunk-major: the rows through which K, V and gradients of the host pass, shared by the layers in turn. */
 static void declare_kv_rows(struct tdm_builder *b)
 {
     struct tdm_layout *layout = b->layout;
-    uint32_t chunks = 1, most = b->schedule->rings.kv;
     uint32_t far_kv = 0, far_gradients = 0;
-    for (uint32_t layer = 0; layer < b->model->layers; layer++)
-        if ((layout->host_kv[layer] != TDM_NONE || layout->far_slot[layer] != NULL) &&
-            !tdm_gathers(b->schedule, layer))
-            chunks = b->program->chunk_count;
+    uint32_t slots[TDM_MAX_RING] = {0}, gradient_slots[TDM_MAX_RING] = {0};
     for (uint32_t layer = 0; layer < b->model->layers; layer++) {
-        if (layout->host_kv[layer] != TDM_NONE) {
-            uint32_t row = far_kv++ % most;
-            if (layout->kv_rows[row] == TDM_NONE)
-                layout->kv_rows[row] =
-                    tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
-                                b->chunk_capacity, chunks, "staged_kv.%u", row);
-            layout->kv[layer] = layout->kv_rows[row];
-        }
-        if (layout->far_slot[layer] != NULL) {
-            uint32_t row = far_gradients++ % most;
-            if (layout->dkv_rows[row] == TDM_NONE)
-                layout->dkv_rows[row] =
-                    tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
-                                b->chunk_capacity, chunks, "staged_kv_gradients.%u", row);
-            layout->dkv[layer] = layout->dkv_rows[row];
-        }
+        if (layout->host_kv[layer] != TDM_NONE)
+            take_row(b, &far_kv, layer, slots);
+        if (layout->far_slot[layer] != NULL)
+            take_row(b, &far_gradients, layer, gradient_slots);
+    }
+    for (uint32_t row = 0; row < TDM_MAX_RING; row++) {
+        if (slots[row] > 0)
+            layout->kv_rows[row] =
+                tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_KVPAGES, 0,
+                            b->chunk_capacity, slots[row], "staged_kv.%u", row);
+        if (gradient_slots[row] > 0)
+            layout->dkv_rows[row] =
+                tdm_declare(b, TDM_DEVICE, TDM_STAGING, TDM_AXIS_CHUNK, TDM_DKVPAGES, 0,
+                            b->chunk_capacity, gradient_slots[row], "staged_kv_gradients.%u", row);
+    }
+    far_kv = far_gradients = 0;
+    for (uint32_t layer = 0; layer < b->model->layers; layer++) {
+        if (layout->host_kv[layer] != TDM_NONE)
+            layout->kv[layer] = layout->kv_rows[take_row(b, &far_kv, layer, slots)];
+        if (layout->far_slot[layer] != NULL)
+            layout->dkv[layer] =
+                layout->dkv_rows[take_row(b, &far_gradients, layer, gradient_slots)];
     }
 }
 

@@ -17,11 +17,15 @@ struct tdm_builder {
     const struct tdm_model *model;
     struct tdm_layout *layout;
     uint64_t chunk_capacity; /* tokens of the largest chunk */
+    uint32_t buffer_room;    /* that program->buffers has */
+    bool out_of_memory;      /* a buffer is missing: the program is of no use */
 };
 
 /* ---- buffers.c ---- */
 
-/* Adds a buffer of `slots` slots for `content`; returns its number. Capacity was reserved. */
+/* Adds a buffer of `slots` slots for `content`; returns its number. Out of memory: notes it in the builder and
+ * returns the first buffer's, so that declaring goes on; there is room for one when it begins. The array
+ * of buffers may move. */
 uint32_t tdm_declare(struct tdm_builder *b, enum tdm_place place, enum tdm_category category,
                      enum tdm_axis axis, enum tdm_content content, uint32_t unit, uint64_t tokens,
                      uint32_t slots, const char *format, ...)

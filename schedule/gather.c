@@ -44,7 +44,7 @@ static bool has_documents(const struct tdm_schedule *schedule)
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
         if (schedule->sequences[i].document_count > 1)
             return true;
-    return false;
+    return schedule->documents_of_text;
 }
 
 /* Pages before its chunk that a query page can list, at most: those of the window before the chunk's first token,

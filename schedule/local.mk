@@ -49,13 +49,18 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
 	schedule/scratch.c \
-	schedule/scratch.h \
+	schedule/attend_scratch.h schedule/scratch.h \
 	schedule/gather.c \
 	schedule/gather.h \
 	schedule/selector.c \
 	schedule/selector.h \
 	schedule/selector_fields.h \
+	schedule/shared_state.c schedule/shared_state.h \
+	schedule/training_settings.c schedule/training_settings.h \
 	schedule/sequence.c \
 	schedule/sequence.h \
 	schedule/validate.c \
-	schedule/validate.h
+	schedule/validate.h \
+	schedule/validate_cost.c schedule/validate_cost.h \
+	schedule/values.c \
+	schedule/values.h

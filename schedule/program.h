@@ -73,8 +73,9 @@ enum tdm_content {
     TDM_FINAL_NORMED,  /* [tokens, hidden] */
     TDM_DFINAL_NORMED,
     TDM_LOGIT_TILE, /* [tile tokens, tile vocabulary] */
-    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest), logit of
-                          the target, of the vocabulary so far; with vocabulary tiles only */
+    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest) but for
+                          the target's, logit of the target, of the vocabulary so far; with
+                          vocabulary tiles only */
     TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
     TDM_LOSS,     /* fp64 [1] a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */

@@ -102,9 +102,10 @@ enum tdm_status tdm_schedule_new(struct tdm_model *model, struct tdm_machine *ma
                                  uint64_t context, struct tdm_schedule **out, struct tdm_error *err)
 {
     if (model->sized_only) {
-        tdm_fail(err, TDM_INPUT, "%s: schedules of %s are not supported", model->name,
-                 model->architecture);
-        return tdm_hint(err, "tidemark predict knows it in other systems");
+        char unknown[TDM_MODEL_UNKNOWN];
+        tdm_fail(err, TDM_INPUT, "%s: %s cannot be planned or run: not implemented are %s",
+                 model->name, model->architecture, tdm_model_unknown(model, unknown));
+        return tdm_hint(err, "tidemark predict says what other systems need for it");
     }
     struct tdm_schedule *schedule = calloc(1, sizeof(*schedule));
     if (schedule == NULL)
@@ -344,9 +345,15 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         return tdm_fail(err, TDM_INPUT, "%s: \"sequences\" has %u entries; 1 to %u are due", file,
                         schedule->sequence_count, MAX_SEQUENCES);
     uint64_t tokens = tdm_schedule_tokens(schedule);
-    for (uint32_t i = 0; i < schedule->sequence_count; i++)
+    for (uint32_t i = 0; i < schedule->sequence_count; i++) {
         if (schedule->sequences[i].tokens == 0)
             return tdm_fail(err, TDM_INPUT, "%s: \"sequences[%u]\" has no tokens", file, i);
+        if (schedule->documents_of_text && schedule->sequences[i].document_count > 1)
+            return tdm_fail(err, TDM_INPUT,
+                            "%s: \"sequences[%u]\" has documents, but \"documents\" says that they "
+                            "come from the text",
+                            file, i);
+    }
     if (tokens > MAX_TOKENS)
         return tdm_fail(err, TDM_INPUT,
                         "%s: \"sequences\" have %llu tokens in all; at most 2^40 are supported",
@@ -363,6 +370,14 @@ enum tdm_status tdm_schedule_check(const struct tdm_schedule *schedule, const ch
         tdm_selector_check(&schedule->selector, schedule->page_tokens, selector, err);
     if (status != TDM_OK)
         return status;
+    if (schedule->documents_of_text && schedule->selector.kind == TDM_SELECT_BLOCK) {
+        tdm_fail(
+            err, TDM_INPUT,
+            "%s: \"selector.kind\" is block, of which the blocks begin with the documents; they must "
+            "be known when it is planned, not come from the text",
+            file);
+        return tdm_hint(err, "use another selector, or --set documents=N");
+    }
     if (tdm_schedule_lists(schedule) != TDM_SELECT_DENSE &&
         (tokens / schedule->chunk_tokens + 1) *
                 (schedule->chunk_tokens / schedule->page_tokens + 1) >
@@ -429,6 +444,14 @@ uint32_t tdm_home_layer(const struct tdm_home *home, uint32_t layers, enum tdm_p
                                   tdm_home_slot(home, layers, layer) != slot))
         layer++;
     return layer;
+}
+
+bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state state)
+{
+    const struct tdm_dtypes *dtypes = &schedule->dtypes;
+    return state == TDM_STATE_WEIGHTS ||
+           (state == TDM_STATE_MASTER && dtypes->master != TDM_DTYPE_NONE) ||
+           (state == TDM_STATE_MOMENTS && dtypes->moments != TDM_DTYPE_NONE);
 }
 
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,

@@ -148,6 +148,8 @@ struct tdm_schedule {
 
     uint32_t sequence_count;
     struct tdm_sequence *sequences; /* [sequence_count] */
+    bool
+        documents_of_text; /* what a run reads says where documents begin; here each sequence is one */
 
     enum tdm_purpose pass;
     enum tdm_order order;
@@ -209,6 +211,10 @@ uint64_t tdm_schedule_trained_tokens(const struct tdm_schedule *schedule);
 /* Sets the order, and of all groups what that order can do with K and V by default: layer-major makes
  * them again, chunk-major keeps them on the device. */
 void tdm_schedule_set_order(struct tdm_schedule *schedule, enum tdm_order order);
+
+/* Is there state of this kind that one step leaves to the next? Weights; master and moments, where the
+ * optimizer has them. */
+bool tdm_schedule_keeps(const struct tdm_schedule *schedule, enum tdm_state state);
 
 /* Where a unit's state of a kind is at home. */
 enum tdm_place tdm_schedule_home(const struct tdm_schedule *schedule, enum tdm_state state,

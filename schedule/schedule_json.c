@@ -26,7 +26,7 @@ static json_t *sequence_to_json(const struct tdm_sequence *sequence)
         return count_json(sequence->tokens);
     json_t *starts = json_array();
     for (uint32_t i = 0; i < sequence->document_count; i++)
-        json_array_append_new(starts, count_json(sequence->document_starts[i]));
+        tdm_json_add(&starts, count_json(sequence->document_starts[i]));
     return json_pack("{s:I, s:o}", "tokens", (json_int_t)sequence->tokens, "documents", starts);
 }
 
@@ -35,16 +35,16 @@ static json_t *groups_to_json(const struct tdm_schedule *schedule)
     json_t *array = json_array();
     for (uint32_t i = 0; i < schedule->group_count; i++) {
         const struct tdm_group *group = &schedule->groups[i];
-        json_array_append_new(
-            array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
-                             (json_int_t)group->layers, "input_place",
-                             tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
-                             "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
-                             tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
-                             "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
-                             tdm_place_name(group->held_place), "kv", tdm_kv_name(group->kv),
-                             "kv_place", tdm_place_name(group->kv_place), "kv_gradients_place",
-                             tdm_place_name(group->kv_gradients_place)));
+        tdm_json_add(
+            &array, json_pack("{s:I, s:s, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "layers",
+                              (json_int_t)group->layers, "input_place",
+                              tdm_place_name(group->input_place), "kept", tdm_set_name(group->kept),
+                              "kept_from_chunk", (json_int_t)group->kept_from_chunk, "kept_place",
+                              tdm_place_name(group->kept_place), "held", tdm_set_name(group->held),
+                              "held_from_chunk", (json_int_t)group->held_from_chunk, "held_place",
+                              tdm_place_name(group->held_place), "kv", tdm_kv_name(group->kv),
+                              "kv_place", tdm_place_name(group->kv_place), "kv_gradients_place",
+                              tdm_place_name(group->kv_gradients_place)));
     }
     return array;
 }
@@ -64,11 +64,10 @@ static json_t *homes_to_json(const struct tdm_schedule *schedule)
     json_t *object = json_object();
     for (int state = 0; state < TDM_STATES; state++) {
         const struct tdm_home *home = &schedule->homes[state];
-        json_object_set_new(object, tdm_state_name((enum tdm_state)state),
-                            json_pack("{s:I, s:s, s:s}", "device_layers",
-                                      (json_int_t)home->device_layers, "embedding",
-                                      tdm_place_name(home->embedding), "head",
-                                      tdm_place_name(home->head)));
+        tdm_json_set(&object, tdm_state_name((enum tdm_state)state),
+                     json_pack("{s:I, s:s, s:s}", "device_layers", (json_int_t)home->device_layers,
+                               "embedding", tdm_place_name(home->embedding), "head",
+                               tdm_place_name(home->head)));
     }
     return object;
 }
@@ -79,7 +78,7 @@ static json_t *rings_to_json(const struct tdm_rings *rings)
                                "optimizer", (json_int_t)rings->optimizer, "stashed",
                                (json_int_t)rings->stashed, "kv", (json_int_t)rings->kv);
     if (rings->gather > 0)
-        json_object_set_new(object, "gather", json_integer((json_int_t)rings->gather));
+        tdm_json_set(&object, "gather", json_integer((json_int_t)rings->gather));
     return object;
 }
 
@@ -95,7 +94,7 @@ static json_t *optimizer_to_json(const struct tdm_optimizer_settings *optimizer)
         "when", tdm_when_name(optimizer->when), "clip", tdm_clip_name(optimizer->clip), "clip_norm",
         optimizer->clip_norm);
     if (optimizer->on != TDM_DEVICE)
-        json_object_set_new(object, "on", json_string(tdm_place_name(optimizer->on)));
+        tdm_json_set(&object, "on", json_string(tdm_place_name(optimizer->on)));
     return object;
 }
 
@@ -105,7 +104,7 @@ static json_t *selector_to_json(const struct tdm_selector *selector)
     json_t *object = json_pack("{s:s}", "kind", tdm_selector_name(selector->kind));
     for (size_t i = 0; (field = tdm_selector_field(i)) != NULL; i++)
         if (tdm_selector_has(selector->kind, field))
-            json_object_set_new(object, field->name, count_json(tdm_selector_get(selector, field)));
+            tdm_json_set(&object, field->name, count_json(tdm_selector_get(selector, field)));
     return object;
 }
 
@@ -115,7 +114,7 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
     const struct tdm_model *model = schedule->model;
     json_t *sequences = json_array();
     for (uint32_t i = 0; i < schedule->sequence_count; i++)
-        json_array_append_new(sequences, sequence_to_json(&schedule->sequences[i]));
+        tdm_json_add(&sequences, sequence_to_json(&schedule->sequences[i]));
     json_t *root = json_pack(
         "{s:s, s:s, s:{s:s, s:s, s:O}, s:O, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
         "s:o, s:o, s:o}",
@@ -131,12 +130,12 @@ enum tdm_status tdm_schedule_to_json(const struct tdm_schedule *schedule, const 
         "groups", groups_to_json(schedule), "homes", homes_to_json(schedule), "rings",
         rings_to_json(&schedule->rings), "dtypes", dtypes_to_json(&schedule->dtypes), "optimizer",
         optimizer_to_json(&schedule->optimizer));
+    if (predicted != NULL)
+        tdm_json_set(&root, "predicted", json_incref((json_t *)(uintptr_t)predicted));
+    if (schedule->documents_of_text)
+        tdm_json_set(&root, "documents", json_string("file"));
     if (root == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
-    if (predicted != NULL && json_object_set(root, "predicted", (json_t *)predicted) != 0) {
-        json_decref(root);
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
-    }
     *out = root;
     return TDM_OK;
 }
@@ -443,6 +442,13 @@ static enum tdm_status read_fields(struct tdm_json_reader *reader, struct tdm_sc
     const char *order = tdm_json_string(reader, "order");
     if (order != NULL && !tdm_order_parse(order, &schedule->order))
         tdm_json_fail(reader, "order", "is \"%s\"; layer-major or chunk-major is due", order);
+    if (tdm_json_has(reader, "documents")) {
+        const char *documents = tdm_json_string(reader, "documents");
+        schedule->documents_of_text = true;
+        if (documents != NULL && strcmp(documents, "file") != 0)
+            tdm_json_fail(reader, "documents", "is \"%s\"; expected file, or no such key",
+                          documents);
+    }
     schedule->memory_bytes = tdm_json_count(reader, "memory_bytes", 0, INT64_MAX);
     schedule->host_memory_bytes = tdm_json_count(reader, "host_memory_bytes", 0, INT64_MAX);
     schedule->chunk_tokens = tdm_json_count(reader, "chunk_tokens", 1, MAX_TOKENS);
@@ -486,6 +492,7 @@ enum tdm_status tdm_schedule_from_json(const char *file, const json_t *root,
                                        "memory_bytes",
                                        "host_memory_bytes",
                                        "sequences",
+                                       "documents",
                                        "order",
                                        "chunk_tokens",
                                        "page_tokens",

@@ -5,6 +5,10 @@
  * Tokens see only earlier tokens of their own document, and the positions of RoPE begin again with
  * each. The last token of a document has nothing to predict, unless the sequence ends with it: there
  * the document goes on in the data, and the token after is a target as in a sequence of one document.
+ *
+ * A schedule may leave the documents to the text of a run (schedule.documents_of_text). Then all that is planned is
+ * of sequences of one document, which needs the most (but for block attention: tdm_schedule_check() refuses it); the
+ * executor gives each step its own.
  */
 #ifndef TDM_SCHEDULE_SEQUENCE_H
 #define TDM_SCHEDULE_SEQUENCE_H

@@ -6,16 +6,16 @@
  * holds and the last positions at which each lane read and wrote it. Written for obviousness, not speed: quadratic in
  * buffers where one comes to life, linear in the slots of an access.
  *
- * What an op's operands must be is a table of its own, operands.c.
+ * What an op's operands must be is a table of its own, operands.c; what it costs is counted in validate_cost.c.
  */
 #include "schedule/validate.h"
 
 #include "base/size.h"
-#include "schedule/cost.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"
+#include "schedule/validate_cost.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +44,7 @@ struct tdm_validator {
     uint64_t passed[TDM_LANES][TDM_LANES]; /* [lane][other]: lane runs after this one of other */
     uint64_t next_op;
     uint64_t *tile_base; /* [chunk_count + 1] LM-head tiles before a chunk */
+    struct tdm_cost_check *costs;
 };
 
 enum tdm_status tdm_validator_new(const struct tdm_program *program,
@@ -58,7 +59,8 @@ enum tdm_status tdm_validator_new(const struct tdm_program *program,
     memcpy(v->capacity_bytes, capacity_bytes, sizeof(v->capacity_bytes));
     v->records = calloc((size_t)program->buffer_count + 1, sizeof(*v->records));
     v->tile_base = calloc((size_t)program->chunk_count + 1, sizeof(*v->tile_base));
-    if (v->records == NULL || v->tile_base == NULL)
+    v->costs = tdm_cost_check_new(program);
+    if (v->records == NULL || v->tile_base == NULL || v->costs == NULL)
         goto no_memory;
     for (uint32_t i = 0; i < program->chunk_count; i++)
         v->tile_base[i + 1] =
@@ -91,6 +93,7 @@ void tdm_validator_free(struct tdm_validator *v)
     }
     free(v->records);
     free(v->tile_base);
+    tdm_cost_check_free(v->costs);
     free(v);
 }
 
@@ -487,11 +490,10 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
     return TDM_OK;
 }
 
-/* What the simulator reads of an op beside its operands. */
+/* What the simulator reads of an op beside its operands: where it belongs, and its costs. */
 static enum tdm_status check_cost(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
-    struct tdm_op due = *op;
     bool update = op->kind == TDM_OP_GRADIENT_NORM || op->kind == TDM_OP_OPTIMIZER;
     bool copy = op->kind == TDM_OP_COPY;
     if ((!copy && update != (op->phase == TDM_OPTIMIZER_PHASE)) || op->phase >= TDM_PHASES)
@@ -510,21 +512,7 @@ static enum tdm_status check_cost(const struct tdm_validator *v, const struct td
     if (op->chunk == TDM_NONE && !update && !copy)
         return tdm_fail(err, TDM_INPUT, "op %llu (%s) is of no chunk",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind));
-    tdm_op_cost(v->program, &due);
-    if (due.flops != op->flops || due.bytes != op->bytes)
-        return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s) costs %llu FLOPs and %llu bytes, not %llu "
-                        "and %llu",
-                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                        (unsigned long long)due.flops, (unsigned long long)due.bytes,
-                        (unsigned long long)op->flops, (unsigned long long)op->bytes);
-    if (due.fetched_bytes != op->fetched_bytes || due.sent_bytes != op->sent_bytes)
-        return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s) gathers %llu bytes and sends %llu, not %llu and %llu",
-                        (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                        (unsigned long long)due.fetched_bytes, (unsigned long long)due.sent_bytes,
-                        (unsigned long long)op->fetched_bytes, (unsigned long long)op->sent_bytes);
-    return TDM_OK;
+    return tdm_cost_check_op(v->costs, op, err);
 }
 
 static enum tdm_status check_op(struct tdm_validator *v, const struct tdm_op *op,

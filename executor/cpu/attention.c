@@ -91,9 +91,7 @@ const uint32_t *tdm_list_find(const uint32_t *list, uint64_t page)
 
 struct tdm_from tdm_attention_from(const struct tdm_attention *a, uint64_t t)
 {
-    const struct tdm_program *program = a->launch->program;
-    const struct tdm_chunk *chunk = &program->chunks[a->launch->op->chunk];
-    const struct tdm_sequence *sequence = &program->schedule->sequences[chunk->sequence];
+    const struct tdm_sequence *sequence = tdm_launch_sequence(a->launch);
     uint64_t token = a->first_token + t;
     uint64_t start = tdm_document_start(sequence, tdm_document_of(sequence, token));
     return (struct tdm_from){tdm_near_token(&a->rule, start, token), start};

@@ -26,33 +26,41 @@
 
 enum { SCRATCH_ALIGN = 4096 };
 
-static const tdm_cpu_op ops[TDM_OP_KINDS] = {
-    [TDM_OP_COPY] = tdm_cpu_copy,
-    [TDM_OP_ZERO] = tdm_cpu_zero,
-    [TDM_OP_EMBED] = tdm_cpu_embed,
-    [TDM_OP_SORT_TOKENS] = tdm_cpu_sort_tokens,
-    [TDM_OP_EMBED_GRAD] = tdm_cpu_embed_grad,
-    [TDM_OP_NORM] = tdm_cpu_norm,
-    [TDM_OP_NORM_GRAD] = tdm_cpu_norm_grad,
-    [TDM_OP_PRODUCT] = tdm_cpu_product,
-    [TDM_OP_PRODUCT_GRAD_INPUT] = tdm_cpu_product,
-    [TDM_OP_PRODUCT_GRAD_WEIGHT] = tdm_cpu_product_grad_weight,
-    [TDM_OP_ROPE] = tdm_cpu_rope,
-    [TDM_OP_ROPE_GRAD] = tdm_cpu_rope_grad,
-    [TDM_OP_KV_WRITE] = tdm_cpu_kv_write,
-    [TDM_OP_KV_GRAD_READ] = tdm_cpu_kv_grad_read,
-    [TDM_OP_PAGE_MEANS] = tdm_cpu_page_means,
-    [TDM_OP_SELECT] = tdm_cpu_select,
-    [TDM_OP_ATTENTION] = tdm_cpu_attention,
-    [TDM_OP_ATTENTION_GRAD] = tdm_cpu_attention_grad,
-    [TDM_OP_SWIGLU] = tdm_cpu_swiglu,
-    [TDM_OP_SWIGLU_GRAD] = tdm_cpu_swiglu_grad,
-    [TDM_OP_HEAD] = tdm_cpu_head,
-    [TDM_OP_LOSS] = tdm_cpu_head,
-    [TDM_OP_HEAD_GRAD] = tdm_cpu_head,
-    [TDM_OP_GRADIENT_NORM] = tdm_cpu_gradient_norm,
-    [TDM_OP_OPTIMIZER] = tdm_cpu_optimizer,
-};
+/* Of a thread: what glibc gives it by default, twice. */
+#define STACK_BYTES (UINT64_C(16) << 20)
+
+/* Every kind of op that there is a kernel for. */
+#define EACH_OP(OP)                                      \
+    OP(COPY, tdm_cpu_copy)                               \
+    OP(ZERO, tdm_cpu_zero)                               \
+    OP(EMBED, tdm_cpu_embed)                             \
+    OP(SORT_TOKENS, tdm_cpu_sort_tokens)                 \
+    OP(EMBED_GRAD, tdm_cpu_embed_grad)                   \
+    OP(NORM, tdm_cpu_norm)                               \
+    OP(NORM_GRAD, tdm_cpu_norm_grad)                     \
+    OP(PRODUCT, tdm_cpu_product)                         \
+    OP(PRODUCT_GRAD_INPUT, tdm_cpu_product)              \
+    OP(PRODUCT_GRAD_WEIGHT, tdm_cpu_product_grad_weight) \
+    OP(ROPE, tdm_cpu_rope)                               \
+    OP(ROPE_GRAD, tdm_cpu_rope_grad)                     \
+    OP(KV_WRITE, tdm_cpu_kv_write)                       \
+    OP(KV_GRAD_READ, tdm_cpu_kv_grad_read)               \
+    OP(PAGE_MEANS, tdm_cpu_page_means)                   \
+    OP(SELECT, tdm_cpu_select)                           \
+    OP(ATTENTION, tdm_cpu_attention)                     \
+    OP(ATTENTION_GRAD, tdm_cpu_attention_grad)           \
+    OP(SWIGLU, tdm_cpu_swiglu)                           \
+    OP(SWIGLU_GRAD, tdm_cpu_swiglu_grad)                 \
+    OP(HEAD, tdm_cpu_head)                               \
+    OP(LOSS, tdm_cpu_head)                               \
+    OP(HEAD_GRAD, tdm_cpu_head)                          \
+    OP(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
+    OP(OPTIMIZER, tdm_cpu_optimizer)
+
+#define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
+#define RUNS(kind, kernel) [TDM_OP_##kind] = run_cpu,
+
+static const tdm_cpu_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
     tdm_multiply_scratch,  tdm_norm_scratch,           tdm_rope_scratch,
@@ -136,6 +144,36 @@ static void warm_up(struct tdm_executor *executor)
 #endif
 }
 
+/* Can all threads have what the GEMM maps for each of them, and their stacks? Maps as much, and gives it back. */
+static enum tdm_status check_room(const struct tdm_executor *executor, struct tdm_error *err)
+{
+    char text[TDM_FORMAT_SIZE];
+    uint64_t each = tdm_gemm_room_bytes() + STACK_BYTES;
+    void **rooms = calloc(executor->threads, sizeof(*rooms));
+    uint32_t count = 0;
+    if (tdm_gemm_room_bytes() == 0 || rooms == NULL) {
+        free(rooms);
+        return tdm_gemm_room_bytes() == 0
+                   ? TDM_OK
+                   : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cpu backend");
+    }
+    for (; count < executor->threads; count++) {
+        rooms[count] = mmap(NULL, each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (rooms[count] == MAP_FAILED)
+            break;
+    }
+    bool enough = count == executor->threads;
+    while (count > 0)
+        munmap(rooms[--count], each);
+    free(rooms);
+    if (enough)
+        return TDM_OK;
+    tdm_fail(err, TDM_NO_MEMORY, "no address space for %u threads, of which each takes %s",
+             executor->threads, tdm_format_bytes(each, text));
+    return tdm_hint(err, "raise the limit on it (ulimit -v), or run fewer threads "
+                         "(OMP_NUM_THREADS)");
+}
+
 static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const *programs,
                                 struct tdm_executor **opened, struct tdm_error *err)
 {
@@ -158,6 +196,9 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
         goto fail_close;
     }
+    status = check_room(executor, err);
+    if (status != TDM_OK)
+        goto fail_close;
     warm_up(executor);
     *opened = executor;
     return TDM_OK;
@@ -223,7 +264,7 @@ const struct tdm_backend tdm_cpu_backend = {
     .open = open_cpu,
     .close = close_cpu,
     .arena = tdm_cpu_take_arena,
-    .run = {[0 ... TDM_OP_KINDS - 1] = run_cpu},
+    .run = {EACH_OP(RUNS)},
     .wait = wait_cpu,
     .finish = finish_cpu,
     .reap = reap_cpu,

@@ -115,6 +115,12 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
                 (int)a.stride, b.data, (int)b.stride, add ? 1.0f : 0.0f, c, (int)stride);
 }
 
+/* BUFFER_SIZE of OpenBLAS on x86-64, the largest of all that it has: common_x86_64.h, 32 << 22. */
+uint64_t tdm_gemm_room_bytes(void)
+{
+    return UINT64_C(32) << 22;
+}
+
 void tdm_gemm_warm_up(void)
 {
     enum { SIZE = 192 };
@@ -136,6 +142,11 @@ void tdm_gemm(uint64_t m, uint64_t n, uint64_t k, struct tdm_factor a, struct td
               bool add, float *c, uint64_t stride)
 {
     tdm_gemm_plain(m, n, k, a, b, add, c, stride);
+}
+
+uint64_t tdm_gemm_room_bytes(void)
+{
+    return 0;
 }
 
 void tdm_gemm_warm_up(void)

@@ -68,10 +68,12 @@ static double sum_exp(const float *x, uint64_t count, float most)
     return sum;
 }
 
-/* What makes a row's loss and gradient, of the vocabulary so far. */
+/* What makes a row's loss and gradient, of the vocabulary so far. The target is not in the sum: where its
+ * probability p is nearly 1, log(1 / p) and 1 - p follow from the others without cancellation. */
 struct row {
-    double most, sum; /* the largest logit, sum of exp(logit - most) */
-    double target;    /* logit of the target; 0 while that is to come */
+    double most;   /* the largest logit, the target's too */
+    double others; /* sum of exp(logit - most) over all but the target */
+    double target; /* logit of the target; 0 while that is to come */
 };
 
 /* Does row t have its target among the op's entries? */
@@ -80,42 +82,60 @@ static bool has_target(const struct head *x, uint64_t t)
     return x->targets[t] >= 0 && (uint64_t)x->targets[t] - x->first_entry < x->entries;
 }
 
+/* Sum of exp(logit - most) over logits [first, end) of the op. */
+static double sum_logits(const struct tdm_operand *logits, uint64_t first, uint64_t end, float most)
+{
+    float block[BLOCK];
+    double sum = 0;
+    for (uint64_t at = first; at < end; at += BLOCK) {
+        uint64_t count = tdm_least(BLOCK, end - at);
+        sum += sum_exp(tdm_view_row(logits->data, logits->dtype, at, count, block), count, most);
+    }
+    return sum;
+}
+
 /* Sums the op's logits of row t. */
 static struct row sum_row(const struct head *x, uint64_t t)
 {
     const struct tdm_operand *logits = x->logits;
     struct row row = {0};
     float most = -INFINITY, block[BLOCK], at_target;
-    uint64_t first = t * x->entries;
-    for (uint64_t c = 0; c < x->entries; c += BLOCK) {
-        uint64_t count = tdm_least(BLOCK, x->entries - c);
-        most = largest(tdm_view_row(logits->data, logits->dtype, first + c, count, block), count,
-                       most);
-    }
-    for (uint64_t c = 0; c < x->entries; c += BLOCK) {
-        uint64_t count = tdm_least(BLOCK, x->entries - c);
-        row.sum += sum_exp(tdm_view_row(logits->data, logits->dtype, first + c, count, block),
-                           count, most);
+    uint64_t first = t * x->entries, end = first + x->entries;
+    for (uint64_t at = first; at < end; at += BLOCK) {
+        uint64_t count = tdm_least(BLOCK, end - at);
+        most = largest(tdm_view_row(logits->data, logits->dtype, at, count, block), count, most);
     }
     row.most = (double)most;
-    if (has_target(x, t)) {
-        uint64_t target = (uint64_t)x->targets[t] - x->first_entry;
-        tdm_load_row(logits->data, logits->dtype, first + target, 1, &at_target);
-        row.target = (double)at_target;
+    if (!has_target(x, t)) {
+        row.others = sum_logits(logits, first, end, most);
+        return row;
     }
+    uint64_t target = first + (uint64_t)x->targets[t] - x->first_entry;
+    tdm_load_row(logits->data, logits->dtype, target, 1, &at_target);
+    row.target = (double)at_target;
+    row.others =
+        sum_logits(logits, first, target, most) + sum_logits(logits, target + 1, end, most);
     return row;
 }
 
 static struct row join_rows(struct row a, struct row b)
 {
     double most = a.most > b.most ? a.most : b.most;
-    return (struct row){most, a.sum * exp(a.most - most) + b.sum * exp(b.most - most),
+    return (struct row){most, a.others * exp(a.most - most) + b.others * exp(b.most - most),
                         a.target + b.target};
 }
 
+/* Sum of exp(logit - most) over the vocabulary. */
+static double total_of(const struct row *row)
+{
+    return row->others + exp(row->target - row->most);
+}
+
+/* log(1 / p) of the target: a sum of terms that are not negative. */
 static double loss_of(const struct row *row)
 {
-    return row->most + log(row->sum) - row->target;
+    return row->target >= row->most ? log1p(row->others)
+                                    : row->most - row->target + log(total_of(row));
 }
 
 /* The op's logits of row t become their gradients. */
@@ -123,7 +143,8 @@ static void turn_row(const struct head *x, uint64_t t, const struct row *row)
 {
     const struct tdm_operand *logits = x->logits;
     uint64_t first = t * x->entries;
-    float block[BLOCK], most = (float)row->most, scale = (float)(x->per_token / row->sum);
+    double total = total_of(row);
+    float block[BLOCK], most = (float)row->most, scale = (float)(x->per_token / total);
     for (uint64_t c = 0; c < x->entries; c += BLOCK) {
         uint64_t count = tdm_least(BLOCK, x->entries - c);
         tdm_load_row(logits->data, logits->dtype, first + c, count, block);
@@ -134,8 +155,7 @@ static void turn_row(const struct head *x, uint64_t t, const struct row *row)
     }
     if (!has_target(x, t))
         return;
-    /* p - 1 without cancellation where p is nearly 1 */
-    float d_target = (float)(expm1(-loss_of(row)) * x->per_token);
+    float d_target = (float)(-row->others / total * x->per_token); /* p - 1 */
     tdm_store_row(logits->data, logits->dtype, first + (uint64_t)x->targets[t] - x->first_entry, 1,
                   &d_target);
 }
@@ -166,17 +186,19 @@ static void softmax_task(void *context, void *thread_scratch, uint64_t index)
     }
 }
 
-/* A token has a target unless it ends a document of which the sequence has the end. */
+/* A token has a target unless it ends a document of which the sequence has the end. There a document of a text may
+ * predict the token that begins the next one. */
 static enum tdm_status check_targets(const struct tdm_launch *launch, const int32_t *targets,
                                      struct tdm_error *err)
 {
     const struct tdm_op *op = launch->op;
     const struct tdm_chunk *chunk = &launch->program->chunks[op->chunk];
-    const struct tdm_sequence *sequence = &launch->program->schedule->sequences[chunk->sequence];
+    const struct tdm_sequence *sequence = tdm_launch_sequence(launch);
+    bool of_text = launch->step->sequences != NULL;
     enum tdm_status status = TDM_OK;
     for (uint64_t t = 0; t < op->tokens && status == TDM_OK; t++) {
         uint64_t token = chunk->first_token + op->first_row + t;
-        if (tdm_sequence_trains(sequence, token))
+        if (tdm_sequence_trains(sequence, token) || (of_text && targets[t] != TDM_NO_TARGET))
             status = tdm_cpu_check_tokens(launch, &targets[t], 1, err);
         else if (targets[t] != TDM_NO_TARGET)
             status = tdm_fail(err, TDM_INPUT,
@@ -275,7 +297,7 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
         .targets = (const int32_t *)tokens->data + chunk_tokens + op->first_row,
         .first_entry = op->first_entry,
         .entries = op->entries,
-        .per_token = 1.0 / (double)tdm_schedule_trained_tokens(launch->program->schedule),
+        .per_token = 1.0 / (double)tdm_launch_trained_tokens(launch),
         .losses = tdm_cpu_take(&scratch, op->tokens, sizeof(double)),
         .rows = op->kind == TDM_OP_HEAD ? NULL : sums->data,
         .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,

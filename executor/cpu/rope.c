@@ -117,8 +117,7 @@ static void turn(const struct rope *rope, const struct angles *angles, float *ro
 /* Position of a token of the chunk in its document. */
 static uint64_t position_of(const struct rope *rope, uint64_t t)
 {
-    const struct tdm_schedule *schedule = rope->launch->program->schedule;
-    const struct tdm_sequence *sequence = &schedule->sequences[rope->chunk->sequence];
+    const struct tdm_sequence *sequence = tdm_launch_sequence(rope->launch);
     uint64_t token = rope->chunk->first_token + t;
     return token - tdm_document_start(sequence, tdm_document_of(sequence, token));
 }

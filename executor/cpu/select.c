@@ -122,7 +122,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
 {
     const struct tdm_operand *q = &s->launch->operand[0];
     const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
-    const struct tdm_sequence *sequence = &s->launch->program->schedule->sequences[chunk->sequence];
+    const struct tdm_sequence *sequence = tdm_launch_sequence(s->launch);
     uint64_t dim = s->model->head_dim, ratio = s->model->query_heads / s->model->kv_heads;
     uint64_t seats = s->rule.selector.budget / s->rule.page_tokens;
     uint32_t chosen = 0;
@@ -159,9 +159,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
 static uint64_t listed_pairs(const struct selection *s, const struct tdm_query_page *page,
                              const uint32_t *list)
 {
-    const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
-    const struct tdm_schedule *schedule = s->launch->program->schedule;
-    const struct tdm_sequence *sequence = &schedule->sequences[chunk->sequence];
+    const struct tdm_sequence *sequence = tdm_launch_sequence(s->launch);
     uint64_t pairs = 0;
     for (uint32_t i = 1; i <= list[0]; i++) {
         uint64_t first = tdm_page_token(&s->rule, list[i] & TDM_PAGE_NUMBER);
@@ -188,7 +186,8 @@ static void select_task(void *context, void *thread_scratch, uint64_t index)
     const struct selection *s = context;
     const struct tdm_op *op = s->launch->op;
     struct tdm_query_page page =
-        tdm_attend_query_page(s->launch->program, op->layer, op->chunk, index / s->lists);
+        tdm_attend_query_page(&s->rule, &s->launch->program->chunks[op->chunk],
+                              tdm_launch_sequence(s->launch), index / s->lists);
     uint64_t near = tdm_page_of(&s->rule, tdm_near_token(&s->rule, page.start, page.first));
     uint64_t far = tdm_page_of(&s->rule, tdm_far_token(&s->rule, page.start, page.first));
     unsigned char *scratch = thread_scratch;

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inputs that must not be written to. */
+#include "base/inputs.h"
+
+#include "base/directory.h"
+#include "base/file.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The last part of a path, without slashes behind it; malloc'ed. NULL if memory ran out. */
+static char *last_part(const char *path)
+{
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    return strndup(path + start, end - start);
+}
+
+/* Where a path leads, all links followed; what does not exist yet: in the directory where it would be. Malloc'ed;
+ * NULL if that does not exist either. */
+static char *place_of(const char *path)
+{
+    char *place = realpath(path, NULL);
+    if (place != NULL)
+        return place;
+    char *parent = tdm_directory_parent(path);
+    char *folder = parent == NULL ? NULL : realpath(parent, NULL);
+    char *name = last_part(path);
+    size_t room = folder == NULL || name == NULL ? 0 : strlen(folder) + strlen(name) + 2;
+    if (room > 0)
+        place = malloc(room);
+    if (place != NULL)
+        snprintf(place, room, "%s/%s", folder, name);
+    free(name);
+    free(folder);
+    free(parent);
+    return place;
+}
+
+bool tdm_path_within(const char *path, const char *other)
+{
+    char *inner = place_of(path), *outer = place_of(other);
+    size_t length = outer == NULL ? 0 : strlen(outer);
+    bool within = inner != NULL && outer != NULL && strncmp(inner, outer, length) == 0 &&
+                  (inner[length] == '\0' || inner[length] == '/' || outer[length - 1] == '/');
+    free(inner);
+    free(outer);
+    return within || tdm_file_same(path, other);
+}
+
+/* Does the folder hold `path` as a file that is read there: by its name, or by a link? */
+static bool folder_reads(const struct tdm_input *input, const char *path)
+{
+    char *parent = tdm_directory_parent(path), *name = last_part(path);
+    bool found =
+        parent != NULL && name != NULL && tdm_file_same(parent, input->path) && input->reads(name);
+    free(name);
+    free(parent);
+    DIR *stream = found ? NULL : opendir(input->path);
+    for (struct dirent *entry; stream != NULL && !found && (entry = readdir(stream)) != NULL;) {
+        char file[PATH_MAX];
+        int length = snprintf(file, sizeof(file), "%s/%s", input->path, entry->d_name);
+        found = length > 0 && (size_t)length < sizeof(file) && input->reads(entry->d_name) &&
+                tdm_file_same(file, path);
+    }
+    if (stream != NULL)
+        (void)closedir(stream);
+    return found;
+}
+
+/* Pipes and devices can be read and written at once. */
+static bool can_be_lost(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode);
+}
+
+bool tdm_input_is(const struct tdm_input *input, const char *path)
+{
+    if (input->path == NULL || strcmp(path, "-") == 0 || !can_be_lost(path))
+        return false;
+    return tdm_file_same(path, input->path) || tdm_path_within(input->path, path) ||
+           (input->reads != NULL && folder_reads(input, path));
+}
+
+enum tdm_status tdm_inputs_spare(const struct tdm_input *inputs, size_t count, const char *option,
+                                 const char *path, struct tdm_error *err)
+{
+    for (size_t i = 0; i < count && path != NULL; i++) {
+        const struct tdm_input *input = &inputs[i];
+        if (!tdm_input_is(input, path))
+            continue;
+        bool holds = tdm_path_within(input->path, path);
+        if (holds && tdm_path_within(path, input->path))
+            tdm_fail(err, TDM_USAGE, "%s %s: is what this command reads as %s", option, path,
+                     input->option);
+        else
+            tdm_fail(err, TDM_USAGE, "%s %s: %s %s, which this command reads as %s", option, path,
+                     holds ? "holds" : "is a file of", input->path, input->option);
+        return tdm_hint(err, "give what is written a name of its own");
+    }
+    return TDM_OK;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Locks of files and directories. */
+#include "base/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#define LOCK_BYTE (INT64_C(1) << 62)
+
+int tdm_lock_take(int fd)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return errno;
+    if (S_ISDIR(info.st_mode))
+        return flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BYTE, .l_len = 1};
+    if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+        return 0;
+    return errno == EACCES ? EAGAIN : errno; /* POSIX allows either */
+}

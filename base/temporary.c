@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Temporary files and directories, and what killed processes left of them. */
+#include "base/temporary.h"
+
+#include "base/directory.h"
+#include "base/lock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MOST_ATTEMPTS 100u
+
+static int make(const char *target, bool directory, char **name, int *fd)
+{
+    size_t room = strlen(target) + 40;
+    char *made = malloc(room);
+    if (made == NULL)
+        return ENOMEM;
+    int reason = EEXIST, opened = -1;
+    for (unsigned attempt = 0; reason == EEXIST && attempt < MOST_ATTEMPTS; attempt++) {
+        snprintf(made, room, "%s.tmp%ld-%u", target, (long)getpid(), attempt);
+        if (directory) {
+            reason = mkdir(made, 0777) == 0 ? 0 : errno;
+        } else {
+            opened = open(made, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+            reason = opened < 0 ? errno : 0;
+        }
+    }
+    if (reason == 0 && directory) {
+        opened = open(made, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        reason = opened < 0 ? errno : 0;
+        if (reason != 0)
+            (void)rmdir(made);
+    }
+    if (reason != 0) {
+        free(made);
+        return reason;
+    }
+    (void)tdm_lock_take(opened); /* where there are no locks, the process number must do */
+    *name = made;
+    *fd = opened;
+    return 0;
+}
+
+int tdm_temporary_file(const char *target, char **name, int *fd)
+{
+    return make(target, false, name, fd);
+}
+
+int tdm_temporary_directory(const char *target, char **name, int *fd)
+{
+    return make(target, true, name, fd);
+}
+
+/* The process of "NAME.tmpPID-N" and `suffix`; 0 if `entry` is not called so. */
+static long process_of(const char *entry, const char *name, const char *suffix)
+{
+    size_t length = strlen(name);
+    long process;
+    unsigned number;
+    int end = 0;
+    if (strncmp(entry, name, length) != 0 ||
+        sscanf(entry + length, ".tmp%ld-%u%n", &process, &number, &end) != 2 || end == 0 ||
+        process <= 0)
+        return 0;
+    const char *rest = entry + length + end;
+    return rest[0] == '\0' || (suffix != NULL && strcmp(rest, suffix) == 0) ? process : 0;
+}
+
+/* Is it left of a process that is gone? */
+static bool is_left(const char *path, long process)
+{
+    struct stat info;
+    /* one of this process's own number may be of another that had it, in a container always the first */
+    if (process != getpid() && (kill((pid_t)process, 0) == 0 || errno != ESRCH))
+        return false;
+    if (lstat(path, &info) != 0 || info.st_uid != geteuid() ||
+        !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
+        return false;
+    /* and it may run where this one cannot see it: in another container, on another host */
+    int fd = open(path, (S_ISDIR(info.st_mode) ? O_RDONLY | O_DIRECTORY : O_RDWR) | O_NOFOLLOW |
+                            O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool left = tdm_lock_take(fd) == 0;
+    (void)close(fd);
+    return left;
+}
+
+void tdm_temporary_sweep(const char *target, const char *suffix,
+                         void (*remove)(void *self, const char *path), void *self)
+{
+    const char *slash = strrchr(target, '/'), *name = slash == NULL ? target : slash + 1;
+    char *parent = tdm_directory_parent(target);
+    DIR *stream = parent == NULL ? NULL : opendir(parent);
+    for (struct dirent *entry; stream != NULL && (entry = readdir(stream)) != NULL;) {
+        char path[PATH_MAX];
+        long process = process_of(entry->d_name, name, suffix);
+        int length = snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
+        if (process > 0 && length > 0 && (size_t)length < sizeof(path) && is_left(path, process))
+            remove(self, path);
+    }
+    if (stream != NULL)
+        (void)closedir(stream);
+    free(parent);
+}

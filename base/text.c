@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text made fit to be shown: valid UTF-8 without control characters. */
+#include "base/text.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of the character that begins at `s`; 0: none does, as in the Unicode standard's table 3-7. */
+static size_t length_of(const unsigned char *s)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = s[0] < 0x80         ? 1
+                    : s[0] >> 5 == 0x6  ? 2
+                    : s[0] >> 4 == 0xe  ? 3
+                    : s[0] >> 3 == 0x1e ? 4
+                                        : 0;
+    if (length < 2)
+        return length;
+    uint32_t code = s[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (s[i] >> 6 != 0x2) /* the terminating zero, too */
+            return 0;
+        code = code << 6 | (s[i] & 0x3fu);
+    }
+    if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+        return 0;
+    return length;
+}
+
+static int is_control(const unsigned char *s, size_t length)
+{
+    return (length == 1 && (s[0] < 0x20 || s[0] == 0x7f)) ||
+           (length == 2 && s[0] == 0xc2 && s[1] < 0xa0);
+}
+
+char *tdm_text_clean(char *text)
+{
+    const unsigned char *from = (const unsigned char *)text;
+    char *to = text;
+    while (*from != '\0') {
+        size_t length = length_of(from);
+        if (length == 0 || is_control(from, length)) {
+            *to++ = '?';
+            from += length == 0 ? 1 : length;
+        } else {
+            for (size_t i = 0; i < length; i++)
+                *to++ = (char)*from++;
+        }
+    }
+    *to = '\0';
+    return text;
+}

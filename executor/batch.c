@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batches: places drawn in a text, and what lies there. */
+#include "executor/batch.h"
+
+#include "executor/random.h"
+#include "schedule/layout.h"
+
+#include <stdlib.h>
+
+/* Streams of the counter-based random numbers, beyond those of any tensor. */
+#define POSITION_STREAM (UINT64_C(1) << 32)
+#define TOKEN_STREAM (POSITION_STREAM + 1)
+
+/* ---- what a text must have ---- */
+
+/* The longest piece that is drawn from one place of the text. */
+static uint64_t longest_piece(const struct tdm_schedule *schedule)
+{
+    uint64_t longest = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++) {
+        const struct tdm_sequence *sequence = &schedule->sequences[s];
+        for (uint32_t d = 0; d < sequence->document_count; d++) {
+            uint64_t length = tdm_document_end(sequence, d) - tdm_document_start(sequence, d);
+            longest = length > longest ? length : longest;
+        }
+    }
+    return longest;
+}
+
+static enum tdm_status check_length(const struct tdm_tokens *tokens,
+                                    const struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    uint64_t count = tdm_tokens_count(tokens), piece = longest_piece(schedule);
+    if (count == 0 || count > piece)
+        return TDM_OK;
+    tdm_fail(err, TDM_INPUT,
+             "%s: %llu tokens are fewer than a sequence of %llu and the token after it",
+             tdm_tokens_name(tokens), (unsigned long long)count, (unsigned long long)piece);
+    return tdm_hint(err, "use a longer text, or plan with a smaller --context");
+}
+
+/* The most documents that any `length` tokens of a text are of. */
+static uint64_t most_documents(const struct tdm_tokens *tokens, uint64_t length)
+{
+    uint64_t count = tdm_tokens_documents(tokens), most = 1, end = 0;
+    for (uint64_t first = 0; first < count; first++) {
+        /* a piece that begins one token before document `first`, if there is such a token */
+        uint64_t stop = tdm_tokens_document_start(tokens, first) + length - (first > 0);
+        while (end < count && tdm_tokens_document_start(tokens, end) < stop)
+            end++;
+        uint64_t here = end - first + (first > 0);
+        most = here > most ? here : most;
+    }
+    return most;
+}
+
+/* How many document starts a step needs room for; TDM_INPUT if that is too many or not known. */
+static enum tdm_status count_starts(const struct tdm_tokens *tokens,
+                                    const struct tdm_schedule *schedule, uint64_t *starts,
+                                    struct tdm_error *err)
+{
+    if (tdm_tokens_count(tokens) == 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "the schedule takes documents from the text, and random tokens have none");
+        return tdm_hint(err, "give data of llm.c or Megatron-LM with --tokens");
+    }
+    if (tdm_tokens_documents(tokens) == 0) {
+        tdm_fail(err, TDM_INPUT, "%s: the schedule takes documents from the text, and %s have none",
+                 tdm_tokens_name(tokens), tdm_tokens_format(tokens));
+        return tdm_hint(err,
+                        "use data of llm.c or Megatron-LM, or plan without --set documents=file");
+    }
+    *starts = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        *starts += most_documents(tokens, schedule->sequences[s].tokens);
+    if (*starts > TDM_MOST_STEP_DOCUMENTS)
+        return tdm_fail(
+            err, TDM_INPUT, "%s: a step can hold %llu documents; at most %u are supported",
+            tdm_tokens_name(tokens), (unsigned long long)*starts, TDM_MOST_STEP_DOCUMENTS);
+    return TDM_OK;
+}
+
+/* ---- making one ---- */
+
+static enum tdm_status take_documents(struct tdm_batch *batch, struct tdm_error *err)
+{
+    const struct tdm_schedule *schedule = batch->schedule;
+    uint64_t starts = 0;
+    enum tdm_status status = count_starts(batch->tokens, schedule, &starts, err);
+    if (status != TDM_OK)
+        return status;
+    batch->sequences = calloc(schedule->sequence_count, sizeof(*batch->sequences));
+    batch->document_starts = malloc(starts * sizeof(*batch->document_starts));
+    return batch->sequences == NULL || batch->document_starts == NULL
+               ? tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu documents of a step",
+                          (unsigned long long)starts)
+               : TDM_OK;
+}
+
+enum tdm_status tdm_batch_new(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
+                              struct tdm_batch **out, struct tdm_error *err)
+{
+    uint64_t count = tdm_schedule_tokens(schedule);
+    struct tdm_batch *batch = calloc(1, sizeof(*batch));
+    if (batch == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a batch");
+    batch->tokens = tokens;
+    batch->schedule = schedule;
+    batch->inputs = malloc(count * sizeof(*batch->inputs));
+    batch->targets = malloc(count * sizeof(*batch->targets));
+    enum tdm_status status = TDM_OK;
+    if (batch->inputs == NULL || batch->targets == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu tokens",
+                          (unsigned long long)count);
+    if (status == TDM_OK)
+        status = check_length(tokens, schedule, err);
+    if (status == TDM_OK && schedule->documents_of_text)
+        status = take_documents(batch, err);
+    if (status != TDM_OK) {
+        tdm_batch_free(batch);
+        return status;
+    }
+    *out = batch;
+    return TDM_OK;
+}
+
+void tdm_batch_free(struct tdm_batch *batch)
+{
+    if (batch == NULL)
+        return;
+    free(batch->inputs);
+    free(batch->targets);
+    free(batch->sequences);
+    free(batch->document_starts);
+    free(batch);
+}
+
+/* ---- filling it ---- */
+
+/* Where a piece of the text begins: anywhere that it fits whole with its last target. */
+static uint64_t place_of(const struct tdm_tokens *tokens, uint64_t seed, uint64_t step,
+                         uint32_t sequence, uint32_t document, uint64_t length)
+{
+    uint64_t number = (uint64_t)document << 32 | sequence;
+    return tdm_random_bits(seed, step, POSITION_STREAM, number) %
+           (tdm_tokens_count(tokens) - length);
+}
+
+/* Tokens from `begin` of the text on; of random tokens, of a step's stream. */
+static void fill_piece(const struct tdm_tokens *tokens, uint64_t length, uint64_t begin,
+                       uint64_t seed, uint64_t step, uint64_t stream, int32_t *inputs,
+                       int32_t *targets)
+{
+    bool random = tdm_tokens_count(tokens) == 0;
+    uint32_t vocabulary = tdm_tokens_vocabulary(tokens);
+    for (uint64_t i = begin; i < begin + length; i++) {
+        if (!random) {
+            *inputs++ = (int32_t)tdm_tokens_at(tokens, i);
+            *targets++ = (int32_t)tdm_tokens_at(tokens, i + 1);
+            continue;
+        }
+        *inputs++ = (int32_t)(tdm_random_bits(seed, step, stream, i) % vocabulary);
+        *targets++ = (int32_t)(tdm_random_bits(seed, step, stream, i + 1) % vocabulary);
+    }
+}
+
+/* The documents of sequence `s`, which begins at token `begin` of the text and at `row` of the step. */
+static void find_documents(struct tdm_batch *batch, uint32_t s, uint64_t begin, uint64_t row,
+                           uint64_t *starts)
+{
+    const struct tdm_tokens *tokens = batch->tokens;
+    struct tdm_sequence *sequence = &batch->sequences[s];
+    uint64_t all = tdm_tokens_documents(tokens), d = tdm_tokens_document_of(tokens, begin);
+    bool trains = tdm_tokens_predict_documents(tokens);
+    uint64_t length = batch->schedule->sequences[s].tokens;
+    *sequence =
+        (struct tdm_sequence){.tokens = length, .document_count = 1, .document_starts = starts};
+    starts[0] = 0;
+    for (d++; d < all && tdm_tokens_document_start(tokens, d) < begin + length; d++) {
+        uint64_t start = tdm_tokens_document_start(tokens, d) - begin;
+        starts[sequence->document_count++] = start;
+        if (trains)
+            continue;
+        batch->targets[row + start - 1] = TDM_NO_TARGET;
+        batch->trained_tokens--;
+    }
+}
+
+/* All sequences of a step, which draws where each document, or each sequence of the text, begins. Steps count from
+ * 1: number 0 is none, its pieces follow each other from `next` on, and no step sees its random tokens. */
+static void fill_step(struct tdm_batch *batch, uint64_t seed, uint64_t step, uint64_t next)
+{
+    const struct tdm_tokens *tokens = batch->tokens;
+    bool random = tdm_tokens_count(tokens) == 0;
+    uint64_t row = 0, documents = 0;
+    batch->trained_tokens = batch->sequences == NULL ? 0 : tdm_schedule_tokens(batch->schedule);
+    for (uint32_t s = 0; s < batch->schedule->sequence_count; s++) {
+        const struct tdm_sequence *sequence = &batch->schedule->sequences[s];
+        uint64_t token = 0;
+        for (uint32_t d = 0; d < sequence->document_count; d++) {
+            uint64_t length = tdm_document_end(sequence, d) - token;
+            uint64_t begin = step == 0 ? next + row
+                             : random  ? token
+                                       : place_of(tokens, seed, step, s, d, length);
+            fill_piece(tokens, length, begin, seed, step, TOKEN_STREAM + (step == 0 ? 0 : s),
+                       batch->inputs + row, batch->targets + row);
+            if (batch->sequences != NULL) {
+                find_documents(batch, s, begin, row, batch->document_starts + documents);
+                documents += batch->sequences[s].document_count;
+            }
+            row += length;
+            token += length;
+            if (!tdm_sequence_trains(sequence, token - 1))
+                batch->targets[row - 1] = TDM_NO_TARGET;
+        }
+    }
+}
+
+void tdm_batch_step(struct tdm_batch *batch, uint64_t seed, uint64_t step)
+{
+    fill_step(batch, seed, step, 0);
+}
+
+uint64_t tdm_batch_windows(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule)
+{
+    if (tdm_tokens_count(tokens) == 0)
+        return UINT64_MAX;
+    return (tdm_tokens_count(tokens) - 1) / tdm_schedule_tokens(schedule);
+}
+
+void tdm_batch_window(struct tdm_batch *batch, uint64_t seed, uint64_t number)
+{
+    fill_step(batch, seed, 0, number * tdm_schedule_tokens(batch->schedule));
+}
+
+void tdm_batch_describe(const struct tdm_batch *batch, struct tdm_step *step)
+{
+    step->sequences = batch->sequences;
+    step->trained_tokens = batch->trained_tokens;
+}

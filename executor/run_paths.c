@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What can be told of the files of a run before anything is done. */
+#include "executor/run_paths.h"
+
+#include "base/inputs.h"
+#include "executor/token_file.h"
+#include "models/weights.h"
+#include "traces/create.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The files of a run's texts. */
+struct texts {
+    struct tdm_token_paths tokens, validation;
+};
+
+static void free_texts(struct texts *texts)
+{
+    free(texts->tokens.tokens);
+    free(texts->tokens.documents);
+    free(texts->validation.tokens);
+    free(texts->validation.documents);
+}
+
+/* --force must not replace what the run reads, and nothing that it writes may be where another thing is. */
+static enum tdm_status check_outputs(const struct tdm_run_options *options,
+                                     const struct texts *texts, struct tdm_error *err)
+{
+    const struct {
+        const char *option, *path;
+    } outputs[] = {{"--trace", options->trace_path},
+                   {"--save", options->save_path},
+                   {"--save-gradients", options->gradients_path}};
+    const size_t count = sizeof(outputs) / sizeof(outputs[0]);
+    const struct tdm_input given[] = {{"--tokens", texts->tokens.tokens, NULL},
+                                      {"--tokens", texts->tokens.documents, NULL},
+                                      {"--validation", texts->validation.tokens, NULL},
+                                      {"--validation", texts->validation.documents, NULL},
+                                      {"--evaluate", options->evaluate_path, NULL},
+                                      {"--weights", options->weights_path, tdm_weights_reads}};
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const char *path = outputs[i].path, *option = outputs[i].option;
+        status = tdm_inputs_spare(given, sizeof(given) / sizeof(given[0]), option, path, err);
+        for (uint32_t s = 0; s < options->schedule_count && status == TDM_OK; s++) {
+            const struct tdm_input schedule = {.option = "SCHEDULE",
+                                               .path = options->schedule_paths[s]};
+            status = tdm_inputs_spare(&schedule, 1, option, path, err);
+        }
+        for (size_t j = 0; j < count && status == TDM_OK && path != NULL; j++)
+            if (j != i && outputs[j].path != NULL && tdm_path_within(path, outputs[j].path)) {
+                tdm_fail(err, TDM_USAGE, "%s %s: is where %s writes", option, path,
+                         outputs[j].option);
+                status = tdm_hint(err, "give each a place of its own");
+            }
+    }
+    return status;
+}
+
+static enum tdm_status find_text(const char *what, struct tdm_token_paths *paths,
+                                 struct tdm_error *err)
+{
+    if (what == NULL)
+        return TDM_OK;
+    enum tdm_status status = tdm_token_file_paths(what, paths, err);
+    if (status == TDM_OK && access(paths->tokens, R_OK) != 0)
+        status = tdm_fail(err, TDM_IO, "%s: cannot be opened: %s", paths->tokens, strerror(errno));
+    return status;
+}
+
+enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struct tdm_error *err)
+{
+    struct texts texts = {0};
+    enum tdm_status status = find_text(options->tokens_path, &texts.tokens, err);
+    if (status == TDM_OK)
+        status = find_text(options->validation_path, &texts.validation, err);
+    if (status == TDM_OK)
+        status = check_outputs(options, &texts, err);
+    if (status == TDM_OK && options->trace_path != NULL)
+        status = tdm_trace_check(options->trace_path, options->force, err);
+    free_texts(&texts);
+    return status;
+}

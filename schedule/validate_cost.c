@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Costs of ops, counted anew for the validator. */
+#include "schedule/validate_cost.h"
+
+#include "base/size.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What the tokens of a layer see. */
+struct sight {
+    uint64_t window, block; /* of tokens; 0: no such limit */
+    bool lists;             /* some of the pages before, which are not known here */
+    uint64_t *pairs;        /* [chunks]: counted so far; 0: not yet */
+};
+
+struct tdm_cost_check {
+    const struct tdm_program *program;
+    uint32_t *sight_of;  /* [layers] */
+    struct sight *sight; /* [layers], the first `sights` of them */
+    uint32_t sights;
+};
+
+static struct sight sight_of(const struct tdm_schedule *schedule, uint32_t layer)
+{
+    const struct tdm_selector *selector = &schedule->selector;
+    uint64_t window = schedule->model->layer_kinds[layer].window;
+    if (window > 0) /* the model's, whatever the schedule selects */
+        return (struct sight){.window = window};
+    switch (selector->kind) {
+    case TDM_SELECT_DENSE:
+        return (struct sight){0};
+    case TDM_SELECT_WINDOW:
+        return (struct sight){.window = selector->window};
+    case TDM_SELECT_BLOCK:
+        return (struct sight){.block = selector->block};
+    default:
+        return (struct sight){.lists = true};
+    }
+}
+
+struct tdm_cost_check *tdm_cost_check_new(const struct tdm_program *program)
+{
+    uint32_t layers = program->schedule->model->layers;
+    struct tdm_cost_check *check = calloc(1, sizeof(*check));
+    if (check == NULL)
+        return NULL;
+    check->program = program;
+    check->sight_of = calloc((size_t)layers + 1, sizeof(*check->sight_of));
+    check->sight = calloc((size_t)layers + 1, sizeof(*check->sight));
+    bool complete = check->sight_of != NULL && check->sight != NULL;
+    for (uint32_t layer = 0; layer < layers && complete; layer++) {
+        struct sight seen = sight_of(program->schedule, layer);
+        uint32_t i = 0;
+        while (i < check->sights &&
+               (check->sight[i].window != seen.window || check->sight[i].block != seen.block ||
+                check->sight[i].lists != seen.lists))
+            i++;
+        check->sight_of[layer] = i;
+        if (i < check->sights)
+            continue;
+        seen.pairs = calloc((size_t)program->chunk_count + 1, sizeof(*seen.pairs));
+        complete = seen.pairs != NULL;
+        check->sight[check->sights++] = seen;
+    }
+    if (complete)
+        return check;
+    tdm_cost_check_free(check);
+    return NULL;
+}
+
+void tdm_cost_check_free(struct tdm_cost_check *check)
+{
+    if (check == NULL)
+        return;
+    for (uint32_t i = 0; i < check->sights; i++)
+        free(check->sight[i].pairs);
+    free(check->sight);
+    free(check->sight_of);
+    free(check);
+}
+
+/* ---- pairs ---- */
+
+/* (query, key) pairs of a chunk's tokens; with lists those that there would be without. */
+static uint64_t count_pairs(const struct tdm_program *program, const struct sight *sight,
+                            uint32_t number)
+{
+    const struct tdm_chunk *chunk = &program->chunks[number];
+    const struct tdm_sequence *sequence = &program->schedule->sequences[chunk->sequence];
+    const uint64_t *starts = sequence->document_starts;
+    uint64_t pairs = 0, start = 0;
+    uint32_t document = 0;
+    for (uint64_t t = chunk->first_token; t < chunk->first_token + chunk->tokens; t++) {
+        while (starts != NULL && document + 1 < sequence->document_count &&
+               starts[document + 1] <= t)
+            start = starts[++document];
+        uint64_t seen = t - start + 1;
+        if (sight->window > 0 && seen > sight->window)
+            seen = sight->window;
+        if (sight->block > 0)
+            seen = (t - start) % sight->block + 1;
+        pairs += seen;
+    }
+    return pairs;
+}
+
+static const struct sight *look(const struct tdm_cost_check *check, const struct tdm_op *op,
+                                uint64_t *pairs)
+{
+    struct sight *sight = &check->sight[check->sight_of[op->layer]];
+    if (sight->pairs[op->chunk] == 0)
+        sight->pairs[op->chunk] = count_pairs(check->program, sight, op->chunk);
+    *pairs = sight->pairs[op->chunk];
+    return sight;
+}
+
+/* Tokens of the chunks in the slots of an access; and pages, where each chunk begins a new one. */
+static uint64_t tokens_of(const struct tdm_program *program, const struct tdm_access *access,
+                          uint64_t *pages)
+{
+    uint64_t tokens = 0;
+    *pages = 0;
+    for (uint32_t k = 0; access->buffer != TDM_NONE && k < access->slots; k++) {
+        uint32_t chunk = access->before.chunk + k;
+        if (chunk >= program->chunk_count)
+            break;
+        tokens += program->chunks[chunk].tokens;
+        *pages += tdm_size_ceil_div(program->chunks[chunk].tokens, program->schedule->page_tokens);
+    }
+    return tokens;
+}
+
+static bool is_there(const struct tdm_op *op, uint32_t operand)
+{
+    return op->access_count > operand && op->access[operand].buffer != TDM_NONE;
+}
+
+static enum tdm_status fail(const struct tdm_op *op, const char *what, uint64_t found, uint64_t due,
+                            struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %llu %s; %llu are due",
+                    (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                    (unsigned long long)found, what, (unsigned long long)due);
+}
+
+static enum tdm_status fail_between(const struct tdm_op *op, const char *what, uint64_t found,
+                                    uint64_t least, uint64_t most, struct tdm_error *err)
+{
+    return tdm_fail(err, TDM_INPUT, "op %llu (%s) has %llu %s; %llu to %llu are possible",
+                    (unsigned long long)op->number, tdm_op_kind_name(op->kind),
+                    (unsigned long long)found, what, (unsigned long long)least,
+                    (unsigned long long)most);
+}
+
+/* Pairs: exact, or with lists at least a token itself and at most all that there are. */
+static enum tdm_status check_pairs(const struct tdm_cost_check *check, const struct tdm_op *op,
+                                   struct tdm_error *err)
+{
+    uint64_t all;
+    const struct sight *sight = look(check, op, &all);
+    uint64_t least = sight->lists ? op->tokens : all;
+    if (op->head_dim != check->program->schedule->model->head_dim)
+        return fail(op, "dimensions of a head", op->head_dim,
+                    check->program->schedule->model->head_dim, err);
+    if (least == all && op->pairs != all)
+        return fail(op, "pairs", op->pairs, all, err);
+    return op->pairs < least || op->pairs > all
+               ? fail_between(op, "pairs", op->pairs, least, all, err)
+               : TDM_OK;
+}
+
+/* Keys: all of the chunks that are read and one more, or with lists no more than that. */
+static enum tdm_status check_keys(const struct tdm_cost_check *check, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    uint64_t pairs, pages, all;
+    const struct sight *sight = look(check, op, &pairs);
+    all = is_there(op, 1) ? tokens_of(check->program, &op->access[1], &pages) + 1 : 0;
+    if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
+        return fail(op, "keys", op->keys, all, err);
+    return TDM_OK;
+}
+
+/* ---- FLOPs ---- */
+
+/* Elements of the matrices of the part of a layer that an op multiplies with. */
+static uint64_t matrix_elements(const struct tdm_model *model, const struct tdm_op *op)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; op->layer < model->unit_count && i < model->units[op->layer].tensor_count;
+         i++) {
+        const struct tdm_tensor *tensor = &model->tensors[model->units[op->layer].first_tensor + i];
+        bool vector = tdm_role_is_norm(tensor->role) || tensor->role == TDM_ROLE_Q_BIAS ||
+                      tensor->role == TDM_ROLE_K_BIAS || tensor->role == TDM_ROLE_V_BIAS;
+        if (!vector && tdm_part_of(tensor->role) == op->part)
+            elements += tensor->rows * tensor->columns;
+    }
+    return elements;
+}
+
+/* Two a multiply-add. Attention's products: Q K^T and P V; backward Q K^T again, dO V^T, P^T dO, dS K, dS^T Q. */
+static enum tdm_status check_flops(const struct tdm_cost_check *check, const struct tdm_op *op,
+                                   struct tdm_error *err)
+{
+    const struct tdm_model *model = check->program->schedule->model;
+    uint64_t heads = (uint64_t)model->query_heads * model->head_dim, due = 0, pages;
+    uint64_t logits = tdm_size_mul(op->tokens, (uint64_t)op->entries * model->hidden);
+    switch (op->kind) {
+    case TDM_OP_PRODUCT:
+    case TDM_OP_PRODUCT_GRAD_INPUT:
+    case TDM_OP_PRODUCT_GRAD_WEIGHT:
+        due = tdm_size_mul(2 * op->tokens, matrix_elements(model, op));
+        break;
+    case TDM_OP_LOSS:
+        due = tdm_size_mul(2, logits);
+        break;
+    case TDM_OP_HEAD: /* and the gradients of rows and weights */
+    case TDM_OP_HEAD_GRAD:
+        due = tdm_size_mul(6, logits);
+        break;
+    case TDM_OP_ATTENTION:
+        due = tdm_size_mul(2 * 2 * heads, op->pairs);
+        break;
+    case TDM_OP_ATTENTION_GRAD:
+        due = tdm_size_mul(5 * 2 * heads, op->pairs);
+        break;
+    case TDM_OP_SELECT: /* twice a score of a query and a page before its chunk, if there is a vote */
+        (void)(is_there(op, 1) ? tokens_of(check->program, &op->access[1], &pages) : (pages = 0));
+        due = tdm_size_mul(2 * 2 * heads, tdm_size_mul(op->tokens, pages));
+        return op->flops > due || op->flops % (2 * 2 * heads) != 0
+                   ? fail_between(op, "FLOPs", op->flops, 0, due, err)
+                   : TDM_OK;
+    default:
+        break;
+    }
+    return op->flops == due ? TDM_OK : fail(op, "FLOPs", op->flops, due, err);
+}
+
+/* ---- bytes ---- */
+
+/* Every operand passes once through memory, and one that is added to twice. */
+static enum tdm_status check_bytes(const struct tdm_op *op, struct tdm_error *err)
+{
+    uint64_t due = 0;
+    for (uint32_t i = 0; i < op->access_count; i++)
+        if (op->access[i].buffer != TDM_NONE)
+            due += op->access[i].bytes +
+                   (op->access[i].mode == TDM_ACCUMULATE ? op->access[i].bytes : 0);
+    return op->bytes == due ? TDM_OK : fail(op, "bytes", op->bytes, due, err);
+}
+
+static bool is_on_host(const struct tdm_program *program, const struct tdm_op *op, uint32_t operand)
+{
+    return is_there(op, operand) && program->buffers[op->access[operand].buffer].place == TDM_HOST;
+}
+
+/* Attention that reads K and V on the host gathers the chunk's own pages, and before them at most all for every
+ * query page; where sums of dK, dV are there too it fetches and sends as many pages of these, and sends zeros first
+ * to those that it is the first to add to. */
+static enum tdm_status check_link(const struct tdm_cost_check *check, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    const struct tdm_program *program = check->program;
+    const struct tdm_schedule *schedule = program->schedule;
+    bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    bool adds = is_on_host(program, op, 5) || is_on_host(program, op, 6);
+    uint64_t pages, zeros = 0, sums = 0;
+    if (!attends || !is_on_host(program, op, 1))
+        return op->fetched_bytes == 0 && op->sent_bytes == 0
+                   ? TDM_OK
+                   : fail(op, "bytes over the link", op->fetched_bytes + op->sent_bytes, 0, err);
+    uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
+    uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
+    tokens_of(program, &op->access[1], &pages);
+    if (op->kind == TDM_OP_ATTENTION_GRAD && adds)
+        sums = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
+    for (uint32_t i = 5; i <= 6 && sums > 0; i++)
+        if (is_on_host(program, op, i) && op->access[i].mode == TDM_WRITE)
+            zeros += op->access[i].bytes;
+    uint64_t least = own * (page + sums);
+    uint64_t most = tdm_size_mul(tdm_size_mul(own, pages + 1), page + sums);
+    if (op->fetched_bytes + 2 < least || op->fetched_bytes > most)
+        return fail_between(op, "bytes to fetch", op->fetched_bytes, least, most, err);
+    /* each of the two is rounded down */
+    double share = (double)sums / (double)(page + sums);
+    double due = (double)zeros + share * (double)op->fetched_bytes;
+    if (fabs((double)op->sent_bytes - due) > 2 + 1e-9 * due)
+        return fail(op, "bytes to send", op->sent_bytes, (uint64_t)due, err);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_cost_check_op(struct tdm_cost_check *check, const struct tdm_op *op,
+                                  struct tdm_error *err)
+{
+    bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
+    enum tdm_status status = TDM_OK;
+    if (attends || op->kind == TDM_OP_SELECT)
+        status = check_pairs(check, op, err);
+    else if (op->pairs != 0 || op->head_dim != 0)
+        status = fail(op, "pairs", op->pairs, 0, err);
+    if (status == TDM_OK && attends)
+        status = check_keys(check, op, err);
+    else if (status == TDM_OK && op->keys != 0)
+        status = fail(op, "keys", op->keys, 0, err);
+    if (status == TDM_OK)
+        status = check_flops(check, op, err);
+    if (status == TDM_OK)
+        status = check_bytes(op, err);
+    return status == TDM_OK ? check_link(check, op, err) : status;
+}
