@@ -30,8 +30,8 @@ static void flatten_parameters(struct tdm_torch_model *t)
     struct tdm_torch_allocator *allocator = t->m->allocator;
     uint64_t elements = tdm_size_mul(d->part, d->ranks);
     tdm_torch_empty_cache(allocator);
-    uint64_t free_bytes = tdm_torch_capacity(allocator) - tdm_torch_current(allocator).reserved;
-    if (free_bytes < tdm_size_mul(elements, BF16)) {
+    uint64_t taken = tdm_torch_current(allocator).reserved;
+    if (tdm_torch_capacity(allocator) < tdm_size_add(taken, tdm_size_mul(elements, BF16))) {
         for (uint32_t i = 0; i < t->parameter_count; i++)
             if (d->parameters[i].trained)
                 tdm_value_vacate(t->m, t->parameters[i]);

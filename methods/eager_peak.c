@@ -5,6 +5,8 @@
  */
 #include "methods/eager_parts.h"
 
+#include "base/sort.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +129,7 @@ uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *g
     for (const struct tdm_storage *s = m->newest; s != NULL; s = s->older)
         if (s->taken <= m->peak_moment)
             add(m, s, all, &count);
-    qsort(all, count, sizeof(all[0]), larger_first);
+    tdm_sort_stable(all, count, sizeof(all[0]), larger_first);
     if (count > most)
         count = most;
     memcpy(groups, all, count * sizeof(all[0]));

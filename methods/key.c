@@ -41,9 +41,6 @@ enum tdm_status tdm_key_read_switch(const struct tdm_method_key *key, const char
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
     int number = choice(key->values, value);
-    if (number < 0 && strcmp(key->values, "no|yes") == 0) /* or as Python and JSON say it */
-        number = choice("False|True", value) >= 0 ? choice("False|True", value)
-                                                  : choice("false|true", value);
     if (number < 0)
         return tdm_key_bad_value(key, value, err);
     *(bool *)(void *)((char *)settings + key->field) = number == 1;
@@ -75,6 +72,37 @@ enum tdm_status tdm_key_read_tokens(const struct tdm_method_key *key, const char
     char what[64];
     snprintf(what, sizeof(what), "--set %s", key->name);
     return tdm_parse_tokens(value, what, (uint64_t *)(void *)((char *)settings + key->field), err);
+}
+
+bool tdm_key_is_main(const struct tdm_method_key *key)
+{
+    static const char *const names[] = {"checkpointing",
+                                        "attention",
+                                        "optimizer",
+                                        "weights_dtype",
+                                        "logits",
+                                        "sharding",
+                                        "reshard_after_forward",
+                                        "offload_optimizer",
+                                        "offload_param",
+                                        "chunk",
+                                        "budget",
+                                        "layer_checkpoint",
+                                        "kv_offload",
+                                        "tensor_model_parallel_size",
+                                        "context_parallel_size",
+                                        "pipeline_model_parallel_size",
+                                        "sequence_parallel",
+                                        "recompute_granularity",
+                                        "use_distributed_optimizer",
+                                        "use_checkpoint",
+                                        "spzero",
+                                        "offload",
+                                        "objective"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(key->name, names[i]) == 0)
+            return true;
+    return false;
 }
 
 /* ---- needs ---- */

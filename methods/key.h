@@ -50,6 +50,9 @@ struct tdm_method_key {
     const struct tdm_key_need *needs[TDM_KEY_MOST_NEEDS];
 };
 
+/* Does so much follow from it that what is assumed of it is worth a word beside every answer? */
+bool tdm_key_is_main(const struct tdm_method_key *key);
+
 /* The first of its needs that is not met; NULL: the key has an effect. */
 const struct tdm_key_need *tdm_key_unmet(const struct tdm_method_key *key,
                                          const struct tdm_key_case *c);

@@ -36,6 +36,7 @@ libtidemark_a_SOURCES += \
 	methods/keys_chunk.c \
 	methods/keys_megatron.c methods/keys_planned.c methods/keys_torch.c \
 	methods/links.c methods/links.h \
+	methods/longest.c methods/longest.h \
 	methods/longlora.c \
 	methods/megatron.h methods/megatron_parts.h \
 	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
@@ -47,6 +48,7 @@ libtidemark_a_SOURCES += \
 	methods/prediction.c methods/prediction.h \
 	methods/remedy.c methods/remedy.h methods/remedy_parts.h \
 	methods/remedy_changes.c \
+	methods/spelling.c \
 	methods/timeline.c methods/timeline.h \
 	methods/torch_allocator.c methods/torch_allocator.h \
 	methods/torch_cache.c \
@@ -68,3 +70,4 @@ cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/un
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
 	tests/property_keys tests/unit_remedies \
 	tests/unit_torch_allocator
+tests_property_keys_SOURCES = tests/property_keys.c tests/cases.c tests/cases.h

@@ -2,32 +2,80 @@
 /* Methods by name, their keys, and what was said of these. */
 #include "methods/method.h"
 
+#include "base/file.h"
+#include "base/names.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* As tables of measured peaks call them. */
+/* Other names of methods: of one method, or (several of them) what may have been meant. */
 static const struct {
-    const char *name, *method;
-} aliases[] = {{"single", "parallel"}, {"fsdp2", "fsdp"}};
+    const char *name, *methods[4];
+} aliases[] = {
+    {"torch", {"parallel"}},
+    {"pytorch", {"parallel"}},
+    {"hf", {"parallel"}},
+    {"huggingface", {"parallel"}},
+    {"transformers", {"parallel"}},
+    {"single", {"parallel"}}, /* as tables of measured peaks call them */
+    {"fsdp2", {"fsdp"}},
+    {"deepspeed", {"zero2", "zero3", "zero3-offload"}},
+    {"zero", {"zero2", "zero3", "zero3-offload"}},
+    {"megatron", {"tensor-parallel", "megatron-cp"}},
+    {"megatron-lm", {"tensor-parallel", "megatron-cp"}},
+    {"cp", {"megatron-cp", "ring", "ulysses"}},
+    {"tp", {"tensor-parallel"}},
+};
+
+#define ALIASES (sizeof(aliases) / sizeof(aliases[0]))
+#define MOST_METHODS 32u
+
+/* The other name that is meant, or NULL. */
+static const char *const *find_alias(const char *name)
+{
+    const char *names[ALIASES + 1] = {NULL};
+    for (size_t i = 0; i < ALIASES; i++)
+        names[i] = aliases[i].name;
+    const char *meant = tdm_name_meant(name, names);
+    for (size_t i = 0; meant != NULL && i < ALIASES; i++)
+        if (names[i] == meant)
+            return aliases[i].methods;
+    return NULL;
+}
+
+static const struct tdm_method *by_name(const char *name)
+{
+    for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++)
+        if (strcmp(m->name, name) == 0)
+            return m;
+    return NULL;
+}
 
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err)
 {
-    char list[512] = "";
-    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
-        if (strcmp(name, aliases[i].name) == 0)
-            name = aliases[i].method;
-    for (const struct tdm_method *m = tdm_methods(); m->name != NULL; m++) {
-        size_t used = strlen(list);
-        if (strcmp(m->name, name) == 0) {
-            *method = m;
-            return TDM_OK;
-        }
-        snprintf(list + used, sizeof(list) - used, "%s%s", used == 0 ? "" : ", ", m->name);
+    const char *names[MOST_METHODS + 1] = {NULL};
+    char list[512], suggestion[TDM_SUGGESTION_BYTES] = "";
+    size_t count = 0;
+    for (const struct tdm_method *m = tdm_methods(); m->name != NULL && count < MOST_METHODS; m++)
+        names[count++] = m->name;
+    const char *const *alias = find_alias(name);
+    const char *meant = tdm_name_meant(name, names);
+    if (meant == NULL && alias != NULL && alias[1] == NULL)
+        meant = alias[0];
+    if (meant != NULL) {
+        *method = by_name(meant);
+        return TDM_OK;
     }
     tdm_fail(err, TDM_USAGE, "method \"%.64s\" is not known", name);
-    return tdm_hint(err, "methods: %s", list);
+    if (alias != NULL)
+        snprintf(suggestion, sizeof(suggestion), "did you mean %s, %s%s%s? ", alias[0], alias[1],
+                 alias[2] != NULL ? ", " : "", alias[2] != NULL ? alias[2] : "");
+    else
+        tdm_name_suggest(name, names, suggestion);
+    return tdm_hint(err, "%smethods: %s", suggestion,
+                    tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
 /* Hidden by a table before it, or taken from the method by name. */
@@ -67,36 +115,35 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
                                    struct tdm_error *err)
 {
     const struct tdm_method_key *key;
-    char list[1024] = "";
-    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", used == 0 ? "" : ", ", key->name);
-    }
-    if (strchr(pair, '=') == NULL)
+    const char *names[TDM_METHOD_MOST_KEYS + 1] = {NULL};
+    char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64];
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
+        names[k] = key->name;
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, "=:"), pair);
+    if (strcspn(pair, "=:") == strlen(pair))
         tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     else
-        tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%.*s\"", method->name,
-                 (int)strcspn(pair, "="), pair);
-    return tdm_hint(err, "keys: %s", list);
+        tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);
+    return tdm_hint(err, "%skeys: %s", tdm_name_suggest(name, names, suggestion),
+                    tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
 static enum tdm_status note_said(const struct tdm_method *method, const char *pair,
                                  struct tdm_method_choices *choices, struct tdm_error *err)
 {
-    const struct tdm_method_key *key;
-    size_t k = 0, span = strcspn(pair, "=");
-    while ((key = tdm_method_key(method, k)) != NULL &&
-           (strlen(key->name) != span || memcmp(key->name, pair, span) != 0))
-        k++;
-    if (key == NULL && method->system == NULL && choices->other_count < TDM_METHOD_MOST_KEYS) {
+    size_t k;
+    const char *value;
+    if (!tdm_method_read_pair(method, pair, &k, &value)) {
+        if (k < TDM_METHOD_MOST_KEYS || method->system != NULL ||
+            choices->other_count == TDM_METHOD_MOST_KEYS)
+            return unknown_key(method, pair, err);
         choices->others[choices->other_count++] = pair;
         return TDM_OK;
     }
-    if (key == NULL || pair[span] != '=')
-        return unknown_key(method, pair, err);
     if (choices->said[k] != NULL)
-        return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice", key->name);
-    choices->said[k] = pair + span + 1;
+        return tdm_fail(err, TDM_USAGE, "--set: \"%s\" is given twice",
+                        tdm_method_key(method, k)->name);
+    choices->said[k] = value;
     return TDM_OK;
 }
 

@@ -53,7 +53,7 @@ struct tdm_method {
 /* All methods, ended by one without a name. */
 const struct tdm_method *tdm_methods(void);
 
-/* By name; TDM_USAGE with the names there are. */
+/* By its name or another that is usual for it ("torch", "hf"); TDM_USAGE with the names there are. */
 enum tdm_status tdm_method_find(const char *name, const struct tdm_method **method,
                                 struct tdm_error *err);
 
@@ -70,11 +70,16 @@ struct tdm_method_choices {
     size_t other_count;
 };
 
+/* Reads a pair: KEY=VALUE, "KEY: VALUE" or "--KEY VALUE", the key and the value as the method has them or as users of the system write
+ * them. *number: of the key; *value: static, or in `pair`. False: it is no pair, or of no key of the method. */
+bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value);
+
 /* The value of a key, said or assumed; NULL if there is none, or no such key. */
 const char *tdm_method_value(const struct tdm_method *method,
                              const struct tdm_method_choices *choices, const char *name);
 
-/* Reads `count` texts KEY=VALUE (which must outlive *choices) and what is assumed for the rest into
+/* Reads `count` pairs (which must outlive *choices) and what is assumed for the rest into
  * *settings, whose tokens, batch and ranks stay. TDM_USAGE: an unknown key, a key said twice, a bad value. */
 enum tdm_status tdm_method_apply(const struct tdm_method *method, const char *const *pairs,
                                  size_t count, struct tdm_method_settings *settings,

@@ -15,10 +15,11 @@ static const struct card {
     struct tdm_gpu_facts gpu;
     bool cudnn_attention; /* sdpa prefers cuDNN's kernel */
 } cards[] = {
-    {"A100", {108, 2048, 8519680, MIB}, false},
-    {"L40S", {142, 1536, 8519680, MIB}, false},
+    {"A100", {108, 2048, 8519680, MIB}, false}, {"A10G", {80, 1536, 8519680, MIB}, false},
+    {"L40S", {142, 1536, 8519680, MIB}, false}, {"L4", {58, 1536, 8519680, MIB}, false},
     {"B200", {148, 2048, 8519680, MIB}, true}, /* torch 2.10: 32 MiB on Hopper alone */
-    {"4090", {128, 1536, 8519680, MIB}, false},
+    {"3090", {82, 1536, 8519680, MIB}, false},  {"4090", {128, 1536, 8519680, MIB}, false},
+    {"5090", {170, 1536, 8519680, MIB}, false}, {"MI300X", {304, 2048, 8519680, MIB}, false},
     {"", {132, 2048, 32 * MIB, MIB}, true}, /* H100, H200, and what is not known */
 };
 
@@ -76,14 +77,36 @@ static uint64_t less_runtime(uint64_t device_bytes, const struct tdm_torch_runti
     return device_bytes > taken ? device_bytes - taken : 0;
 }
 
-static enum tdm_status run(const struct tdm_model *model,
-                           const struct tdm_method_settings *settings, const struct card *card,
-                           uint64_t device_bytes, const struct tdm_torch_runtime *runtime,
-                           struct tdm_torch_run *out, struct tdm_error *err)
+/* What is predicted, and where. */
+struct asked {
+    const struct tdm_model *model;
+    struct tdm_method_settings settings; /* as they are on the card */
+    struct tdm_torch_device device;
+    struct tdm_torch_runtime runtime;
+};
+
+static void ask(const struct tdm_model *model, const struct tdm_machine *machine,
+                const struct tdm_method_settings *settings, struct asked *asked)
 {
-    uint32_t steps = settings->step == 0 ? TDM_TORCH_STEPS : settings->step;
-    return tdm_torch_run(model, settings, &card->gpu, less_runtime(device_bytes, runtime), steps,
-                         NULL, out, err);
+    asked->model = model;
+    const struct card *card = settle(machine, settings, &asked->settings, &asked->runtime);
+    asked->device.gpu = card->gpu;
+    asked->device.capacity_bytes = asked->device.limit_bytes =
+        less_runtime(machine->capacity_bytes[TDM_DEVICE], &asked->runtime);
+}
+
+static enum tdm_status run(const struct asked *asked, uint64_t limit_bytes,
+                           struct tdm_torch_run *out, struct tdm_method_prediction *p,
+                           struct tdm_error *err)
+{
+    uint32_t steps = asked->settings.step == 0 ? TDM_TORCH_STEPS : asked->settings.step;
+    struct tdm_torch_device device = asked->device;
+    device.limit_bytes = limit_bytes;
+    enum tdm_status status =
+        tdm_torch_run(asked->model, &asked->settings, &device, steps, NULL, out, err);
+    if (status == TDM_OK)
+        p->work += out->work;
+    return status;
 }
 
 static bool failed(const struct tdm_torch_run *out)
@@ -106,6 +129,7 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
                        struct tdm_method_prediction *p)
 {
     uint64_t taken = tdm_torch_runtime_bytes(&p->runtime);
+    p->count = p->highest = 0;
     for (uint32_t i = 0; i < out->steps; i++) {
         bool last = i + 1 == out->steps;
         if (only != 0 && only != i + 1 && !(last && out->step[i].failed))
@@ -124,6 +148,15 @@ static void note_steps(const struct tdm_torch_run *out, uint32_t only,
     }
 }
 
+static void note_failure(struct tdm_method_prediction *p)
+{
+    const struct tdm_method_step *last = &p->steps[p->highest];
+    p->failure = (struct tdm_method_failure){.step = last->number,
+                                             .phase = last->torch.failed_phase,
+                                             .unmade = last->torch.unmade,
+                                             .used_bytes = last->used_bytes};
+}
+
 /* All GPUs of a computer need as much of its memory at once; only what is offloaded is counted, not what each process
  * and its libraries take. */
 static void judge_host(const struct tdm_machine *machine,
@@ -140,9 +173,7 @@ static void judge_host(const struct tdm_machine *machine,
 }
 
 /* Does what runs on the whole device get through with the margin left? */
-static enum tdm_status judge_device(const struct tdm_model *model,
-                                    const struct tdm_method_settings *settings,
-                                    const struct card *card, uint64_t device_bytes,
+static enum tdm_status judge_device(const struct asked *asked, uint64_t device_bytes,
                                     struct tdm_method_prediction *p, struct tdm_error *err)
 {
     struct tdm_torch_run out;
@@ -151,10 +182,10 @@ static enum tdm_status judge_device(const struct tdm_model *model,
     if (p->fits_device)
         return TDM_OK;
     /* It may still get through, if the allocator gives cached segments back in time. */
-    enum tdm_status status = run(model, settings, card, device_bytes, &p->runtime, &out, err);
+    enum tdm_status status = run(asked, less_runtime(device_bytes, &p->runtime), &out, p, err);
     if (status == TDM_OK)
         p->fits_device = p->gives_back = !failed(&out);
-    p->kept_bytes = p->fits_device ? highest_bytes(&out, settings->step, &p->runtime) : 0;
+    p->kept_bytes = p->fits_device ? highest_bytes(&out, asked->settings.step, &p->runtime) : 0;
     return status;
 }
 
@@ -162,13 +193,12 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err)
 {
-    struct tdm_method_settings on_card;
-    uint64_t device_bytes = machine->capacity_bytes[TDM_DEVICE];
+    struct asked asked;
     struct tdm_torch_run out;
     memset(prediction, 0, sizeof(*prediction));
-    const struct card *card = settle(machine, settings, &on_card, &prediction->runtime);
-    enum tdm_status status =
-        run(model, &on_card, card, device_bytes, &prediction->runtime, &out, err);
+    ask(model, machine, settings, &asked);
+    prediction->runtime = asked.runtime;
+    enum tdm_status status = run(&asked, asked.device.limit_bytes, &out, prediction, err);
     if (status != TDM_OK)
         return status;
     prediction->parameters_bytes = out.weight_bytes;
@@ -176,20 +206,78 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
     note_steps(&out, settings->step, prediction);
     judge_host(machine, settings, prediction);
     if (prediction->runs)
-        status = judge_device(model, &on_card, card,
-                              (uint64_t)((double)device_bytes * (1 - margin)), prediction, err);
+        status = judge_device(
+            &asked, (uint64_t)((double)machine->capacity_bytes[TDM_DEVICE] * (1 - margin)),
+            prediction, err);
+    else
+        note_failure(prediction);
     prediction->fits = prediction->fits_device && prediction->fits_host;
     return status;
 }
 
+static bool gave_back(const struct tdm_torch_run *out)
+{
+    uint64_t retries = 0;
+    for (uint32_t i = 0; i < out->steps; i++)
+        retries += out->step[i].retries;
+    return retries > 0;
+}
+
+enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
+                               const struct tdm_method_settings *settings, double margin,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    struct asked asked;
+    struct tdm_torch_run out;
+    uint64_t device_bytes = (uint64_t)((double)machine->capacity_bytes[TDM_DEVICE] * (1 - margin));
+    struct tdm_method_prediction p = {.parameters_bytes = 0};
+    ask(model, machine, settings, &asked);
+    p.runtime = asked.runtime;
+    enum tdm_status status = run(&asked, less_runtime(device_bytes, &p.runtime), &out, &p, err);
+    if (status == TDM_OK && !failed(&out) && gave_back(&out)) { /* the whole device differs */
+        uint64_t work = p.work;
+        status = tdm_method_predict(model, machine, settings, margin, &p, err);
+        p.work += work;
+    } else if (status == TDM_OK) {
+        p.parameters_bytes = out.weight_bytes;
+        note_steps(&out, settings->step, &p);
+        judge_host(machine, settings, &p);
+        p.runs = p.fits_device = !failed(&out);
+        p.kept_bytes = p.fits_device ? p.steps[p.highest].used_bytes : 0;
+        p.fits = p.fits_device && p.fits_host;
+    }
+    if (status == TDM_OK)
+        *prediction = p;
+    return status;
+}
+
+enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
+                                const struct tdm_method_settings *settings,
+                                struct tdm_method_prediction *prediction, struct tdm_error *err)
+{
+    struct asked asked;
+    struct tdm_torch_run out;
+    if (prediction->fits_device)
+        return TDM_OK;
+    ask(model, machine, settings, &asked);
+    enum tdm_status status = run(&asked, TDM_TORCH_ENDLESS, &out, prediction, err);
+    if (status != TDM_OK || failed(&out))
+        return status;
+    note_steps(&out, settings->step, prediction);
+    judge_host(machine, settings, prediction);
+    prediction->endless = true;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, uint32_t steps,
-                                   const struct tdm_torch_observer *observer, struct tdm_error *err)
+                                   bool endless, const struct tdm_torch_observer *observer,
+                                   struct tdm_error *err)
 {
-    struct tdm_method_settings on_card;
-    struct tdm_torch_runtime runtime;
+    struct asked asked;
     struct tdm_torch_run out;
-    const struct card *card = settle(machine, settings, &on_card, &runtime);
-    uint64_t capacity = less_runtime(machine->capacity_bytes[TDM_DEVICE], &runtime);
-    return tdm_torch_run(model, &on_card, &card->gpu, capacity, steps, observer, &out, err);
+    ask(model, machine, settings, &asked);
+    if (endless)
+        asked.device.limit_bytes = TDM_TORCH_ENDLESS;
+    return tdm_torch_run(model, &asked.settings, &asked.device, steps, observer, &out, err);
 }

@@ -29,13 +29,24 @@ static inline uint64_t tdm_method_cached_bytes(const struct tdm_method_step *ste
     return step->torch.peak.reserved - step->torch.peak.allocated;
 }
 
+/* Where a step that the device has no room for ends. */
+struct tdm_method_failure {
+    uint32_t step;
+    enum tdm_torch_phase phase;
+    bool unmade;         /* before the first step: the model itself has no room */
+    uint64_t used_bytes; /* the most until then */
+};
+
 struct tdm_method_prediction {
     uint64_t parameters_bytes;
+    uint64_t work; /* of the runs that it took, as tdm_torch_run has it */
     struct tdm_torch_runtime runtime;
     uint32_t count;
     struct tdm_method_step steps[TDM_TORCH_STEPS];
-    uint32_t highest;    /* the step that needs most (used), or that failed */
-    bool runs;           /* it gets through on the whole device */
+    uint32_t highest;                  /* the step that needs most (used), or that failed */
+    bool runs;                         /* it gets through on the whole device */
+    struct tdm_method_failure failure; /* else where not */
+    bool endless;        /* steps are those of a device without limit: see tdm_method_need() */
     bool fits_device;    /* and on one that has the margin less */
     bool gives_back;     /* it fits there because cached memory goes back to the driver in time */
     uint64_t kept_bytes; /* used at the peak where the margin is kept; 0: it does not fit there */
@@ -52,10 +63,29 @@ enum tdm_status tdm_method_predict(const struct tdm_model *model, const struct t
                                    const struct tdm_method_settings *settings, double margin,
                                    struct tdm_method_prediction *prediction, struct tdm_error *err);
 
-/* Runs the first `steps` steps on the whole device for an observer. */
+/* The same, of what may not fit: where it does not fit the device, the steps are what was gone through until that was
+ * known, and `runs` and `failure` are not set. */
+enum tdm_status tdm_method_try(const struct tdm_model *model, const struct tdm_machine *machine,
+                               const struct tdm_method_settings *settings, double margin,
+                               struct tdm_method_prediction *prediction, struct tdm_error *err);
+
+/* What it takes in total, of a prediction that does not fit the device: its steps, peaks and host memory become those
+ * of a device that has as much memory as is asked for; failure, runs, fits_device and kept_bytes stay. Nothing changes
+ * where even that is not enough. */
+enum tdm_status tdm_method_need(const struct tdm_model *model, const struct tdm_machine *machine,
+                                const struct tdm_method_settings *settings,
+                                struct tdm_method_prediction *prediction, struct tdm_error *err);
+
+/* Used bytes of the step that needs most. */
+static inline uint64_t tdm_method_peak_bytes(const struct tdm_method_prediction *prediction)
+{
+    return prediction->steps[prediction->highest].used_bytes;
+}
+
+/* Runs the first `steps` steps for an observer, on the whole device or on one without limit. */
 enum tdm_status tdm_method_observe(const struct tdm_model *model, const struct tdm_machine *machine,
                                    const struct tdm_method_settings *settings, uint32_t steps,
-                                   const struct tdm_torch_observer *observer,
+                                   bool endless, const struct tdm_torch_observer *observer,
                                    struct tdm_error *err);
 
 #endif

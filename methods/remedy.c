@@ -5,12 +5,20 @@
  */
 #include "methods/remedy_parts.h"
 
-#include "base/size.h"
-
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_SUGGESTED 3u
-#define MOST_GPUS 64u /* that are suggested */
+#define MOST_GPUS 64u    /* that are suggested */
+#define TEXT_BYTES 1024u /* of a variant */
+
+/* A variant that was predicted: its text says all of it but the host's memory. */
+struct tried {
+    char text[TEXT_BYTES];
+    struct tdm_method_prediction prediction;
+};
 
 struct search {
     const struct tdm_model *model;
@@ -22,6 +30,9 @@ struct search {
     struct tdm_variant asked; /* by the user */
     struct tdm_variant base;  /* what is changed: that, or another method's */
     struct tdm_method_prediction prediction;
+    struct tried *tried;
+    size_t tried_count, tried_room;
+    uint64_t work, most_work;
     struct tdm_remedies *out;
 };
 
@@ -36,20 +47,75 @@ static bool settle(const struct search *s, const struct tdm_variant *v,
            tdm_method_check(s->model, settings, NULL) == TDM_OK;
 }
 
+/* False: it is too long to be remembered. */
+static bool write_text(const struct tdm_variant *v, char text[TEXT_BYTES])
+{
+    int used = snprintf(text, TEXT_BYTES, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, v->method->name,
+                        v->tokens, v->batch, v->gpus);
+    for (size_t k = 0; k < TDM_METHOD_MOST_KEYS && used < (int)TEXT_BYTES; k++)
+        if (v->choices.said[k] != NULL)
+            used +=
+                snprintf(text + used, TEXT_BYTES - (size_t)used, " %zu=%s", k, v->choices.said[k]);
+    return used < (int)TEXT_BYTES;
+}
+
+static const struct tried *find_tried(const struct search *s, const char *text)
+{
+    for (size_t i = 0; i < s->tried_count; i++)
+        if (strcmp(s->tried[i].text, text) == 0)
+            return &s->tried[i];
+    return NULL;
+}
+
+/* Without memory for it, it is predicted again the next time. */
+static void remember(struct search *s, const char text[TEXT_BYTES])
+{
+    if (s->tried_count == s->tried_room) {
+        size_t room = s->tried_room == 0 ? 32 : 2 * s->tried_room;
+        struct tried *moved = realloc(s->tried, room * sizeof(*moved));
+        if (moved == NULL)
+            return;
+        s->tried = moved;
+        s->tried_room = room;
+    }
+    struct tried *tried = &s->tried[s->tried_count++];
+    memcpy(tried->text, text, TEXT_BYTES);
+    tried->prediction = s->prediction;
+}
+
 static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v, bool *fits,
                                    struct tdm_error *err)
 {
     struct tdm_method_settings settings;
+    struct tdm_method_prediction *p = &s->prediction;
+    char text[TEXT_BYTES];
     *fits = false;
-    if (!settle(s, v, &settings))
-        return TDM_OK;                        /* it cannot be run so */
-    struct tdm_machine machine = *s->machine; /* which owns what it points to */
-    if (v->any_host)
-        machine.capacity_bytes[TDM_HOST] = TDM_SIZE_MAX;
-    enum tdm_status status =
-        tdm_method_predict(s->model, &machine, &settings, s->margin, &s->prediction, err);
-    *fits = status == TDM_OK && s->prediction.fits;
-    return status;
+    bool lasts = write_text(v, text);
+    const struct tried *tried = lasts ? find_tried(s, text) : NULL;
+    if (tried != NULL) {
+        *p = tried->prediction;
+    } else {
+        if (!settle(s, v, &settings))
+            return TDM_OK; /* it cannot be run so */
+        enum tdm_status status = tdm_method_try(s->model, s->machine, &settings, s->margin, p, err);
+        if (status != TDM_OK)
+            return status;
+        s->work += p->work;
+        if (lasts)
+            remember(s, text);
+    }
+    p->fits_host = v->any_host || p->host_peak_bytes <= s->machine->capacity_bytes[TDM_HOST];
+    *fits = p->fits = p->fits_device && p->fits_host;
+    return TDM_OK;
+}
+
+/* Is it time to end? What is not looked at is not said. */
+static bool is_over(struct search *s)
+{
+    if (s->most_work == 0 || s->work < s->most_work)
+        return false;
+    s->out->complete = false;
+    return true;
 }
 
 static enum tdm_status try_set(struct search *s, const struct tdm_change_set *set, bool *fits,
@@ -106,6 +172,8 @@ static enum tdm_status try_singles(struct search *s, enum tdm_effect from, enum 
 {
     for (size_t r = 0; r < tdm_change_rows() && s->suggested < MOST_SUGGESTED; r++) {
         struct tdm_change_set set = unchanged(s);
+        if (is_over(s))
+            return TDM_OK;
         enum tdm_effect effect = tdm_change_effect(r);
         bool fits, gives = tdm_change_host_use(r) == TDM_HOST_GIVES;
         if (effect < from || effect > to || tdm_change_is_batch(r) ||
@@ -151,18 +219,25 @@ static bool can_run(const struct search *s, const struct tdm_change_set *set)
     return settle(s, &changed, &settings);
 }
 
-/* All changes up to an effect that can be made together, but for those that give host memory back. */
-static struct tdm_change_set all_changes(const struct search *s, struct tdm_change_set set,
-                                         enum tdm_effect most)
+/* The first `most_changes` changes up to an effect that can be made together, but for those that give host memory back;
+ * *all: there are no more. */
+static struct tdm_change_set first_changes(const struct search *s, struct tdm_change_set set,
+                                           enum tdm_effect most, size_t most_changes, bool *all)
 {
+    *all = true;
     for (size_t r = 0; r < tdm_change_rows(); r++) {
         struct tdm_change_set more = set;
         if (tdm_change_effect(r) > most || tdm_change_host_use(r) == TDM_HOST_GIVES ||
             !tdm_change_applies(&s->base, r))
             continue;
         tdm_change_add(&more, r);
-        if (can_run(s, &more))
-            set = more;
+        if (!can_run(s, &more))
+            continue;
+        if (most_changes-- == 0) {
+            *all = false;
+            break;
+        }
+        set = more;
     }
     return set;
 }
@@ -239,12 +314,28 @@ static bool has_batch(const struct tdm_change_set *set)
     return false;
 }
 
+/* A set up to an effect with which it fits: two of the cheapest changes, then twice as many, and so on, as those that
+ * cost most are slow to predict too. */
+static enum tdm_status find_enough(struct search *s, struct tdm_change_set start,
+                                   enum tdm_effect most, struct tdm_change_set *set, bool *found,
+                                   struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    bool all = false;
+    *found = false;
+    for (size_t count = 2; status == TDM_OK && !*found && !all && !is_over(s); count *= 2) {
+        *set = first_changes(s, start, most, count, &all);
+        status = spare_host(s, set, found, err);
+    }
+    return status;
+}
+
 /* The least set up to an effect beside `start`'s GPUs and host memory; notes it if there is one. */
 static enum tdm_status try_together(struct search *s, struct tdm_change_set start,
                                     enum tdm_effect most, bool *found, struct tdm_error *err)
 {
-    struct tdm_change_set set = all_changes(s, start, most);
-    enum tdm_status status = spare_host(s, &set, found, err);
+    struct tdm_change_set set;
+    enum tdm_status status = find_enough(s, start, most, &set, found, err);
     if (status != TDM_OK || !*found)
         return status;
     status = leave_out(s, &set, err);
@@ -303,6 +394,8 @@ static enum tdm_status try_more_gpus(struct search *s, bool with_changes, bool *
          status == TDM_OK && s->base.gpus * times <= MOST_GPUS && s->base.method->most_gpus > 1;
          times *= 2)
         for (int stages = 0; stages <= (has_pipeline(s) ? 1 : 0); stages++) {
+            if (is_over(s))
+                return TDM_OK;
             struct tdm_change_set set = unchanged(s);
             set.gpus = s->base.gpus * times;
             set.pipeline = stages ? times : 0;
@@ -360,27 +453,7 @@ static enum tdm_status try_other_methods(struct search *s, struct tdm_error *err
     return status;
 }
 
-/* ---- a shorter context ---- */
-
-/* The longest context in steps of 1K tokens; 0: not even 1K. */
-static enum tdm_status find_longest(struct search *s, struct tdm_error *err)
-{
-    uint64_t low = 0, high = s->asked.tokens / 1024;
-    enum tdm_status status = TDM_OK;
-    while (status == TDM_OK && high - low > 1) {
-        struct tdm_variant shorter = s->asked;
-        uint64_t middle = low + (high - low) / 2;
-        bool fits;
-        shorter.tokens = middle * 1024;
-        status = try_variant(s, &shorter, &fits, err);
-        if (fits)
-            low = middle;
-        else
-            high = middle;
-    }
-    s->out->longest_tokens = low * 1024;
-    return status;
-}
+/* ---- all ---- */
 
 static bool is_answered_here(const struct tdm_remedies *remedies)
 {
@@ -390,14 +463,51 @@ static bool is_answered_here(const struct tdm_remedies *remedies)
     return false;
 }
 
+/* Settings, a smaller batch, and both. */
+static enum tdm_status look_here(struct search *s, struct tdm_error *err)
+{
+    enum tdm_status status = try_singles(s, TDM_EFFECT_TIME, TDM_EFFECT_NUMERICS, err);
+    if (status == TDM_OK && s->out->count == 0 && !is_over(s))
+        status = try_here(s, false, TDM_EFFECT_NUMERICS, err);
+    if (status == TDM_OK && !is_over(s))
+        status = try_batch(s, err);
+    if (status == TDM_OK && s->out->count == 0 && !is_over(s))
+        status = try_here(s, false, TDM_EFFECT_MACHINE, err);
+    return status;
+}
+
+/* More host memory, more GPUs, and another method. */
+static enum tdm_status look_elsewhere(struct search *s, struct tdm_error *err)
+{
+    bool found = false;
+    enum tdm_status status = is_over(s) ? TDM_OK : try_more_host(s, err);
+    if (status == TDM_OK && !is_over(s))
+        status = try_more_gpus(s, false, &found, err);
+    if (status == TDM_OK && !s->only_host_is_short &&
+        (s->host_is_short || !is_answered_here(s->out)) && !is_over(s))
+        status = try_here(s, true, TDM_EFFECT_MACHINE, err);
+    if (status == TDM_OK && !found && !is_answered_here(s->out) && !is_over(s))
+        status = try_more_gpus(s, true, &found, err);
+    if (status == TDM_OK && s->out->count == 0 && !is_over(s))
+        status = try_other_methods(s, err);
+    return status;
+}
+
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_method_choices *choices, double margin,
+                                    const struct tdm_method_prediction *asked,
+                                    uint64_t longest_tokens, uint64_t most_work,
                                     struct tdm_remedies *out, struct tdm_error *err)
 {
-    struct search s = {.model = model, .machine = machine, .margin = margin, .out = out};
-    bool found;
+    struct search s = {.model = model,
+                       .machine = machine,
+                       .margin = margin,
+                       .host_is_short = !asked->fits_host,
+                       .only_host_is_short = !asked->fits_host && asked->fits_device,
+                       .most_work = most_work,
+                       .out = out};
     s.asked = s.base = (struct tdm_variant){.method = method,
                                             .choices = *choices,
                                             .tokens = settings->torch.tokens,
@@ -405,30 +515,15 @@ enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struc
                                             .gpus = settings->torch.ranks};
     memset(out, 0, sizeof(*out));
     out->gpus = s.asked.gpus;
-    enum tdm_status status = try_variant(&s, &s.asked, &found, err);
-    s.host_is_short = !s.prediction.fits_host;
-    s.only_host_is_short = s.host_is_short && s.prediction.fits_device;
+    out->longest_tokens = longest_tokens;
+    out->complete = true;
+    enum tdm_status status = look_here(&s, err);
     if (status == TDM_OK)
-        status = try_singles(&s, TDM_EFFECT_TIME, TDM_EFFECT_NUMERICS, err);
-    if (status == TDM_OK && out->count == 0)
-        status = try_here(&s, false, TDM_EFFECT_NUMERICS, err);
-    if (status == TDM_OK)
-        status = try_batch(&s, err);
-    if (status == TDM_OK && out->count == 0)
-        status = try_here(&s, false, TDM_EFFECT_MACHINE, err);
-    if (status == TDM_OK)
-        status = try_more_host(&s, err);
-    if (status == TDM_OK)
-        status = try_more_gpus(&s, false, &found, err);
-    if (status == TDM_OK && !s.only_host_is_short && (s.host_is_short || !is_answered_here(out)))
-        status = try_here(&s, true, TDM_EFFECT_MACHINE, err);
-    if (status == TDM_OK && !found && !is_answered_here(out))
-        status = try_more_gpus(&s, true, &found, err);
-    if (status == TDM_OK && out->count == 0)
-        status = try_other_methods(&s, err);
+        status = look_elsewhere(&s, err);
     if (status == TDM_OK)
         status = try_singles(&s, TDM_EFFECT_TRAINING, TDM_EFFECT_TRAINING, err);
-    if (status == TDM_OK && !is_answered_here(out))
+    if (status == TDM_OK && !is_answered_here(out) && !is_over(&s))
         status = try_here(&s, false, TDM_EFFECT_TRAINING, err);
-    return status == TDM_OK ? find_longest(&s, err) : status;
+    free(s.tried);
+    return status;
 }

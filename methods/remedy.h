@@ -23,7 +23,9 @@ const char *tdm_effect_name(enum tdm_effect effect); /* "time", "numerics", "mac
 struct tdm_remedy_change {
     const char *key;
     char value[32];
-    char words[128]; /* as the system's users write it; "" if it goes with the change before it */
+    char words
+        [128]; /* as the system's users write it, which --set takes back up to a bracket or a second option; "" if it
+                      * goes with the change before it */
 };
 
 /* Changes that make it fit together, none of which can be left out. */
@@ -40,19 +42,23 @@ struct tdm_remedy {
 struct tdm_remedies {
     struct tdm_remedy list[TDM_REMEDY_MOST];
     size_t count;
+    bool complete;           /* false: the search ended before it had looked at everything */
     uint64_t gpus;           /* that were asked for */
-    uint64_t longest_tokens; /* that fit as it is, in steps of 1K; 0: not even 1K */
+    uint64_t longest_tokens; /* that fit as it is; 0: none */
 };
 
 /* What makes it fit, in the order of effects: single changes of a setting, the cheapest first, at most three, or if
  * none does, the fewest of them together; a smaller batch; more host memory if only that is short; more GPUs; if
  * nothing of that does, all of these with changes of settings, and another method. Last, what trains something else.
- * `settings`: tokens, batch and
- * GPUs; `choices`: what the user said of the method's keys. */
+ * `settings`: tokens, batch and GPUs; `choices`: what the user said of the method's keys; `asked`: what was predicted
+ * of these, after tdm_method_need(); `longest_tokens`: of tdm_method_longest_below(). Nothing new is begun once
+ * predictions took `most_work` (0: no limit). */
 enum tdm_status tdm_method_remedies(const struct tdm_method *method, const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_method_choices *choices, double margin,
+                                    const struct tdm_method_prediction *asked,
+                                    uint64_t longest_tokens, uint64_t most_work,
                                     struct tdm_remedies *out, struct tdm_error *err);
 
 /* One line that says it. Returns `out`. */

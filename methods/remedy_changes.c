@@ -17,18 +17,19 @@
 static const struct row {
     const char *key, *value;
     const char *from; /* values it is changed from, "a|b"; LARGER; NULL: from any other */
-    const char
-        *words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it */
+    const char *
+        words; /* as Hugging Face's TrainingArguments, PyTorch or DeepSpeed's config call it: --set takes it so
+                 * (tdm_method_read_pair), up to a bracket or a second option */
     const char *also, *also_value; /* a key that goes with it, which the user has not said */
     enum tdm_effect effect;
     enum tdm_host_use host;
 } rows[] = {
     {"attention", "sdpa", "eager|materialized", .words = "attn_implementation: sdpa"},
     {"optimizer", "adamw-fused", "adamw-foreach", .words = "optim: adamw_torch_fused"},
-    {"optimizer", "AdamW", "torch_adam",
-     .words = "\"optimizer\": {\"type\": \"AdamW\"} without torch_adam"},
+    {"optimizer", "AdamW", "torch_adam", .words = "optimizer: AdamW (without torch_adam)"},
     {"use_cache", "no", "yes", .words = "use_cache: false"},
-    {"logits", "hf", "hf-held", .words = "drop the model's output before the backward"},
+    {"logits", "hf", "hf-held",
+     .words = "logits=hf (the model's output is dropped before the backward)"},
     {"logits", "fused", "hf|hf-held", .words = "use_liger_kernel: true"},
     {"allocator_conf", "expandable_segments:True", NULL,
      .words = "PYTORCH_ALLOC_CONF=expandable_segments:True"},
@@ -40,20 +41,20 @@ static const struct row {
     {"overlap_comm", "false", NULL, .words = "\"overlap_comm\": false"},
     {"use_distributed_optimizer", "yes", NULL, .words = "--use-distributed-optimizer"},
     {"sequence_parallel", "yes", NULL, .words = "--sequence-parallel"},
-    {"sl_loss", "on", NULL, .words = "--sp burst_sl_loss"},
-    {"sharding", "fsdp", NULL, .words = "fully_shard over all ranks"},
+    {"sl_loss", "on", NULL, .words = "sl_loss=on (--sp burst_sl_loss)"},
+    {"sharding", "fsdp", NULL, .words = "sharding=fsdp (fully_shard over all ranks)"},
     {"reshard_after_forward", "yes", NULL, .words = "reshard_after_forward=True"},
     {"units", "layers+ends", NULL,
-     .words = "fully_shard(embed_tokens), fully_shard([norm, lm_head])"},
+     .words = "units=layers+ends (fully_shard of embed_tokens and of [norm, lm_head])"},
     {"spzero", "on", NULL, .words = "--spzero"},
-    {"grad_ckpt", "seq-wise", "full", .words = "--sp burst_sl_ckpt in place of burst_whole_ckpt"},
-    {"grad_ckpt", "none", NULL, .words = "--sp burst, which keeps no attention output"},
+    {"grad_ckpt", "seq-wise", "full", .words = "grad_ckpt=seq-wise (--sp burst_sl_ckpt)"},
+    {"grad_ckpt", "none", NULL, .words = "grad_ckpt=none (--sp burst)"},
     {"recompute_granularity", "selective", "none", .words = "--recompute-granularity selective"},
     {"recompute_granularity", "selective", "none",
      .words = "--recompute-granularity selective --recompute-modules mlp",
      .also = "recompute_modules", .also_value = "mlp"},
     {"recompute_granularity", "full", NULL,
-     .words = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"},
+     .words = "--recompute-granularity full (--recompute-method uniform --recompute-num-layers 1)"},
     {"tensor_model_parallel_size", "2", "1",
      .words = "--tensor-model-parallel-size 2 --sequence-parallel", .also = "sequence_parallel",
      .also_value = "yes"},
@@ -66,13 +67,13 @@ static const struct row {
     {"use_checkpoint", "on", NULL, .words = "use_checkpoint=True"},
     {"checkpointing", "on", "off", .words = "gradient_checkpointing: true"},
     {"tiled_mlp_compute", "auto", "0", .words = "tiled_mlp_compute: true"},
-    {"tiled_logits", "auto", "0", .words = "TiledFusedLogitsLoss in place of the model's loss"},
-    {"checkpoint_every", "1", LARGER, .words = "gradient checkpointing of every layer"},
+    {"tiled_logits", "auto", "0", .words = "tiled_logits=auto (TiledFusedLogitsLoss)"},
+    {"checkpoint_every", "1", LARGER, .words = "checkpoint_every=1"},
     {"layer_checkpoint", "yes", NULL, .words = "grad_ckpt: true"},
-    {"chunk", "1K", LARGER, .words = "chunks of 1,024 tokens"},
+    {"chunk", "1K", LARGER, .words = "chunk=1K"},
     {"pin_memory", "false", "true", .words = "\"pin_memory\": false", .host = TDM_HOST_GIVES},
     {"offload", "on", NULL, .words = "--offload", .host = TDM_HOST_TAKES},
-    {"offload", "off", "on", .words = "no --offload", .host = TDM_HOST_GIVES},
+    {"offload", "off", "on", .words = "offload=off", .host = TDM_HOST_GIVES},
     {"offload_optimizer", "cpu", "none", .words = "\"offload_optimizer\": {\"device\": \"cpu\"}",
      .host = TDM_HOST_TAKES},
     {"offload_optimizer", "none", "cpu", .words = "\"offload_optimizer\": {\"device\": \"none\"}",
@@ -87,15 +88,15 @@ static const struct row {
      .words = "activation_checkpoint_cpu_offload: false", .host = TDM_HOST_GIVES},
     {"kv_offload", "yes", "no", .words = "cpu_offload: 2", .host = TDM_HOST_TAKES},
     {"kv_offload", "no", "yes", .words = "cpu_offload: 0", .host = TDM_HOST_GIVES},
-    {"kv_grad_dtype", "bf16", NULL, .words = "gradients of K and V in bf16",
-     .effect = TDM_EFFECT_NUMERICS},
+    {"kv_grad_dtype", "bf16", NULL, .words = "kv_grad_dtype=bf16", .effect = TDM_EFFECT_NUMERICS},
     {"grad_accum_dtype", "bf16", NULL, .words = "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}",
      .effect = TDM_EFFECT_NUMERICS},
-    {"weights_dtype", "bf16", NULL, .words = "weights in bf16", .effect = TDM_EFFECT_NUMERICS},
+    {"weights_dtype", "bf16", NULL, .words = "weights_dtype=bf16", .effect = TDM_EFFECT_NUMERICS},
     /* its words depend on how small it becomes */
     {"batch", "1", NULL, .words = "", .effect = TDM_EFFECT_MACHINE},
-    {"budget", "8K", "dense", .words = "page_budget: 64", .effect = TDM_EFFECT_TRAINING},
-    {"lora_rank", "16", "0", .words = "LoRA of rank 16", .effect = TDM_EFFECT_TRAINING},
+    {"budget", "8K", "dense", .words = "budget=8K (page_budget: 64)",
+     .effect = TDM_EFFECT_TRAINING},
+    {"lora_rank", "16", "0", .words = "lora_rank=16", .effect = TDM_EFFECT_TRAINING},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))

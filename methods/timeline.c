@@ -48,7 +48,8 @@ static void note(void *context, const struct tdm_torch_event *event)
 enum tdm_status tdm_method_timeline(const struct tdm_model *model,
                                     const struct tdm_machine *machine,
                                     const struct tdm_method_settings *settings, uint32_t step,
-                                    struct tdm_method_timeline **timeline, struct tdm_error *err)
+                                    bool endless, struct tdm_method_timeline **timeline,
+                                    struct tdm_error *err)
 {
     struct tdm_method_timeline *t = calloc(1, sizeof(*t));
     if (t == NULL)
@@ -56,7 +57,8 @@ enum tdm_status tdm_method_timeline(const struct tdm_model *model,
     t->step = step;
     t->stretch = 1;
     const struct tdm_torch_observer observer = {note, t};
-    enum tdm_status status = tdm_method_observe(model, machine, settings, step, &observer, err);
+    enum tdm_status status =
+        tdm_method_observe(model, machine, settings, step, endless, &observer, err);
     if (status != TDM_OK) {
         free(t);
         return status;

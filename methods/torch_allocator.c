@@ -16,8 +16,8 @@
 #define LARGE_SEGMENT (20 * MIB)
 #define OWN_SEGMENT (10 * MIB) /* from here on a request gets a segment of its own */
 #define OWN_ROUND (2 * MIB)
-#define STEP (32 * MIB)           /* in which cudaMalloc moves through addresses */
-#define RANGE (UINT64_C(1) << 44) /* addresses of an expandable segment: more than any device has */
+#define STEP (32 * MIB)               /* in which cudaMalloc moves through addresses */
+#define RANGE (2 * TDM_TORCH_ENDLESS) /* addresses of an expandable segment */
 
 /* A small and a large pool for every stream: what is freed in one is not taken in another. */
 enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
@@ -45,7 +45,7 @@ struct gap {
 };
 
 struct tdm_torch_allocator {
-    uint64_t capacity;
+    uint64_t capacity, limit;
     bool expandable;
     struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
     struct tdm_torch_block *last[POOLS]; /* the free block of each that is in no treap, or NULL */
@@ -330,7 +330,7 @@ static uint64_t segment_bytes(uint64_t size)
 static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
 {
     uint64_t reserved = tdm_size_add(a->now.reserved, bytes);
-    if (reserved > a->capacity)
+    if (reserved > a->limit)
         return false;
     a->now.reserved = reserved;
     if (reserved > a->peak.reserved)
@@ -529,6 +529,11 @@ void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
 
 /* ---- the interface ---- */
 
+void tdm_torch_set_limit(struct tdm_torch_allocator *a, uint64_t limit_bytes)
+{
+    a->limit = limit_bytes < TDM_TORCH_ENDLESS ? limit_bytes : TDM_TORCH_ENDLESS;
+}
+
 enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expandable,
                                            struct tdm_torch_allocator **allocator,
                                            struct tdm_error *err)
@@ -537,6 +542,7 @@ enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expanda
     if (a == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an allocator");
     a->capacity = capacity_bytes;
+    tdm_torch_set_limit(a, capacity_bytes);
     a->expandable = expandable;
     a->next_address = RANGE;
     *allocator = a;

@@ -31,11 +31,16 @@ struct tdm_torch_bytes {
     uint64_t reserved;  /* of segments: torch.cuda.memory_reserved */
 };
 
+/* More than any device has: a limit that is none. */
+#define TDM_TORCH_ENDLESS (UINT64_C(1) << 55)
+
 /* `capacity_bytes`: what the device has for segments. `expandable`: expandable_segments:True. Caller owns
  * *allocator. TDM_NO_MEMORY. */
 enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expandable,
                                            struct tdm_torch_allocator **allocator,
                                            struct tdm_error *err);
+/* What the device gives from here on, more or less than it says that it has; at most TDM_TORCH_ENDLESS. */
+void tdm_torch_set_limit(struct tdm_torch_allocator *allocator, uint64_t limit_bytes);
 void tdm_torch_allocator_free(struct tdm_torch_allocator *allocator);
 
 /* Streams have free blocks of their own. */
@@ -64,7 +69,7 @@ uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block);
 /* Gives free segments back, as torch.cuda.empty_cache. */
 void tdm_torch_empty_cache(struct tdm_torch_allocator *allocator);
 
-/* What the device has for segments. */
+/* What the device says that it has for segments. */
 uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *allocator);
 
 /* Now, and the most since the peaks were last reset; each peak stands for itself. */

@@ -9,6 +9,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+static uint16_t shard_bytes(const struct tdm_torch_model *t)
+{
+    return t->settings.fp32_weights ? FP32 : BF16;
+}
+
 static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
 {
     return tdm_size_ceil_div(rows, t->settings.ranks);
@@ -18,7 +23,7 @@ struct tdm_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, 
                                      uint64_t columns, bool trained)
 {
     struct torch_fsdp *f = &t->fsdp;
-    uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
+    uint16_t bytes = shard_bytes(t);
     bool vector = rows == 1; /* sharded by its elements */
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
     struct tdm_value *shard =
@@ -127,11 +132,24 @@ void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
     f->whole[group] = false;
 }
 
-/* Gradients of a group, reduced to shards. The last one lives until the reduction is on its way. */
+static uint16_t reduced_bytes(const struct tdm_torch_model *t)
+{
+    switch (t->settings.reduce_dtype) {
+    case TDM_REDUCE_BF16:
+        return BF16;
+    case TDM_REDUCE_FP32:
+        return FP32;
+    default:
+        return shard_bytes(t);
+    }
+}
+
+/* Gradients of a group, reduced to shards. The last one, and the buffer of all of them, live until the reduced shards
+ * have been cast to the dtype of the parameters: names of foreach_reduce hold them. */
 static void reduce(struct tdm_torch_model *t, uint32_t group)
 {
     struct torch_fsdp *f = &t->fsdp;
-    uint16_t bytes = t->settings.fp32_weights ? FP32 : BF16;
+    uint16_t bytes = reduced_bytes(t);
     uint64_t elements = group_elements(t, group, true);
     struct tdm_value *last = NULL;
     if (elements == 0)
@@ -147,6 +165,12 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
     }
     struct tdm_value *shards =
         new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
+    if (bytes != shard_bytes(t)) {
+        struct tdm_value *cast = new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
+                                            elements / t->settings.ranks, shard_bytes(t));
+        tdm_drop(t->m, shards);
+        shards = cast;
+    }
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (f->group_of[i] == group && t->parameters[i]->requires_grad &&
             t->parameters[i]->grad == NULL)

@@ -25,12 +25,9 @@ static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
 }
 
 /* What LongLoRA trains beside adapters: all that has "embed" or "norm" in its name. */
-static bool is_norm(enum tdm_role role)
+static bool is_norm_or_embedding(enum tdm_role role)
 {
-    return role == TDM_ROLE_EMBEDDING || role == TDM_ROLE_ATTENTION_NORM ||
-           role == TDM_ROLE_POST_ATTENTION_NORM || role == TDM_ROLE_MLP_NORM ||
-           role == TDM_ROLE_POST_MLP_NORM || role == TDM_ROLE_Q_NORM || role == TDM_ROLE_K_NORM ||
-           role == TDM_ROLE_FINAL_NORM;
+    return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
 }
 
 static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
@@ -92,7 +89,8 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
         return tdm_fsdp_parameter(t, unit, role, tensor->rows, tensor->columns,
                                   t->settings.lora_rank == 0);
     }
-    bool trained = t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm(role));
+    bool trained =
+        t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role));
     struct tdm_value *weight =
         add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
     tdm_deepspeed_parameter(t, module_of(unit, role));

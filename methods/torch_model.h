@@ -62,6 +62,9 @@ enum tdm_reshard {
     TDM_RESHARD_DEFAULT, /* all but the last: the whole, or what has the head */
 };
 
+/* In which fully_shard reduces gradients; what is reduced becomes the dtype of the shards. */
+enum tdm_reduce_dtype { TDM_REDUCE_AS_SHARDS, TDM_REDUCE_BF16, TDM_REDUCE_FP32 };
+
 /* The projections of a layer, in the order in which modules hold them. */
 enum tdm_projection {
     TDM_PROJECTION_Q,
@@ -90,7 +93,8 @@ struct tdm_torch_settings {
     uint32_t lora_targets; /* bit of each projection */
     enum tdm_torch_sharing sharing;
     uint64_t ranks;
-    enum tdm_reshard reshard;   /* reshard_after_forward */
+    enum tdm_reshard reshard;           /* reshard_after_forward */
+    enum tdm_reduce_dtype reduce_dtype; /* of fully_shard's MixedPrecisionPolicy */
     bool units_of_ends;         /* fully_shard of embedding, and of last norm and head, too */
     bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
     bool empty_cache;           /* before the first step */

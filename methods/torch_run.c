@@ -75,17 +75,18 @@ static void run_step(struct running *r, struct tdm_torch_step *step)
 
 enum tdm_status tdm_torch_run(const struct tdm_model *config,
                               const struct tdm_method_settings *settings,
-                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
-                              uint32_t steps, const struct tdm_torch_observer *observer,
-                              struct tdm_torch_run *run, struct tdm_error *err)
+                              const struct tdm_torch_device *device, uint32_t steps,
+                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
+                              struct tdm_error *err)
 {
     struct running r = {.observer = observer, .system = settings->method->system};
     struct tdm_torch_allocator *allocator;
-    enum tdm_status status =
-        tdm_torch_allocator_create(capacity_bytes, settings->expandable_segments, &allocator, err);
+    enum tdm_status status = tdm_torch_allocator_create(
+        device->capacity_bytes, settings->expandable_segments, &allocator, err);
     if (status != TDM_OK)
         return status;
-    tdm_eager_start(&r.eager, allocator, gpu);
+    tdm_torch_set_limit(allocator, device->limit_bytes);
+    tdm_eager_start(&r.eager, allocator, &device->gpu);
     if (observer != NULL) {
         r.eager.observe = observe;
         r.eager.observer = &r;
@@ -107,6 +108,7 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         if (r.eager.status == TDM_NO_MEMORY)
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
     }
+    run->work = r.eager.sequence + r.eager.moment;
     r.number = 0;
     r.system->free(r.state);
     tdm_eager_end(&r.eager);

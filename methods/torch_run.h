@@ -41,8 +41,16 @@ struct tdm_torch_step {
     uint64_t retries;
 };
 
+/* The device that steps run on, and what it has for torch's segments. */
+struct tdm_torch_device {
+    struct tdm_gpu_facts gpu;
+    uint64_t capacity_bytes; /* that it says it has */
+    uint64_t limit_bytes;    /* that it gives; TDM_TORCH_ENDLESS: as much as is asked for */
+};
+
 struct tdm_torch_run {
     uint64_t weight_bytes;
+    uint64_t work;  /* operations, allocations and frees that were gone through */
     uint32_t steps; /* that began: fewer than asked for if one failed */
     struct tdm_torch_step step[TDM_TORCH_STEPS];
 };
@@ -91,13 +99,12 @@ enum tdm_status tdm_torch_system_create(struct tdm_eager *m, const struct tdm_mo
 void tdm_torch_system_free(void *state);
 void tdm_torch_system_backward(void *state);
 
-/* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `capacity_bytes`: of the device for
- * torch's segments. `observer` may be NULL. TDM_NO_MEMORY; a device that is too small is no failure, but said in
- * *run. */
+/* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `observer` may be NULL. TDM_NO_MEMORY; a
+ * device that is too small is no failure, but said in *run. */
 enum tdm_status tdm_torch_run(const struct tdm_model *config,
                               const struct tdm_method_settings *settings,
-                              const struct tdm_gpu_facts *gpu, uint64_t capacity_bytes,
-                              uint32_t steps, const struct tdm_torch_observer *observer,
-                              struct tdm_torch_run *run, struct tdm_error *err);
+                              const struct tdm_torch_device *device, uint32_t steps,
+                              const struct tdm_torch_observer *observer, struct tdm_torch_run *run,
+                              struct tdm_error *err);
 
 #endif

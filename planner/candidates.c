@@ -122,6 +122,7 @@ struct run {
     enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
     double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
     struct tdm_relaxed binding;                 /* the solution that has it */
+    bool program_written;                       /* of --write-lp, if one was asked for */
 
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
@@ -234,6 +235,18 @@ static struct tdm_rounding_limits rounding_limits(const struct run *run, uint32_
     return limits;
 }
 
+/* Searches from a schedule behind the rounded ones, and takes it among them if it fits; else frees its groups. */
+static enum tdm_status improve_new(struct run *run, const struct tdm_rounding_limits *limits,
+                                   struct tdm_rounded *rounded, struct tdm_error *err)
+{
+    enum tdm_status status = tdm_improve(&run->kitchen, limits, rounded, err);
+    if (status == TDM_OK && rounded->fits)
+        run->rounded_count++;
+    else
+        tdm_rounded_free(rounded);
+    return status;
+}
+
 static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_relaxation *relaxation,
                                  const struct tdm_relaxed *relaxed, bool far, struct tdm_error *err)
@@ -244,16 +257,11 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
         tdm_round(&run->kitchen, size, order, relaxation, relaxed, far, rounded, err);
     if (status != TDM_OK)
         return status;
-    tdm_improve(&run->kitchen, &limits, rounded);
-    if (rounded->fits)
-        run->rounded_count++;
-    else
-        tdm_rounded_free(rounded);
-    return TDM_OK;
+    return improve_new(run, &limits, rounded, err);
 }
 
-/* The bound of an order and chunk size, and a schedule from it. What the solver cannot do is no reason to
- * stop: then nothing is known of the bound. */
+/* The bound of an order and chunk size, and a schedule from it. Of what is too large for the solver, as a model of
+ * hundreds of layers may be, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
                                  struct tdm_relaxation **last, struct tdm_error *err)
 {
@@ -261,20 +269,25 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     const struct tdm_pins *pins = kitchen->pins;
     struct tdm_relaxation *relaxation;
     struct tdm_relaxed relaxed;
-    struct tdm_error reason;
     bool fixed[TDM_STATES];
     fixed_homes(run, size, fixed);
     enum tdm_status status = tdm_relaxation_new(
         kitchen->estimators[size], order, run->limit_bytes, fixed,
-        pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, &reason);
+        pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, err);
     double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
-    if (status != TDM_OK) {
+    if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
         return TDM_OK;
     }
+    if (status != TDM_OK)
+        return status;
     if (*last != NULL)
         tdm_relaxation_warm(relaxation, *last);
-    tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed);
+    status = tdm_relaxation_solve(relaxation, *bound, TOLERANCE, MOST_SOLUTIONS, &relaxed, err);
+    if (status != TDM_OK) {
+        tdm_relaxation_free(relaxation);
+        return status;
+    }
     run->counts.programs++;
     if (relaxed.bound_seconds < *bound)
         *bound = relaxed.bound_seconds;
@@ -283,6 +296,7 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
         run->binding = relaxed;
         if (pins->program_path != NULL)
             status = tdm_relaxation_write(relaxation, pins->program_path, err);
+        run->program_written = true;
     }
     if (status == TDM_OK && relaxed.solved && may_round(run))
         status = round_one(run, order, size, relaxation, &relaxed, false, err);
@@ -484,8 +498,7 @@ static enum tdm_status try_one(struct run *run, struct tdm_rounded *rounded, str
         limits.fixed_rings = true;
     }
     memcpy(limits.reserve, rounded->reserve, sizeof(limits.reserve));
-    tdm_improve(&run->kitchen, &limits, rounded);
-    return TDM_OK;
+    return tdm_improve(&run->kitchen, &limits, rounded, err);
 }
 
 static enum tdm_status try_rounded(struct run *run, struct tdm_error *err)
@@ -527,12 +540,7 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
         scale_split(&groups[g].kept, &groups[g].kept_from_chunk, chunks, to_chunks);
         scale_split(&groups[g].held, &groups[g].held_from_chunk, chunks, to_chunks);
     }
-    tdm_improve(kitchen, &limits, rounded);
-    if (rounded->fits)
-        run->rounded_count++;
-    else
-        tdm_rounded_free(rounded);
-    return TDM_OK;
+    return improve_new(run, &limits, rounded, err);
 }
 
 static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
@@ -658,12 +666,13 @@ static enum tdm_status polish_point(struct run *run, const struct tdm_rounded *f
     point.order = order;
     if (start > 0)
         start_over(&point, start - 1);
-    tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds, measure,
-               run);
+    enum tdm_status status =
+        tdm_polish(&run->kitchen, &limits, &point, start > 0 ? TDM_UNMEASURED : point.seconds,
+                   measure, run, err);
     tdm_rounded_free(&point);
-    if (run->status != TDM_OK)
+    if (status == TDM_OK && run->status != TDM_OK)
         *err = run->err;
-    return run->status;
+    return status == TDM_OK ? run->status : status;
 }
 
 /* The neighbours of the best few orders and chunk sizes, by simulation, as many as the effort allows; where
@@ -753,11 +762,17 @@ static enum tdm_status forget_homes(struct tdm_schedule *schedule, const struct 
     return TDM_OK;
 }
 
+/* Nothing can be faster than what was found: it takes no longer than the bound. */
+static bool is_at_bound(const struct run *run)
+{
+    return run->found && run->simulation.step_seconds <= run->bound_of[run->on];
+}
+
 /* Recipes have the state as it was asked for; where nothing fits it streams, as what tdm_candidates_least() may have
  * found. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
-    if (trains && switched_off(run, TDM_ENUMERATION))
+    if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run)))
         return TDM_OK;
     run->queue.count = 0;
     enum tdm_status status = enumerate(run, err);
@@ -835,6 +850,9 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
     if (status == TDM_OK && trains)
         status = relax(&run, err);
+    if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
+        status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
+                          pins->program_path);
     if (status == TDM_OK)
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     run.counts.rounded = run.rounded_count;
@@ -857,7 +875,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
 /* With updates at a place and the state where it was asked for, or streaming from the host; lowers *least. */
 static enum tdm_status find_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                   enum tdm_place place, enum tdm_place on, bool streams,
-                                  uint64_t *least, struct tdm_error *err)
+                                  bool estimated, uint64_t *least, struct tdm_error *err)
 {
     uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
     limit_bytes[place] = TDM_SIZE_MAX;
@@ -868,7 +886,9 @@ static enum tdm_status find_least(struct tdm_schedule *schedule, const struct td
         stream_state(&run);
     if (status == TDM_OK)
         status = enumerate(&run, err);
-    while (status == TDM_OK && run.queue.count > 0) {
+    if (estimated && run.queue.count > 0 && run.queue.recipes[0].bytes[place] < *least)
+        *least = run.queue.recipes[0].bytes[place];
+    while (status == TDM_OK && !estimated && run.queue.count > 0) {
         struct tdm_recipe recipe = queue_pop(&run.queue);
         if ((double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
@@ -887,8 +907,9 @@ static enum tdm_status find_least(struct tdm_schedule *schedule, const struct td
     return status;
 }
 
-enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
+static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                      enum tdm_place place, bool estimated, uint64_t *bytes,
+                                      struct tdm_error *err)
 {
     struct tdm_home homes[TDM_STATES];
     uint64_t least = TDM_SIZE_MAX;
@@ -898,11 +919,11 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
     const enum tdm_place asked_on = schedule->optimizer.on;
     bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    status = find_least(schedule, pins, place, asked_on, false, &least, err);
+    status = find_least(schedule, pins, place, asked_on, false, estimated, &least, err);
     if (status == TDM_OK && trains && asked_on == TDM_DEVICE)
-        status = find_least(schedule, pins, place, TDM_DEVICE, true, &least, err);
+        status = find_least(schedule, pins, place, TDM_DEVICE, true, estimated, &least, err);
     if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place)
-        status = find_least(schedule, pins, place, TDM_HOST, false, &least, err);
+        status = find_least(schedule, pins, place, TDM_HOST, false, estimated, &least, err);
     memcpy(schedule->homes, homes, sizeof(homes));
     schedule->optimizer.on = asked_on;
     if (status != TDM_OK)
@@ -912,4 +933,17 @@ enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct
                         tdm_place_name(place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE));
     *bytes = least;
     return TDM_OK;
+}
+
+enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                     enum tdm_place place, uint64_t *bytes, struct tdm_error *err)
+{
+    return least_anywhere(schedule, pins, place, false, bytes, err);
+}
+
+enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
+                                              const struct tdm_pins *pins, enum tdm_place place,
+                                              uint64_t *bytes, struct tdm_error *err)
+{
+    return least_anywhere(schedule, pins, place, true, bytes, err);
 }

@@ -95,10 +95,13 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
                                       struct tdm_search *search, struct tdm_error *err);
 
 /* The least used bytes of `place` with which some schedule fits, the limit on the other place kept.
- * Exact: such a schedule was lowered and packed. TDM_INFEASIBLE: the other place's limit is too small
- * for any. The nest of `schedule` is overwritten. */
+ * Exact: such a schedule was lowered and packed; or, much faster, as the estimate of recipes has it. TDM_INFEASIBLE: the
+ * other place's limit is too small for any. The nest of `schedule` is overwritten. */
 enum tdm_status tdm_candidates_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                      enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
+enum tdm_status tdm_candidates_least_estimate(struct tdm_schedule *schedule,
+                                              const struct tdm_pins *pins, enum tdm_place place,
+                                              uint64_t *bytes, struct tdm_error *err);
 
 const char *tdm_attention_store_name(enum tdm_attention_store store); /* "none", "held", "kept" */
 

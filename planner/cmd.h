@@ -6,6 +6,7 @@
 #ifndef TDM_PLANNER_CMD_H
 #define TDM_PLANNER_CMD_H
 
+#include "base/options.h"
 #include "base/status.h"
 
 struct tdm_command {
@@ -18,12 +19,8 @@ struct tdm_command {
 };
 
 extern const struct tdm_command tdm_cmd_plan, tdm_cmd_models, tdm_cmd_machines, tdm_cmd_run,
-    tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor, tdm_cmd_compare, tdm_cmd_compare_schedules,
-    tdm_cmd_calibrate, tdm_cmd_predict, tdm_cmd_methods;
-
-/* What getopt_long did not know ('?') or found without a value (':') as TDM_USAGE. */
-enum tdm_status tdm_cmd_bad_option(const struct tdm_command *command, int argc, char **argv,
-                                   int option, struct tdm_error *err);
+    tdm_cmd_report, tdm_cmd_plot, tdm_cmd_doctor, tdm_cmd_compare, tdm_cmd_diff, tdm_cmd_calibrate,
+    tdm_cmd_predict, tdm_cmd_methods;
 
 /* Usage and help of a command on stdout. */
 void tdm_cmd_print_help(const struct tdm_command *command);

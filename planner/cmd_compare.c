@@ -2,15 +2,16 @@
 /* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a step is. */
 #include "planner/cmd.h"
 
+#include "base/json.h"
+#include "base/ticker.h"
 #include "base/units.h"
 #include "planner/compare_methods.h"
 #include "planner/contexts.h"
 #include "planner/margin.h"
+#include "planner/model_inputs.h"
 #include "planner/print.h"
-#include "planner/ticker.h"
 #include "plots/compare_plot.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 struct arguments {
     struct tdm_compare_request request;
     struct tdm_picture picture; /* without a path: none */
+    char optimizer_pair[TDM_COMPARED_TEXT];
     bool json, done;
 };
 
@@ -53,10 +55,16 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
         r->machine = optarg;
         return TDM_OK;
     case 'H':
-        r->has_host_memory = true;
-        return tdm_host_memory_parse(optarg, &r->host_memory_bytes, err);
+        return tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
+    case 'D':
+        return tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
     case 'x':
         return tdm_margin_parse(optarg, &r->margin, err);
+    case 'O':
+        if ((size_t)snprintf(a->optimizer_pair, sizeof(a->optimizer_pair), "optimizer=%s",
+                             optarg) >= sizeof(a->optimizer_pair))
+            return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
+        return add(a->optimizer_pair, "--set", r->pairs, &r->pair_count, err);
     case 's':
         return add(optarg, "--set", r->pairs, &r->pair_count, err);
     case 'o':
@@ -77,9 +85,11 @@ static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct 
                                             {"method", required_argument, NULL, 'm'},
                                             {"batch", required_argument, NULL, 'b'},
                                             {"gpus", required_argument, NULL, 'g'},
+                                            {"memory", required_argument, NULL, 'D'},
                                             {"host-memory", required_argument, NULL, 'H'},
                                             {"machine", required_argument, NULL, 'M'},
                                             {"margin", required_argument, NULL, 'x'},
+                                            {"optimizer", required_argument, NULL, 'O'},
                                             {"set", required_argument, NULL, 's'},
                                             {"output", required_argument, NULL, 'o'},
                                             {"force", no_argument, NULL, 'f'},
@@ -87,17 +97,17 @@ static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct 
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
-    opterr = 0;
-    optind = 0;
-    for (int option;
-         status == TDM_OK && (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;) {
+    static const int repeatable[] = {'m', 's', 0};
+    struct tdm_options o = {
+        .command = "compare", .letters = ":ho:", .names = options, .repeatable = repeatable};
+    int option;
+    while (status == TDM_OK &&
+           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         if (option == 'h') {
             tdm_cmd_print_help(&tdm_cmd_compare);
             a->done = true;
             return TDM_OK;
         }
-        if (option == '?' || option == ':')
-            return tdm_cmd_bad_option(&tdm_cmd_compare, argc, argv, option, err);
         status = read_option(option, a, err);
     }
     if (status != TDM_OK)
@@ -110,7 +120,10 @@ static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct 
         return tdm_hint(err, "for example --context 8K..128K");
     }
     a->request.model = argv[optind];
-    return a->picture.path == NULL ? TDM_OK : tdm_picture_check(&a->picture, err);
+    status = tdm_model_inputs_spare(a->request.model, a->request.machine, "compare: --output",
+                                    a->picture.path, err);
+    return status != TDM_OK || a->picture.path == NULL ? status
+                                                       : tdm_picture_check(&a->picture, err);
 }
 
 /* ---- as text ---- */
@@ -119,18 +132,24 @@ static void print_head(const struct tdm_compare_request *r, const struct tdm_met
 {
     const struct tdm_machine *machine = c->machine;
     char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], sized[TDM_FORMAT_SIZE];
+    char note[TDM_RATES_NOTE_SIZE];
+    char source[TDM_HOST_SOURCE_BYTES];
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
            tdm_format_digits(c->model->parameters, digits), c->model->layers);
     tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text);
     tdm_format_bytes(machine->capacity_bytes[TDM_HOST], sized);
-    printf("%-10s %s: %s, %s, %s of host memory; a margin of %g%%\n", "machine", machine->name,
-           machine->title, text, sized, 100 * r->margin);
+    printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title, text,
+           100 * r->margin);
+    printf("%-10s %s, %s\n", "host", sized, tdm_host_source(machine, &r->memory, source));
     printf("%-10s %" PRIu64 "; of a step %" PRIu64
            " sequence%s, on every GPU where each has its own\n",
            "gpus", r->gpus, r->batch, r->batch == 1 ? "" : "s");
+    bool noted = tdm_rates_note(machine, note);
+    if (noted)
+        printf("%-10s %s\n", "rates", note);
     tdm_format_bytes((uint64_t)c->links.node_bytes_per_second, text);
     tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
-    printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", "rates",
+    printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", noted ? "" : "rates",
            machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
            machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);
     printf("%s/s between GPUs%s, %s/s with the host\n", text,
@@ -274,8 +293,8 @@ static json_t *point_json(const struct tdm_compared_point *point)
     json_t *categories = json_object();
     for (unsigned i = 0; i < TDM_CATEGORIES; i++)
         if (point->categories[i] > 0)
-            json_object_set_new(categories, tdm_category_name((enum tdm_category)i),
-                                json_integer((json_int_t)point->categories[i]));
+            tdm_json_set(&categories, tdm_category_name((enum tdm_category)i),
+                         json_integer((json_int_t)point->categories[i]));
     json_t *more = json_pack(
         "{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "peak_bytes",
         (json_int_t)point->used_bytes, "host_bytes", (json_int_t)point->host_bytes, "categories",
@@ -283,8 +302,7 @@ static json_t *point_json(const struct tdm_compared_point *point)
         tdm_traffic_bytes(&point->cost.exposed), "host_moved_bytes", point->cost.host_bytes,
         "product_flops", point->cost.product_flops, "attention_flops", point->cost.attention_flops,
         "step_seconds", point->step_seconds, "tokens_per_second", tdm_compared_rate(point));
-    json_object_update(object, more);
-    json_decref(more);
+    tdm_json_merge(&object, more);
     return object;
 }
 
@@ -296,17 +314,17 @@ static json_t *row_json(const struct tdm_compare_request *r, const struct tdm_co
         const char *value = tdm_method_value(row->method, &row->choices, key->name);
         if (value == NULL)
             continue;
-        json_object_set_new(settings, key->name, json_string(value));
+        tdm_json_set(&settings, key->name, json_string(value));
         if (row->choices.said[k] == NULL)
-            json_array_append_new(assumed, json_string(key->name));
+            tdm_json_add(&assumed, json_string(key->name));
     }
     for (size_t i = 0; i < r->context_count && row->refused[0] == '\0'; i++)
-        json_array_append_new(points, point_json(&row->points[i]));
+        tdm_json_add(&points, point_json(&row->points[i]));
     json_t *object =
         json_pack("{s:s, s:o, s:o, s:o, s:o}", "method", row->method->name, "settings", settings,
                   "assumed", assumed, "points", points, "longest", point_json(&row->longest));
     if (row->refused[0] != '\0')
-        json_object_set_new(object, "refused", json_string(row->refused));
+        tdm_json_set(&object, "refused", json_string(row->refused));
     return object;
 }
 
@@ -315,16 +333,17 @@ static enum tdm_status print_json(const struct tdm_compare_request *r,
 {
     json_t *methods = json_array();
     for (size_t i = 0; i < c->count; i++)
-        json_array_append_new(methods, row_json(r, c->rows[i]));
+        tdm_json_add(&methods, row_json(r, c->rows[i]));
     return tdm_print_json(
-        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
-                  c->model->name, "machine", c->machine->name, "gpus", (json_int_t)r->gpus,
-                  "gpus_per_node", (json_int_t)c->links.gpus_per_node, "peer_bytes_per_second",
-                  c->links.node_bytes_per_second, "network_bytes_per_second",
-                  c->links.network_bytes_per_second, "batch", (json_int_t)r->batch, "margin",
-                  r->margin, "device_bytes", (json_int_t)c->machine->capacity_bytes[TDM_DEVICE],
-                  "host_memory_bytes", (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods",
-                  methods),
+        json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
+                  c->model->name, "machine", c->machine->name, "rates_measured",
+                  (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
+                  (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
+                  "peer_bytes_per_second", c->links.node_bytes_per_second,
+                  "network_bytes_per_second", c->links.network_bytes_per_second, "batch",
+                  (json_int_t)r->batch, "margin", r->margin, "device_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods", methods),
         err);
 }
 
@@ -416,7 +435,7 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         return status;
     a.request.self = &ticker;
     a.request.going = say_going;
-    tdm_ticker_begin(&ticker);
+    tdm_ticker_begin(&ticker, stderr, "reading the model");
     status = tdm_compare_methods(&a.request, &comparison, err);
     tdm_ticker_end(&ticker);
     if (status == TDM_OK && a.json)
@@ -440,17 +459,20 @@ const struct tdm_command tdm_cmd_compare = {
         "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
         "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
         "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --memory SIZE       as predict: of the device, for a card that is not listed\n"
         "  --host-memory SIZE  as predict: of a computer, which its GPUs share\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
+        "  --optimizer NAME    of every method that has one of that name: as --set optimizer=NAME\n"
         "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated; gpus_per_node=N,\n"
         "                      else as the machine has it, holds for what all of them send\n"
-        "  --output FILE       a picture, .png or .svg: categories side by side, peaks by context\n"
+        "  -o, --output FILE   a picture, .png, .svg or .pdf: categories side by side, peaks by context\n"
         "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout\n"
         "  --help              this text\n"
         "\n"
-        "Peaks are those of predict, and of tidemark those of plan, on one GPU. Where nothing is said\n"
+        "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest context is one\n"
+        "near the longest (plan --objective context may find a tenth more). Where nothing is said\n"
         "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
         "all else is as predict assumes it.\n"
         "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"

@@ -4,12 +4,12 @@
 #include "planner/cmd.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "models/model.h"
 #include "planner/executor_path.h"
 #include "planner/family.h"
 #include "planner/print.h"
 
-#include <getopt.h>
 #include <sqlite3.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -143,11 +143,10 @@ static json_t *checks_json(const struct check *checks, size_t count)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:b, s:s, s:s?}", "name", checks[i].name,
-                                        "kind", checks[i].kind == FINDING_BUILD ? "build" : "found",
-                                        "ok", (int)checks[i].ok, "value", checks[i].value,
-                                        "package", checks[i].package));
+        tdm_json_add(&list, json_pack("{s:s, s:s, s:b, s:s, s:s?}", "name", checks[i].name, "kind",
+                                      checks[i].kind == FINDING_BUILD ? "build" : "found", "ok",
+                                      (int)checks[i].ok, "value", checks[i].value, "package",
+                                      checks[i].package));
     return json_pack("{s:s, s:o}", "version", PACKAGE_VERSION, "checks", list);
 }
 
@@ -205,9 +204,10 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     bool as_json = false, schedules = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    enum tdm_status status;
+    struct tdm_options o = {.command = "doctor", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'j':
             as_json = true;
@@ -215,13 +215,13 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         case 's':
             schedules = true;
             break;
-        case 'h':
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_doctor);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_doctor, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (optind < argc)
         return tdm_fail(err, TDM_USAGE, "doctor: takes no arguments");
     return schedules ? tdm_family_print(as_json, err) : report(as_json, err);

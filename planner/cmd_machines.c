@@ -2,12 +2,12 @@
 /* `tidemark machines`: the shipped machines, or one with its capacities and rates. */
 #include "planner/cmd.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "machines/machine.h"
 #include "planner/machine_table.h"
 #include "planner/print.h"
 
-#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         if (status != TDM_OK)
             break;
         if (as_json)
-            json_array_append_new(list, tdm_machine_json(machine));
+            tdm_json_add(&list, tdm_machine_json(machine));
         else
             print_row(machine);
         tdm_machine_free(machine);
@@ -68,20 +68,21 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool as_json = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    enum tdm_status status;
+    struct tdm_options o = {.command = "machines", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'j':
             as_json = true;
             break;
-        case 'h':
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_machines);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_machines, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (argc - optind > 1)
         return tdm_fail(err, TDM_USAGE, "machines: takes one machine only");
     return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
@@ -91,14 +92,15 @@ const struct tdm_command tdm_cmd_machines = {
     .name = "machines",
     .usage = "machines [MACHINE] [--json]",
     .summary = "list the shipped machines, or explain one",
-    .help = "  --json  one JSON object on stdout\n"
-            "  --help  this text\n"
-            "\n"
-            "MACHINE is a shipped name, a file that describes one, or local: this computer. Bytes\n"
-            "are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
-            "\n"
-            "Examples:\n"
-            "  tidemark machines\n"
-            "  tidemark machines h200\n",
+    .help =
+        "  --json  one JSON object on stdout\n"
+        "  --help  this text\n"
+        "\n"
+        "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or local: this computer. Bytes\n"
+        "are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark machines\n"
+        "  tidemark machines h200\n",
     .run = run,
 };

@@ -2,10 +2,10 @@
 /* `tidemark methods`: the systems that predict knows, or one of them with its keys. */
 #include "planner/cmd.h"
 
+#include "base/json.h"
 #include "methods/method.h"
 #include "planner/print.h"
 
-#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -17,8 +17,8 @@ static json_t *method_json(const struct tdm_method *method)
         json_t *object = json_pack("{s:s, s:s, s:s}", "name", key->name, "values", key->values,
                                    "meaning", key->meaning);
         if (key->assumed != NULL)
-            json_object_set_new(object, "assumed", json_string(key->assumed));
-        json_array_append_new(keys, object);
+            tdm_json_set(&object, "assumed", json_string(key->assumed));
+        tdm_json_add(&keys, object);
     }
     return json_pack("{s:s, s:s, s:o}", "name", method->name, "summary", method->summary, "keys",
                      keys);
@@ -53,7 +53,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
     json_t *list = json_array();
     for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++) {
         if (as_json)
-            json_array_append_new(list, method_json(method));
+            tdm_json_add(&list, method_json(method));
         else
             printf("%-14s %s\n", method->name, method->summary);
     }
@@ -68,20 +68,21 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool as_json = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    enum tdm_status status;
+    struct tdm_options o = {.command = "methods", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'j':
             as_json = true;
             break;
-        case 'h':
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_methods);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_methods, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (argc - optind > 1)
         return tdm_fail(err, TDM_USAGE, "methods: takes one method only");
     return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);

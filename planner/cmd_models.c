@@ -2,12 +2,12 @@
 /* `tidemark models`: the shipped models, or one of them with its tensors. */
 #include "planner/cmd.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "models/model.h"
 #include "planner/print.h"
 #include "planner/weights_report.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,9 +41,10 @@ static json_t *model_json(const struct tdm_model *model)
 {
     uint64_t window;
     uint32_t window_layers = count_windows(model, &window);
+    char unknown[TDM_MODEL_UNKNOWN];
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b,"
-        " s:I, s:I, s:I}",
+        " s:I, s:I, s:I, s:b}",
         "name", model->name, "architecture", model->architecture, "digest", model->digest,
         "parameters", (json_int_t)model->parameters, "layers", (json_int_t)model->layers, "hidden",
         (json_int_t)model->hidden, "intermediate", (json_int_t)model->intermediate, "query_heads",
@@ -53,7 +54,8 @@ static json_t *model_json(const struct tdm_model *model)
         "sliding_window_layers", (json_int_t)window_layers, "tied", model->tied,
         "matmul_parameters", (json_int_t)tdm_model_matmul_parameters(model),
         "active_matmul_parameters", (json_int_t)tdm_model_active_matmul_parameters(model),
-        "bf16_weight_bytes", (json_int_t)(model->parameters * BF16_BYTES));
+        "bf16_weight_bytes", (json_int_t)(model->parameters * BF16_BYTES), "runs",
+        tdm_model_unknown(model, unknown)[0] == '\0');
 }
 
 static const char *rope_name(enum tdm_rope_kind kind)
@@ -95,7 +97,7 @@ static void print_attention(const struct tdm_model *model)
 
 static void print_details(const struct tdm_model *model, const struct tdm_weights *weights)
 {
-    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], unknown[TDM_MODEL_UNKNOWN];
     printf("%-14s %s, %s parameters\n", model->name, model->architecture,
            tdm_format_digits(model->parameters, digits));
     printf("%-14s %u, hidden %u, intermediate %u\n", "layers", model->layers, model->hidden,
@@ -108,6 +110,8 @@ static void print_details(const struct tdm_model *model, const struct tdm_weight
     printf("%-14s %s, RoPE %s, theta %g\n", "context", tdm_format_tokens(model->max_context, text),
            rope_name(model->rope.kind), model->rope.theta);
     printf("%-14s %s in bf16\n", "weights", tdm_format_bytes(model->parameters * BF16_BYTES, text));
+    if (tdm_model_unknown(model, unknown)[0] != '\0')
+        printf("%-14s for predictions alone: not implemented are %s\n", "runs", unknown);
     tdm_weights_line(stdout, "files          ", weights);
     print_unit(model, 0, "a layer");
     print_unit(model, tdm_model_embedding_unit(model), "embedding");
@@ -121,10 +125,10 @@ static json_t *tensors_json(const struct tdm_model *model)
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct tdm_tensor *tensor = &model->tensors[i];
         tdm_tensor_name(model, tensor, name, sizeof(name));
-        json_array_append_new(
-            list, json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", name, "unit",
-                            (json_int_t)tensor->unit, "rows", (json_int_t)tensor->rows, "columns",
-                            (json_int_t)tensor->columns, "elements", (json_int_t)tensor->elements));
+        tdm_json_add(&list, json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", name, "unit",
+                                      (json_int_t)tensor->unit, "rows", (json_int_t)tensor->rows,
+                                      "columns", (json_int_t)tensor->columns, "elements",
+                                      (json_int_t)tensor->elements));
     }
     return list;
 }
@@ -139,8 +143,8 @@ static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error
     status = tdm_weights_beside(name, model, &weights, err);
     if (status == TDM_OK && as_json) {
         json_t *root = model_json(model);
-        json_object_set_new(root, "tensors", tensors_json(model));
-        json_object_set_new(root, "weights", tdm_weights_json(weights));
+        tdm_json_set(&root, "tensors", tensors_json(model));
+        tdm_json_set(&root, "weights", tdm_weights_json(weights));
         status = tdm_print_json(root, err);
     } else if (status == TDM_OK) {
         print_details(model, weights);
@@ -166,7 +170,7 @@ static enum tdm_status show_all(bool as_json, struct tdm_error *err)
         if (status != TDM_OK)
             break;
         if (as_json)
-            json_array_append_new(list, model_json(model));
+            tdm_json_add(&list, model_json(model));
         else
             print_row(model);
         tdm_model_free(model);
@@ -183,20 +187,21 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool as_json = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    enum tdm_status status;
+    struct tdm_options o = {.command = "models", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'j':
             as_json = true;
             break;
-        case 'h':
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_models);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_models, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (argc - optind > 1)
         return tdm_fail(err, TDM_USAGE, "models: takes one model only");
     return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
@@ -210,7 +215,8 @@ const struct tdm_command tdm_cmd_models = {
         "  --json  one JSON object on stdout\n"
         "  --help  this text\n"
         "\n"
-        "MODEL is a shipped name, a config.json of Hugging Face, or a directory that holds one; the\n"
+        "MODEL is a shipped name, in any case or as the Hub has it (Qwen/Qwen2.5-7B), a config.json of\n"
+        "Hugging Face, or a directory that holds one; the\n"
         "headers of weights in that directory are checked against it.\n"
         "Bytes are 1024-based; context is what the model was trained for, not a limit.\n"
         "\n"

@@ -3,22 +3,24 @@
 #include "planner/cmd.h"
 
 #include "base/file.h"
+#include "base/inputs.h"
+#include "base/json.h"
+#include "base/ticker.h"
 #include "base/units.h"
 #include "planner/explain.h"
+#include "planner/model_inputs.h"
 #include "planner/objective.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
 #include "planner/schedule_table.h"
 #include "planner/shortage.h"
 #include "planner/sweep_report.h"
-#include "planner/ticker.h"
 #include "planner/weights_report.h"
 #include "planner/recipes.h"
 #include "schedule/gather.h"
 #include "schedule/optimizer.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +34,9 @@ struct arguments {
     bool sweeps;
     struct tdm_sweep sweep;
     const char *output;
-    bool force, json, done, explain;
+    const char *state_option;      /* the first that says what --like does; NULL: none */
+    struct tdm_schedule *training; /* of --like; NULL: none */
+    bool has_margin, force, json, done, explain;
 };
 
 static enum tdm_status read_heuristic(const char *name, unsigned *without, struct tdm_error *err)
@@ -74,6 +78,8 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
 {
     struct tdm_request *r = &a->request;
     enum tdm_status status;
+    if ((option == 'O' || option == 'C') && a->state_option == NULL)
+        a->state_option = option == 'O' ? "--optimizer" : "--clip";
     switch (option) {
     case 'c':
         status = tdm_parse_tokens(optarg, "--context", &r->context, err);
@@ -86,11 +92,14 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
     case 'm':
         r->has_memory = true;
         return tdm_parse_bytes(optarg, "--memory", &r->memory_bytes, err);
+    case 'x':
+        a->has_margin = true;
+        return tdm_margin_parse(optarg, &r->margin, err);
     case 'H':
         r->has_host_memory = true;
         return tdm_host_memory_parse(optarg, &r->host_memory_bytes, err);
     case 'n':
-        return tdm_parse_count(optarg, "--sequences", 1, TDM_MOST_SEQUENCES, &r->sequences, err);
+        return tdm_parse_count(optarg, "--batch", 1, TDM_MOST_SEQUENCES, &r->sequences, err);
     case 'O':
         if (tdm_optimizer_parse(optarg, &r->optimizer))
             return TDM_OK;
@@ -101,6 +110,9 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
             return TDM_OK;
         return tdm_fail(err, TDM_USAGE, "--pass: \"%s\" is not known; use train or evaluate",
                         optarg);
+    case 'k':
+        r->like_path = optarg;
+        return TDM_OK;
     case 'C':
         if (tdm_clip_parse(optarg, &r->clip))
             return TDM_OK;
@@ -176,9 +188,35 @@ static enum tdm_status check_program(const struct arguments *a, struct tdm_error
                         "are looked at");
     if (strcmp(path, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --write-lp writes a file, not stdout");
-    if (a->output != NULL && strcmp(a->output, path) == 0)
+    if (a->output != NULL && tdm_path_within(path, a->output))
         return tdm_fail(err, TDM_USAGE, "plan: -o and --write-lp name the same file");
-    return a->force ? TDM_OK : tdm_file_check_new(path, err);
+    return tdm_file_check(path, a->force, err);
+}
+
+/* Reads the schedule that trains, where one is given. */
+static enum tdm_status read_like(struct arguments *a, struct tdm_error *err)
+{
+    struct tdm_request *r = &a->request;
+    if (r->like_path == NULL)
+        return TDM_OK;
+    if (r->pass != TDM_EVALUATE)
+        return tdm_fail(err, TDM_USAGE, "plan: --like goes with --pass evaluate");
+    if (a->sweeps || a->objective != TDM_OBJECTIVE_TIME || r->budget == TDM_BUDGET_AUTO)
+        return tdm_fail(err, TDM_USAGE,
+                        "plan: --like goes with neither --sweep nor --objective nor --budget auto");
+    if (a->state_option != NULL)
+        return tdm_fail(err, TDM_USAGE, "plan: %s: the optimizer is that of --like %s",
+                        a->state_option, r->like_path);
+    enum tdm_status status = tdm_schedule_load(r->like_path, &a->training, err);
+    if (status != TDM_OK)
+        return status;
+    if (a->training->pass != TDM_TRAIN)
+        return tdm_fail(err, TDM_USAGE, "plan: --like %s: is a schedule that evaluates",
+                        r->like_path);
+    r->like = a->training;
+    if (r->context == 0)
+        r->context = a->training->sequences[0].tokens;
+    return TDM_OK;
 }
 
 static enum tdm_status check_objective(const struct arguments *a, struct tdm_error *err)
@@ -186,6 +224,12 @@ static enum tdm_status check_objective(const struct arguments *a, struct tdm_err
     enum tdm_status status = a->sweeps ? check_sweep(a, err) : TDM_OK;
     if (status != TDM_OK)
         return status;
+    bool says_memory = a->request.has_memory || (a->sweeps && a->sweep.axis == TDM_SWEEP_MEMORY);
+    if (a->has_margin && says_memory) {
+        tdm_fail(err, TDM_USAGE, "plan: --margin and --%s both say how much may be used",
+                 a->request.has_memory ? "memory" : "sweep memory");
+        return tdm_hint(err, "memory that is said is used as it is; leave --margin out");
+    }
     if (a->objective == TDM_OBJECTIVE_CONTEXT && a->request.context != 0)
         return tdm_fail(err, TDM_USAGE,
                         "plan: --objective context finds the context, and --context gives one");
@@ -216,10 +260,12 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     static const struct option options[] = {{"context", required_argument, NULL, 'c'},
                                             {"machine", required_argument, NULL, 'M'},
                                             {"memory", required_argument, NULL, 'm'},
+                                            {"margin", required_argument, NULL, 'x'},
                                             {"host-memory", required_argument, NULL, 'H'},
-                                            {"sequences", required_argument, NULL, 'n'},
+                                            {"batch", required_argument, NULL, 'n'},
                                             {"optimizer", required_argument, NULL, 'O'},
                                             {"pass", required_argument, NULL, 'p'},
+                                            {"like", required_argument, NULL, 'k'},
                                             {"budget", required_argument, NULL, 'B'},
                                             {"clip", required_argument, NULL, 'C'},
                                             {"objective", required_argument, NULL, 'b'},
@@ -230,26 +276,35 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
                                             {"explain", no_argument, NULL, 'e'},
                                             {"write-lp", required_argument, NULL, 'l'},
                                             {"without", required_argument, NULL, 'W'},
+                                            {"output", required_argument, NULL, 'o'},
                                             {"force", no_argument, NULL, 'f'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     enum tdm_status status;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1;) {
+    static const int repeatable[] = {'s', 'W', 0};
+    static const struct tdm_renamed_option renamed[] = {{"sequences", "batch"}, {NULL, NULL}};
+    struct tdm_options o = {.command = "plan",
+                            .letters = ":ho:",
+                            .names = options,
+                            .repeatable = repeatable,
+                            .renamed = renamed};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         if (option == 'h') {
             tdm_cmd_print_help(&tdm_cmd_plan);
             a->done = true;
             return TDM_OK;
         }
-        if (option == '?' || option == ':')
-            return tdm_cmd_bad_option(&tdm_cmd_plan, argc, argv, option, err);
         status = read_option(option, a, err);
         if (status != TDM_OK)
             return status;
     }
-    if (argc - optind != 1) {
+    if (status == TDM_OK)
+        status = read_like(a, err);
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind != 1 && !(argc == optind && a->request.like != NULL)) {
         tdm_fail(err, TDM_USAGE,
                  optind == argc ? "plan: no model is named" : "plan: takes one model only");
         return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plan.usage);
@@ -261,29 +316,36 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         return status;
     if (a->json && a->output != NULL && strcmp(a->output, "-") == 0)
         return tdm_fail(err, TDM_USAGE, "plan: --json and -o - would both write to stdout");
-    a->request.model = argv[optind];
-    const char *const written[] = {a->output, a->request.program_path};
-    for (int i = 0; i < 2; i++)
-        if (written[i] != NULL && (tdm_file_same(written[i], a->request.model) ||
-                                   tdm_file_same(written[i], a->request.machine))) {
-            tdm_fail(err, TDM_USAGE, "plan: %s %s: is a file that the plan reads",
-                     i == 0 ? "-o" : "--write-lp", written[i]);
-            return tdm_hint(err, "give what is written a name of its own");
-        }
-    return TDM_OK;
+    if (optind < argc)
+        a->request.model = argv[optind];
+    if (a->request.machine == NULL && a->request.like == NULL)
+        a->request.machine = "h200";
+    const struct tdm_input like = {.option = "--like", .path = a->request.like_path};
+    status = tdm_inputs_spare(&like, 1, "plan: -o", a->output, err);
+    if (status != TDM_OK)
+        return status;
+    status =
+        tdm_model_inputs_spare(a->request.model, a->request.machine, "plan: -o", a->output, err);
+    if (status == TDM_OK)
+        status = tdm_model_inputs_spare(a->request.model, a->request.machine, "plan: --write-lp",
+                                        a->request.program_path, err);
+    return status == TDM_OK && a->output != NULL ? tdm_file_check(a->output, a->force, err)
+                                                 : status;
 }
 
-/* Takes away the reference to `predicted`. */
+/* Takes away the reference to `predicted`; NULL: memory ran out for it. */
 static enum tdm_status write_schedule(const struct arguments *a,
                                       const struct tdm_schedule *schedule, json_t *predicted,
                                       struct tdm_error *err)
 {
     json_t *root;
+    if (predicted == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
     enum tdm_status status = tdm_schedule_to_json(schedule, predicted, &root, err);
     json_decref(predicted);
     if (status != TDM_OK)
         return status;
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    char *text = tdm_json_dump(root, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(root);
     if (text == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the schedule's JSON");
@@ -304,20 +366,16 @@ static enum tdm_status print_json(const struct arguments *a,
     if (status != TDM_OK)
         return status;
     json_t *root = tdm_prediction_json(schedule, &found->search.simulation);
-    if (root == NULL) {
-        json_decref(schedule_json);
-        return tdm_print_json(NULL, err);
-    }
-    json_object_set_new(root, "fits", json_true());
-    json_object_set_new(root, "objective", json_string(tdm_objective_name(a->objective)));
-    json_object_set_new(root, "context", json_integer((json_int_t)schedule->sequences[0].tokens));
-    json_object_set_new(root, "memory_bytes", json_integer((json_int_t)schedule->memory_bytes));
-    json_object_set_new(root, "host_memory_bytes",
-                        json_integer((json_int_t)schedule->host_memory_bytes));
-    tdm_bound_json(root, &found->search);
-    json_object_set_new(root, "search", tdm_search_counts_json(&found->search.counts));
-    json_object_set_new(root, "weights", tdm_weights_json(weights));
-    json_object_set_new(root, "schedule", schedule_json);
+    tdm_json_set(&root, "fits", json_true());
+    tdm_json_set(&root, "objective", json_string(tdm_objective_name(a->objective)));
+    tdm_json_set(&root, "context", json_integer((json_int_t)schedule->sequences[0].tokens));
+    tdm_json_set(&root, "memory_bytes", json_integer((json_int_t)schedule->memory_bytes));
+    tdm_json_set(&root, "host_memory_bytes", json_integer((json_int_t)schedule->host_memory_bytes));
+    tdm_json_set(&root, "margin", json_real(a->request.has_memory ? 0 : a->request.margin));
+    tdm_bound_json(&root, &found->search);
+    tdm_json_set(&root, "search", tdm_search_counts_json(&found->search.counts));
+    tdm_json_set(&root, "weights", tdm_weights_json(weights));
+    tdm_json_set(&root, "schedule", schedule_json);
     return tdm_print_json(root, err);
 }
 
@@ -332,7 +390,7 @@ static json_t *streamed_json(const struct tdm_shortage *shortage)
     json_t *list = json_array();
     for (int state = 0; state < TDM_STATES; state++)
         if (shortage->streamed[state])
-            json_array_append_new(list, json_string(tdm_state_name((enum tdm_state)state)));
+            tdm_json_add(&list, json_string(tdm_state_name((enum tdm_state)state)));
     return list;
 }
 
@@ -361,6 +419,14 @@ static enum tdm_status print_shortage_json(const struct tdm_shortage *shortage,
         err);
 }
 
+/* Why nothing is good, which stays in `err` unless it cannot be printed. */
+static enum tdm_status print_refusal(struct tdm_error *err)
+{
+    enum tdm_status printed = tdm_print_json(
+        json_pack("{s:b, s:s, s:s}", "fits", 0, "message", err->message, "hint", err->hint), err);
+    return printed == TDM_OK ? TDM_INFEASIBLE : printed;
+}
+
 /* Says what is short; the status is TDM_INFEASIBLE unless something else went wrong. */
 static enum tdm_status explain_shortage(const struct arguments *a, struct tdm_schedule *schedule,
                                         const struct tdm_pins *pins,
@@ -368,7 +434,10 @@ static enum tdm_status explain_shortage(const struct arguments *a, struct tdm_sc
 {
     struct tdm_shortage shortage;
     struct tdm_error reason = {0};
+    struct tdm_ticker ticker;
+    tdm_ticker_begin(&ticker, stderr, "looking for what would fit");
     enum tdm_status status = tdm_shortage_find(schedule, pins, &shortage, err);
+    tdm_ticker_end(&ticker);
     if (status != TDM_OK)
         return status;
     tdm_shortage_fail(&shortage, schedule, &reason);
@@ -416,7 +485,7 @@ static enum tdm_status find(const struct arguments *a, struct tdm_objective_foun
     struct tdm_ticker ticker;
     struct tdm_objective_options options = {.most_seconds = a->step_seconds, .self = &ticker};
     enum tdm_status status;
-    tdm_ticker_begin(&ticker);
+    tdm_ticker_begin(&ticker, stderr, "looking for the fastest schedule that fits");
     switch (a->objective) {
     case TDM_OBJECTIVE_CONTEXT:
         options.tried = say_context;
@@ -532,17 +601,16 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     struct tdm_weights *weights = NULL;
     enum tdm_status status = find(a, &found, err);
     if (found.schedule != NULL)
-        tdm_warn_machine(a->request.machine, found.schedule->machine);
+        tdm_warn_machine(a->request.machine != NULL ? a->request.machine : a->request.like_path,
+                         found.schedule->machine);
     if (status == TDM_OK)
         note_selection(a, found.schedule);
     if (status == TDM_INFEASIBLE && found.schedule != NULL &&
         tdm_kitchen_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);
     else if (status == TDM_INFEASIBLE && a->json) /* it fits, but not in time */
-        tdm_print_json(
-            json_pack("{s:b, s:s, s:s}", "fits", 0, "message", err->message, "hint", err->hint),
-            NULL);
-    if (status == TDM_OK)
+        status = print_refusal(err);
+    if (status == TDM_OK && a->request.model != NULL)
         status = tdm_weights_beside(a->request.model, found.schedule->model, &weights, err);
     if (status == TDM_OK && a->output != NULL)
         status = write_schedule(a, found.schedule,
@@ -558,14 +626,17 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments arguments = {
-        .request = {.machine = "h200", .sequences = 1, .optimizer = TDM_OPTIMIZER_ADAMW}};
+        .request = {.sequences = 1, .margin = TDM_MARGIN, .optimizer = TDM_OPTIMIZER_ADAMW}};
     enum tdm_status status = read_arguments(argc, argv, &arguments, err);
-    if (status != TDM_OK || arguments.done)
-        return status;
-    const struct tdm_sweep_report report = {
-        .json = arguments.json, .picture = arguments.output, .force = arguments.force};
-    return arguments.sweeps ? tdm_sweep_report(&arguments.request, &arguments.sweep, &report, err)
-                            : plan(&arguments, err);
+    if (status == TDM_OK && !arguments.done) {
+        const struct tdm_sweep_report report = {
+            .json = arguments.json, .picture = arguments.output, .force = arguments.force};
+        status = arguments.sweeps
+                     ? tdm_sweep_report(&arguments.request, &arguments.sweep, &report, err)
+                     : plan(&arguments, err);
+    }
+    tdm_schedule_free(arguments.training);
+    return status;
 }
 
 const struct tdm_command tdm_cmd_plan = {
@@ -576,14 +647,19 @@ const struct tdm_command tdm_cmd_plan = {
         "  --context N         tokens of each sequence: 4096, 256K, 1M\n"
         "  --machine MACHINE   a shipped name, a file, or local (default h200)\n"
         "  --memory SIZE       device memory that may be used, driver and libraries included\n"
-        "                      (default: all that the machine has)\n"
+        "                      (default: all that the machine has, less the margin)\n"
+        "  --margin SHARE      memory of the device that must be left over, unless --memory says how much\n"
+        "                      may be used: 3% by default, 0 for none\n"
         "  --host-memory SIZE  host memory that may be used, driver and libraries included; less\n"
         "                      than those, or 0, is just those (default: the machine's to plan on)\n"
-        "  --sequences N       sequences in a step (default 1)\n"
+        "  --batch N           sequences in a step (default 1)\n"
         "  --optimizer KIND    adamw (default), adamw-bf16-moments, adamw-bf16, sgd, or none:\n"
         "                      gradients only\n"
         "  --pass PASS         train (default); evaluate: forward to the loss, to run among steps that\n"
         "                      train, with the same optimizer and dtypes of state (run --evaluate)\n"
+        "  --like FILE         with --pass evaluate: fit the schedule FILE that trains. All that both must\n"
+        "                      have in common is taken from it; MODEL may then be left out, and machine,\n"
+        "                      memory, context and attention are as there if nothing else is asked for\n"
         "  --clip WHAT         scale gradients down to a norm of optimizer.clip_norm: layer (each\n"
         "                      layer's by itself, embedding and head too), global (all by the norm\n"
         "                      of all, so optimizer.when=end) or none (default)\n"
@@ -596,7 +672,7 @@ const struct tdm_command tdm_cmd_plan = {
         "                      without --context; memory: the least device memory that is enough\n"
         "  --step-time S       the longest context, the least memory, or with --budget auto the largest\n"
         "                      budget, of which a step takes at most S seconds\n"
-        "  --sweep AXIS=VALUES plan at many values, one row each, and with -o FILE.png or FILE.svg draw\n"
+        "  --sweep AXIS=VALUES plan at many values, one row each, and with -o FILE.png (.svg, .pdf) draw\n"
         "                      step time, MFU and peaks, and where each nest takes over; AXIS is\n"
         "                      context, memory or host-memory, VALUES are FROM..TO (contexts double,\n"
         "                      memory has 13 points), FROM..TO:N points, or a list A,B,C\n"
@@ -608,7 +684,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  --without HEURISTIC plan without enumeration, rounding, structure, fine or polish, to see what it gains;\n"
         "                      may be repeated\n"
         "  --set KEY=VALUE     fix a knob instead of searching it; may be repeated, a key only once\n"
-        "  -o FILE             write the schedule as JSON; - is stdout; of a sweep, the picture\n"
+        "  -o, --output FILE   write the schedule as JSON; - is stdout; of a sweep, the picture\n"
         "  --force             overwrite FILE\n"
         "  --json              one JSON object on stdout, also when nothing fits\n"
         "  --help              this text\n"
@@ -654,13 +730,15 @@ const struct tdm_command tdm_cmd_plan = {
         "                      asks for), with selector.NAME=N: window (tokens), block (tokens), global (tokens\n"
         "                      from the document's start, in whole pages), random (pages), dilation (pages),\n"
         "                      seed (default 0)\n"
-        "  documents=N         pack sequences from documents of N tokens, which attention, RoPE's\n"
-        "                      positions and targets do not cross (default: one document)\n"
+        "  documents=N|file    pack sequences from documents of N tokens, or from those that the tokens of\n"
+        "                      the run have, which attention, RoPE's positions and targets do not cross\n"
+        "                      (default: one document)\n"
         "  prefetch=N          bodies by which fetches run ahead, 0 to 16 (default: 8K tokens of them, at least 2)\n"
         "  weights=device|host|N           where weights are at home: on the device, on the host and\n"
         "                      streamed through a ring, or N layers on the device\n"
         "  weights.embedding=PLACE, weights.head=PLACE     where those of embedding and head are\n"
-        "                      master, moments and gradients (if they stay) alike\n"
+        "  master=, moments=, gradients=   the same of these, with .embedding and .head, too\n"
+        "                      (gradients if they stay)\n"
         "  rings.NAME=N        slots of the staging rings, 1 to 16; NAME: weights (layers, default 2),\n"
         "                      optimizer (layers, default 1), stashed (chunks, default 2), kv (rows of\n"
         "                      K and V on the host in chunk-major order, default 2)\n"
@@ -685,6 +763,7 @@ const struct tdm_command tdm_cmd_plan = {
         "  tidemark plan qwen2.5-7b --sweep context=8K..4M -o sweep.png\n"
         "  tidemark plan qwen2.5-7b --objective context --memory 80G --step-time 60\n"
         "  tidemark plan qwen2.5-7b --context 256K --memory 100G --host-memory 20G -o plan.json\n"
+        "  tidemark plan --pass evaluate --like plan.json --context 64K -o evaluate.json\n"
         "  tidemark plan byte-1m --context 2048 --machine local --set chunk=256 --set groups=2\n",
     .run = run,
 };

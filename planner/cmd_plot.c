@@ -5,10 +5,11 @@
  */
 #include "planner/cmd.h"
 
+#include "base/inputs.h"
+#include "base/ticker.h"
 #include "base/units.h"
 #include "plots/plot.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,18 +47,17 @@ static enum tdm_status read_size(const char *text, struct tdm_picture *picture,
 static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
                                       bool *done, struct tdm_error *err)
 {
-    enum { STEP = 256, SIZE, FORCE, HELP };
-    static const struct option options[] = {{"step", required_argument, NULL, STEP},
-                                            {"size", required_argument, NULL, SIZE},
-                                            {"force", no_argument, NULL, FORCE},
-                                            {"help", no_argument, NULL, HELP},
-                                            {NULL, 0, NULL, 0}};
+    enum { STEP = 256, SIZE, FORCE };
+    static const struct option options[] = {
+        {"step", required_argument, NULL, STEP},  {"size", required_argument, NULL, SIZE},
+        {"output", required_argument, NULL, 'o'}, {"force", no_argument, NULL, FORCE},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
     enum tdm_status status = TDM_OK;
     uint64_t step;
     int option;
-    opterr = 0;
-    optind = 0;
-    while (status == TDM_OK && (option = getopt_long(argc, argv, ":ho:", options, NULL)) != -1) {
+    struct tdm_options o = {.command = "plot", .letters = ":ho:", .names = options};
+    while (status == TDM_OK &&
+           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'o':
             arguments->picture.path = optarg;
@@ -73,13 +73,10 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
         case FORCE:
             arguments->picture.force = true;
             break;
-        case 'h':
-        case HELP:
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_plot);
             *done = true;
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_plot, argc, argv, option, err);
         }
     }
     if (status != TDM_OK)
@@ -92,10 +89,11 @@ static enum tdm_status read_arguments(int argc, char **argv, struct arguments *a
     }
     if (arguments->picture.path == NULL) {
         tdm_fail(err, TDM_USAGE, "plot: no -o names the picture");
-        return tdm_hint(err, "add -o FILE.png or -o FILE.svg");
+        return tdm_hint(err, "add -o FILE.png, -o FILE.svg or -o FILE.pdf");
     }
     arguments->source = argv[optind];
-    return TDM_OK;
+    const struct tdm_input input = {.option = "SCHEDULE|TRACE", .path = arguments->source};
+    return tdm_inputs_spare(&input, 1, "plot: -o", arguments->picture.path, err);
 }
 
 static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
@@ -108,11 +106,17 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     if (status != TDM_OK || done)
         return status;
     status = tdm_picture_check(&arguments.picture, err);
-    if (status == TDM_OK)
-        status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_plot_draw(plot, &arguments.picture, err);
+    struct tdm_ticker ticker;
+    tdm_ticker_begin(&ticker, stderr, "reading what is drawn");
+    status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
+    tdm_ticker_say(&ticker, "drawing");
+    if (status == TDM_OK)
+        status = tdm_plot_draw(plot, &arguments.picture, err);
+    tdm_ticker_end(&ticker);
+    if (plot == NULL)
+        return status;
     if (status == TDM_OK && plot->unfinished)
         fprintf(stderr,
                 "tidemark: %s: step %" PRId64 " did not finish; %s shows the ops that had ended\n",
@@ -130,19 +134,21 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
 
 const struct tdm_command tdm_cmd_plot = {
     .name = "plot",
-    .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg [--step N] [--size WxH] [--force]",
+    .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
     .summary = "draw the memory timeline and the lanes of a step",
     .help =
-        "  -o FILE      the picture; its suffix says whether PNG or SVG\n"
+        "  -o, --output FILE\n"
+        "               the picture; its suffix says whether PNG, SVG or PDF\n"
         "  --step N     of a trace, show this step; else the last one whose ops were timed and\n"
         "               whose memory was observed; of one that did not end, the ops that had\n"
         "  --size WxH   pixels (default 1600x1000); letters grow with it\n"
         "  --force      overwrite FILE\n"
         "\n"
-        "Draws memory by category over time, of the device and, where it is used, of the host,\n"
-        "with the limit that the schedule was planned for, the peak and the op that runs at it;\n"
-        "below, which share of its time each lane spends on which ops. Of a schedule what is\n"
-        "predicted, of a trace predicted and measured side by side. Needs gnuplot.\n"
+        "Draws which bytes hold values over time, by category, of the device and, where it is used,\n"
+        "of the host: their peak, with the op that runs at it, and above them as a line what is\n"
+        "allocated, and the limit that the schedule was planned for; below, which share of its time\n"
+        "each lane spends on which ops. Of a schedule what is predicted, of a trace predicted and\n"
+        "measured side by side, on one time axis. Needs gnuplot.\n"
         "\n"
         "Example:\n"
         "  tidemark plot demo/run.db --step 1 -o memory.png\n",

@@ -3,10 +3,12 @@
 #include "planner/predict_parts.h"
 
 #include "base/units.h"
+#include "planner/own_method.h"
 #include "planner/print.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static void print_row(const char *name, const struct tdm_predict_answer *a, unsigned indent,
                       uint64_t (*bytes)(const struct tdm_predict_answer *a,
@@ -47,23 +49,61 @@ static uint64_t of_total(const struct tdm_predict_answer *a, const struct tdm_me
     return totals[which];
 }
 
+/* Settings that were said, a line each. */
 static void print_settings(const struct tdm_predict_answer *a)
+{
+    const struct tdm_method_key *key;
+    const char *head = "settings";
+    for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
+        if (a->choices.said[k] == NULL)
+            continue;
+        printf("%-10s %s=%s\n", head, key->name, a->choices.said[k]);
+        head = "";
+    }
+}
+
+/* One assumption more; a line has at most LINE characters. */
+#define LINE 100
+
+static int add_assumed(int column, const char *text)
+{
+    int length = (int)strlen(text);
+    if (column == 0)
+        return printf("%-10s %s", "assumed", text);
+    if (column + 2 + length <= LINE)
+        return column + printf(", %s", text);
+    return printf(",\n%-10s %s", "", text) - 2;
+}
+
+void tdm_predict_print_assumed(const struct tdm_predict_request *r,
+                               const struct tdm_predict_answer *a)
 {
     const struct tdm_method_key *key;
     const char *assumption = tdm_method_assumption(a->model, &a->settings);
     const struct tdm_key_case c = tdm_predict_case(a);
-    const char *head = "settings";
-    char text[TDM_KEY_TEXT];
+    char text[TDM_KEY_TEXT], pair[2 * TDM_KEY_TEXT], rest[64];
+    unsigned others = 0;
+    int column = 0;
     for (size_t k = 0; (key = tdm_method_key(a->method, k)) != NULL; k++) {
-        const char *said = a->choices.said[k];
-        const char *value = said != NULL ? said : tdm_key_assumed(key, &c, text);
+        const char *value = a->choices.said[k] != NULL ? NULL : tdm_key_assumed(key, &c, text);
         if (value == NULL)
             continue;
-        printf("%-10s %s=%s%s\n", head, key->name, value, said != NULL ? "" : " (assumed)");
-        head = "";
+        if (!tdm_key_is_main(key) && !r->verbose) {
+            others++;
+            continue;
+        }
+        snprintf(pair, sizeof(pair), "%s=%s", key->name, value);
+        column = add_assumed(column, pair);
     }
-    if (assumption != NULL)
-        printf("%-10s %s\n", "assumed", assumption);
+    if (assumption != NULL && r->verbose)
+        column = add_assumed(column, assumption);
+    else if (assumption != NULL)
+        others++;
+    snprintf(rest, sizeof(rest), "%u more (--verbose)", others);
+    if (others > 0)
+        column = add_assumed(column, rest);
+    if (column > 0)
+        putchar('\n');
 }
 
 /* Settings that were said in vain, a line each. */
@@ -97,9 +137,11 @@ static void print_division(const struct tdm_predict_request *r, const struct tdm
     putchar('\n');
 }
 
-void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a)
+void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                            const char *answer)
 {
-    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE];
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], source[TDM_HOST_SOURCE_BYTES];
+    printf("%s\n\n", answer);
     printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", a->model->name,
            tdm_format_digits(a->model->parameters, digits), a->model->layers);
     printf("%-10s %s: %s\n", "method", a->method->name, a->method->summary);
@@ -112,6 +154,13 @@ void tdm_predict_print_head(const struct tdm_predict_request *r, const struct td
     if (a->settings.torch.context.ranks > 0)
         print_division(r, a);
     printf("%-10s %s: %s\n", "machine", a->machine->name, a->machine->title);
+    if (r->memory.device_bytes > 0)
+        printf("%-10s %s of memory, as was said; all else as %s\n", "",
+               tdm_format_bytes(r->memory.device_bytes, text), a->machine->name);
+    if (a->prediction.host_peak_bytes > 0 || tdm_method_is_own(a->method))
+        printf("%-10s %s, %s\n", "host",
+               tdm_format_bytes(a->machine->capacity_bytes[TDM_HOST], text),
+               tdm_host_source(a->machine, &r->memory, source));
     print_settings(a);
     print_notes(a);
     putchar('\n');
@@ -133,37 +182,53 @@ static void print_largest(const struct tdm_torch_step *step)
         putchar('\n');
 }
 
-const char *tdm_predict_host_text(const struct tdm_predict_answer *a,
-                                  char out[TDM_PREDICT_HOST_TEXT])
+const char *tdm_predict_need_text(const struct tdm_predict_request *r,
+                                  const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT])
 {
     const struct tdm_method_prediction *p = &a->prediction;
-    char gpus[48], peak[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE];
-    snprintf(gpus, sizeof(gpus), "%" PRIu64 " GPUs of a computer take ", p->host_gpus);
-    snprintf(out, TDM_PREDICT_HOST_TEXT, "%s%s of %s of host memory",
-             p->host_gpus > 1 ? gpus : "it takes ", tdm_format_bytes(p->host_peak_bytes, peak),
-             tdm_format_bytes(a->machine->capacity_bytes[TDM_HOST], has));
+    uint64_t device_bytes = a->machine->capacity_bytes[TDM_DEVICE];
+    char need[TDM_FORMAT_SIZE], has[TDM_FORMAT_SIZE], margin[48] = "";
+    bool known = p->runs || p->endless;
+    uint64_t used_bytes = p->fits_device ? p->kept_bytes
+                          : known        ? tdm_method_peak_bytes(p)
+                                         : TDM_TORCH_ENDLESS;
+    if (!p->fits_device && used_bytes <= device_bytes)
+        snprintf(margin, sizeof(margin), " and a margin of %g%%", 100 * r->margin);
+    int length =
+        snprintf(out, TDM_PREDICT_TEXT, "needs %s%s%s of %s", known ? "" : "more than ",
+                 tdm_format_bytes(used_bytes, need), margin, tdm_format_bytes(device_bytes, has));
+    if (p->host_peak_bytes == 0)
+        return out;
+    length += snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length,
+                       ", and %s of %s of host memory", tdm_format_bytes(p->host_peak_bytes, need),
+                       tdm_format_bytes(a->machine->capacity_bytes[TDM_HOST], has));
+    if (p->host_gpus > 1)
+        snprintf(out + length, TDM_PREDICT_TEXT - (size_t)length, " for %" PRIu64 " GPUs",
+                 p->host_gpus);
     return out;
 }
 
-void tdm_predict_print_fits(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
-                            uint64_t used_bytes)
+const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
+                                     const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT])
 {
     const struct tdm_method_prediction *p = &a->prediction;
-    char used[TDM_FORMAT_SIZE], device[TDM_FORMAT_SIZE], host[TDM_PREDICT_HOST_TEXT];
-    tdm_format_bytes(used_bytes, used);
-    tdm_format_bytes(a->machine->capacity_bytes[TDM_DEVICE], device);
-    printf("fits       %s of %s used, %g%% margin kept\n", used, device, 100 * r->margin);
-    if (p->gives_back)
-        printf(
-            "%-10s with cached memory given back to the driver; above, with the whole device, it "
-            "is kept\n",
-            "");
-    if (p->host_peak_bytes > 0)
-        printf("%-10s %s\n", "", tdm_predict_host_text(a, host));
+    char text[TDM_FORMAT_SIZE];
+    tdm_predict_need_text(r, a, out);
+    int length = (int)strlen(out);
+    char *end = out + length;
+    size_t room = TDM_PREDICT_TEXT - (size_t)length;
+    if (p->fits)
+        snprintf(end, room, ": fits with a margin of %g%%%s", 100 * r->margin,
+                 p->gives_back ? ", as cached memory is given back in time" : "");
+    else if (a->longest_tokens > 0)
+        snprintf(end, room, ": does not fit; longest context %s",
+                 tdm_format_tokens(a->longest_tokens, text));
+    else
+        snprintf(end, room, ": does not fit; no context does");
+    return out;
 }
 
-void tdm_predict_print_answer(const struct tdm_predict_request *r,
-                              const struct tdm_predict_answer *a)
+void tdm_predict_print_peaks(const struct tdm_predict_answer *a)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char head[32];
@@ -186,6 +251,4 @@ void tdm_predict_print_answer(const struct tdm_predict_request *r,
         printf(" %12s", tdm_torch_phase_name(p->steps[i].torch.peak_phase));
     printf("\n\n");
     print_largest(&p->steps[p->highest].torch);
-    if (p->fits)
-        tdm_predict_print_fits(r, a, p->kept_bytes);
 }

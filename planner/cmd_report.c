@@ -6,10 +6,10 @@
  */
 #include "planner/cmd.h"
 
+#include "base/ticker.h"
 #include "base/units.h"
 #include "planner/report_parts.h"
 
-#include <getopt.h>
 #include <stdio.h>
 
 static enum tdm_status print_report(const char *path, int64_t step, bool as_json,
@@ -17,10 +17,13 @@ static enum tdm_status print_report(const char *path, int64_t step, bool as_json
 {
     struct tdm_report report = {.path = path, .step = step};
     struct tdm_trace_reader *reader;
+    struct tdm_ticker ticker;
     enum tdm_status status = tdm_trace_reader_open(path, &reader, err);
     if (status != TDM_OK)
         return status;
+    tdm_ticker_begin(&ticker, stderr, "reading the trace");
     status = tdm_report_read(reader, &report, err);
+    tdm_ticker_end(&ticker);
     if (status == TDM_OK && as_json)
         status = tdm_report_print_json(&report, err);
     else if (status == TDM_OK)
@@ -45,9 +48,9 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     uint64_t number;
     enum tdm_status status;
 
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    struct tdm_options o = {.command = "report", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 's':
             status = tdm_parse_count(optarg, "--step", 0, INT64_MAX, &number, err);
@@ -58,13 +61,13 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
         case 'j':
             as_json = true;
             break;
-        case 'h':
+        default: /* help */
             tdm_cmd_print_help(&tdm_cmd_report);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_report, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (optind + 1 != argc) {
         tdm_fail(err, TDM_USAGE,
                  optind == argc ? "report: no trace is named" : "report: takes one trace only");
@@ -82,8 +85,12 @@ const struct tdm_command tdm_cmd_report = {
         "  --step N   report this step only; else all: the highest peak, mean times\n"
         "  --json     one JSON object on stdout\n"
         "\n"
-        "TRACE is what `tidemark run --trace FILE` wrote. `live` are the bytes of live\n"
-        "buffers, `used` those that the driver or the system reports. The error says by how\n"
+        "TRACE is what `tidemark run --trace FILE` wrote. Of the memory taken, `used` is what the\n"
+        "driver or the system reports, and `allocated` what buffers have by plan, which are taken whole.\n"
+        "A byte holds a value from the op that writes it to the last one that uses it, in program\n"
+        "order: predicted from the program, measured at the launches. Both are the same bytes if\n"
+        "the run did what was planned. They are given by category, each at its own peak and at the\n"
+        "peak of the place. The error says by how\n"
         "much the prediction is too large, the ratio is predicted over measured. A lane is\n"
         "stalled while it is idle before its last op ends. What the compute lane waited for is\n"
         "named, of the last timed step: the op that ended last before it went on, at the step's end\n"

@@ -3,17 +3,14 @@
 #include "planner/compare_methods.h"
 
 #include "base/units.h"
-#include "methods/divisors.h"
-#include "methods/prediction.h"
+#include "methods/longest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GRAIN UINT64_C(1024)
 #define MOST_GPUS_OF_A_NODE 65536u
-#define CLOSE 512u /* the longest context is right to one part in so many */
 
 struct comparing {
     const struct tdm_compare_request *request;
@@ -54,6 +51,22 @@ static void note_step(const struct tdm_method_prediction *p, struct tdm_compared
     point->fits = p->fits;
 }
 
+static void note_point(const struct comparing *c, const struct tdm_compared *row, uint64_t context,
+                       const struct tdm_method_prediction *prediction,
+                       struct tdm_compared_point *point)
+{
+    struct tdm_method_settings settings = row->settings;
+    settings.torch.tokens = context;
+    tdm_method_check(c->all->model, &settings, NULL); /* settles what follows from the tokens */
+    *point = (struct tdm_compared_point){.context = context};
+    note_step(prediction, point);
+    row->method->cost(c->all->model, &settings, &point->cost);
+    if (point->cost.sequences <= 0)
+        point->cost.sequences =
+            (double)(c->request->batch * (row->method->divides_sequence ? 1 : c->request->gpus));
+    point->step_seconds = tdm_method_seconds(&point->cost, c->all->model, c->all->machine);
+}
+
 /* TDM_USAGE: the method does not take such a context. */
 static enum tdm_status predict(const struct comparing *c, const struct tdm_compared *row,
                                uint64_t context, struct tdm_compared_point *point,
@@ -64,77 +77,40 @@ static enum tdm_status predict(const struct comparing *c, const struct tdm_compa
     settings.torch.tokens = context;
     enum tdm_status status = tdm_method_check(c->all->model, &settings, err);
     if (status == TDM_OK)
-        status = tdm_method_predict(c->all->model, c->all->machine, &settings, c->request->margin,
-                                    &prediction, err);
-    if (status != TDM_OK)
-        return status;
-    *point = (struct tdm_compared_point){.context = context};
-    note_step(&prediction, point);
-    row->method->cost(c->all->model, &settings, &point->cost);
-    if (point->cost.sequences <= 0)
-        point->cost.sequences =
-            (double)(c->request->batch * (row->method->divides_sequence ? 1 : c->request->gpus));
-    point->step_seconds = tdm_method_seconds(&point->cost, c->all->model, c->all->machine);
-    return TDM_OK;
+        status = tdm_method_try(c->all->model, c->all->machine, &settings, c->request->margin,
+                                &prediction, err);
+    if (status == TDM_OK)
+        note_point(c, row, context, &prediction, point);
+    return status;
 }
 
 /* ---- the longest context ---- */
 
-/* The least of 1K tokens and the multiples by which sequences are cut for so many GPUs that the method takes; 0:
- * it takes none. */
-static uint64_t find_grain(const struct comparing *c, const struct tdm_compared *row,
-                           struct tdm_error *err)
-{
-    const uint64_t grains[] = {GRAIN, GRAIN / tdm_common_divisor(GRAIN, 2 * c->request->gpus) * 2 *
-                                          c->request->gpus};
-    for (size_t i = 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
-        uint64_t least = c->request->contexts[0];
-        struct tdm_method_settings settings = row->settings;
-        settings.torch.tokens = (least + grains[i] - 1) / grains[i] * grains[i];
-        if (tdm_method_check(c->all->model, &settings, err) == TDM_OK)
-            return grains[i];
-    }
-    return 0;
-}
-
-#define MORE_TRIES \
-    6u /* beyond what fails, as segments that are given back in time may let more fit */
-
-/* By doubling and halving, then step by step as long as something fits: alike for all requested contexts. */
+/* From what is known of the requested contexts: the longest that fits, and the shortest beyond it that does not. */
 static enum tdm_status find_longest(const struct comparing *c, struct tdm_compared *row,
                                     uint64_t grain, struct tdm_error *err)
 {
-    uint64_t fits = 0, fails = 0, most = TDM_LONGEST_CONTEXT / grain, tries = MORE_TRIES;
-    enum tdm_status status = TDM_OK;
-    say(c, row, 0);
-    for (size_t i = 0; i < c->request->context_count; i++)
-        if (row->points[i].fits)
-            row->longest = row->points[i];
-    while (status == TDM_OK && fits < most && tries > 0) {
-        struct tdm_compared_point point;
-        uint64_t step = 1 + fits / CLOSE, next;
-        bool halving = fails == 0 || fails - fits > step;
-        if (fails == 0)
-            next = fits == 0 ? 1 : 2 * fits;
-        else if (halving && tries == MORE_TRIES)
-            next = fits + (fails - fits) / 2;
-        else
-            next = fits + step * (MORE_TRIES - --tries + 1);
-        status = predict(c, row, (next < most ? next : most) * grain, &point, err);
-        if (status != TDM_OK)
-            break;
-        if (!point.fits) {
-            fails = tries == MORE_TRIES ? point.context / grain : fails;
-            continue;
+    struct tdm_known_context fits = {.tokens = 0}, fails = {.tokens = 0};
+    struct tdm_method_prediction prediction;
+    uint64_t tokens, work = 0;
+    for (size_t i = 0; i < c->request->context_count; i++) {
+        const struct tdm_compared_point *point = &row->points[i];
+        if (point->fits && point->context > fits.tokens) {
+            fits = (struct tdm_known_context){.tokens = point->context,
+                                              .used_bytes = point->used_bytes,
+                                              .cached_bytes = point->categories[TDM_ALLOCATOR]};
+            row->longest = *point;
         }
-        fits = point.context / grain;
-        if (tries < MORE_TRIES) {
-            tries = MORE_TRIES;
-            fails = fits + 1 + fits / CLOSE;
-        }
-        if (point.context > row->longest.context)
-            row->longest = point;
     }
+    for (size_t i = c->request->context_count; i-- > 0;)
+        if (row->points[i].context > fits.tokens)
+            fails.tokens = row->points[i].context;
+    say(c, row, 0);
+    enum tdm_status status =
+        tdm_method_longest(c->all->model, c->all->machine, &row->settings, c->request->margin,
+                           grain, &fits, &fails, &tokens, &prediction, &work, err);
+    if (status == TDM_OK && tokens > fits.tokens)
+        note_point(c, row, tokens, &prediction, &row->longest);
     return status;
 }
 
@@ -145,7 +121,7 @@ static enum tdm_status compare_method(const struct comparing *c, struct tdm_comp
 {
     const struct tdm_compare_request *r = c->request;
     struct tdm_error why = {0};
-    uint64_t grain = find_grain(c, row, &why);
+    uint64_t grain = tdm_context_grain(c->all->model, &row->settings, r->contexts[0], &why);
     if (grain == 0) {
         refuse(row, &why);
         return TDM_OK;
@@ -194,8 +170,8 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
                                    struct tdm_error *err)
 {
     const struct tdm_compare_request *r = c->request;
-    struct tdm_own_words words =
-        tdm_own_words(&row->settings, &row->choices, r->model, r->machine, r->margin);
+    struct tdm_own_words words = tdm_own_words(&row->settings, &row->choices, r->model, r->machine,
+                                               c->all->machine, r->margin);
     enum tdm_status status = TDM_OK;
     for (size_t i = 0; i < r->context_count && status == TDM_OK; i++) {
         row->points[i].context = words.context = r->contexts[i];
@@ -205,7 +181,10 @@ static enum tdm_status compare_own(const struct comparing *c, struct tdm_compare
     }
     if (status == TDM_OK) {
         say(c, row, 0);
-        words.context = r->contexts[0];
+        words.context = 0;
+        for (size_t i = 0; i < r->context_count; i++)
+            if (row->points[i].fits)
+                words.context = r->contexts[i];
         status = find_own(&words, true, &row->longest, err);
     }
     if (status == TDM_INPUT || status == TDM_USAGE) { /* no schedule of such a model */
@@ -244,25 +223,22 @@ static bool takes(const struct comparing *c, const struct tdm_method *method, co
     if (!tdm_method_is_own(method))
         return true;
     const struct tdm_own_words words =
-        tdm_own_words(&settings, &choices, r->model, r->machine, r->margin);
+        tdm_own_words(&settings, &choices, r->model, r->machine, c->all->machine, r->margin);
     return tdm_own_check(&words, err) == TDM_OK;
 }
 
-static const struct tdm_method_key *find_key(const struct tdm_method *method, const char *pair)
+/* The key of a pair and its value, as the method has them; NULL: it has no such key. */
+static const struct tdm_method_key *read_pair(const struct tdm_method *method, const char *pair,
+                                              const char **value)
 {
-    const struct tdm_method_key *key;
-    size_t k = 0, length = strcspn(pair, "=");
-    while ((key = tdm_method_key(method, k++)) != NULL)
-        if (strlen(key->name) == length && memcmp(key->name, pair, length) == 0)
-            return key;
-    return NULL;
+    size_t k;
+    return tdm_method_read_pair(method, pair, &k, value) ? tdm_method_key(method, k) : NULL;
 }
 
-static void add_text(struct tdm_compared *row, const char *key, size_t length, const char *value)
+static void add_text(struct tdm_compared *row, const char *key, const char *value)
 {
     if (row->text_count < TDM_METHOD_MOST_KEYS)
-        snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%.*s=%s", (int)length, key,
-                 value);
+        snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%s=%s", key, value);
 }
 
 static bool said(const struct tdm_compared *row, const char *key)
@@ -286,34 +262,32 @@ static enum tdm_status settle(const struct comparing *c, struct tdm_compared *ro
 {
     const struct tdm_compare_request *r = c->request;
     const struct tdm_method_key *key;
-    const char *pairs[TDM_METHOD_MOST_KEYS];
+    const char *pairs[TDM_METHOD_MOST_KEYS], *value;
     char nodes[24];
     for (size_t i = 0; i < r->pair_count; i++) {
-        size_t length = strcspn(r->pairs[i], "=");
         struct tdm_error why = {0};
         if (strlen(r->pairs[i]) >= TDM_COMPARED_TEXT)
             return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", r->pairs[i]);
         if (!takes(c, row->method, r->pairs[i], &why)) {
             if (fates[i].why.status == TDM_OK &&
-                (find_key(row->method, r->pairs[i]) != NULL || r->name_count == 1))
+                (read_pair(row->method, r->pairs[i], &value) != NULL || r->name_count == 1))
                 fates[i].why = why;
             continue;
         }
         fates[i].taken = true;
-        add_text(row, r->pairs[i], length, r->pairs[i] + length + 1);
-    }
-    if (r->has_host_memory && tdm_method_is_own(row->method)) {
-        char bytes[32];
-        snprintf(bytes, sizeof(bytes), "%" PRIu64, r->host_memory_bytes);
-        add_text(row, "host_memory", strlen("host_memory"), bytes);
+        key = read_pair(row->method, r->pairs[i], &value);
+        if (key != NULL)
+            add_text(row, key->name, value);
+        else if (row->text_count < TDM_METHOD_MOST_KEYS) /* a knob of plan */
+            snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%s", r->pairs[i]);
     }
     for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
         if (key->compared != NULL && !said(row, key->name))
-            add_text(row, key->name, strlen(key->name), key->compared);
-    key = find_key(row->method, NODE_KEY);
+            add_text(row, key->name, key->compared);
+    key = read_pair(row->method, NODE_KEY "=1", &value);
     snprintf(nodes, sizeof(nodes), "%" PRIu64, c->all->links.gpus_per_node);
     if (key != NULL && !said(row, NODE_KEY) && strcmp(key->assumed, nodes) != 0)
-        add_text(row, NODE_KEY, strlen(NODE_KEY), nodes);
+        add_text(row, NODE_KEY, nodes);
     for (size_t i = 0; i < row->text_count; i++)
         pairs[i] = row->texts[i];
     base_settings(c, row->method, &row->settings);
@@ -346,8 +320,9 @@ static enum tdm_status read_nodes(const struct comparing *c, struct pair_fate *f
 
 static bool is_wanted(const struct tdm_compare_request *r, const struct tdm_method *method)
 {
+    const struct tdm_method *named;
     for (size_t i = 0; i < r->name_count; i++)
-        if (strcmp(r->names[i], method->name) == 0)
+        if (tdm_method_find(r->names[i], &named, NULL) == TDM_OK && named == method)
             return true;
     return r->name_count == 0 && (tdm_method_is_own(method) ||
                                   (method->least_gpus <= r->gpus && r->gpus <= method->most_gpus));
@@ -449,8 +424,8 @@ enum tdm_status tdm_compare_methods(const struct tdm_compare_request *request,
     enum tdm_status status = tdm_model_load(request->model, &comparison->model, err);
     if (status == TDM_OK)
         status = tdm_machine_load(request->machine, &comparison->machine, err);
-    if (status == TDM_OK && request->has_host_memory)
-        comparison->machine->capacity_bytes[TDM_HOST] = request->host_memory_bytes;
+    if (status == TDM_OK)
+        status = tdm_machine_give_memory(comparison->machine, &request->memory, err);
     if (status == TDM_OK)
         status = add_rows(&c, err);
     for (size_t i = 0; i < comparison->count && status == TDM_OK; i++) {

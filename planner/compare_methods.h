@@ -9,6 +9,7 @@
 #ifndef TDM_PLANNER_COMPARE_METHODS_H
 #define TDM_PLANNER_COMPARE_METHODS_H
 
+#include "planner/margin.h"
 #include "planner/own_method.h"
 
 #define TDM_COMPARED_CONTEXTS 32u
@@ -19,8 +20,7 @@ struct tdm_compare_request {
     const char *model, *machine;
     uint64_t batch, gpus;
     double margin;
-    bool has_host_memory; /* else what the machine has to plan on */
-    uint64_t host_memory_bytes;
+    struct tdm_said_memory memory;
     uint64_t contexts[TDM_COMPARED_CONTEXTS]; /* rising */
     size_t context_count;
     const char *pairs[TDM_METHOD_MOST_KEYS]; /* of --set */

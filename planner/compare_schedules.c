@@ -5,6 +5,7 @@
  */
 #include "planner/compare_schedules.h"
 
+#include "base/text.h"
 #include "schedule/cost.h"
 
 #include <stdio.h>
@@ -29,6 +30,9 @@ add_knob(struct tdm_comparison *c, const char *name,
     struct tdm_knob_difference *knob = &c->knobs[c->knob_count++];
     snprintf(knob->name, sizeof(knob->name), "%s", name);
     memcpy(knob->values, values, sizeof(knob->values));
+    tdm_text_clean(knob->name);
+    for (int side = 0; side < 2; side++)
+        tdm_text_clean(knob->values[side]);
     return TDM_OK;
 }
 
@@ -39,9 +43,12 @@ static void write_scalar(const json_t *value, char *out, size_t bytes)
     } else if (json_is_number(value)) {
         snprintf(out, bytes, "%.12g", json_number_value(value));
     } else {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        snprintf(out, bytes, "%s", text == NULL ? "?" : text);
-        free(text);
+        snprintf(out, bytes, "%s",
+                 json_is_true(value)     ? "true"
+                 : json_is_false(value)  ? "false"
+                 : json_is_object(value) ? "{...}"
+                 : json_is_array(value)  ? "[...]"
+                                         : "null");
     }
 }
 

@@ -44,17 +44,37 @@ struct stored {
         kv[TDM_PLACES]; /* in chunk-major order; in layer-major order it is with what is kept */
 };
 
+/* Rows that layers use in turn, in chunk-major order. */
+struct rows {
+    uint64_t layers;
+    bool whole
+        [TDM_MAX_RING]; /* some layer needs a slot for every chunk: its attention does not gather pages */
+};
+
+static void add_layer(struct rows *rows, const struct tdm_schedule *schedule, bool gathers)
+{
+    rows->whole[rows->layers++ % schedule->rings.kv] |= !gathers;
+}
+
+static uint64_t row_slots(const struct rows *rows, const struct tdm_schedule *schedule,
+                          uint64_t chunks)
+{
+    uint64_t slots = 0;
+    for (uint64_t row = 0; row < smaller(rows->layers, schedule->rings.kv); row++)
+        slots += rows->whole[row] ? chunks : 1;
+    return slots;
+}
+
 /* Which staging rings a schedule needs. */
 struct needs {
     bool inputs, inner;                      /* stored inputs of groups, of layers in them */
     bool kept[TDM_STORES], held[TDM_STORES]; /* what a set has beside */
-    uint64_t far_kv, far_gradients;          /* layers with K and V, or their gradients, there */
-    bool gathers_all;                        /* none of these needs a row of all chunks */
+    struct rows far_kv, far_gradients;       /* of layers with K and V, or their gradients, there */
 };
 
 static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_schedule *schedule)
 {
-    struct needs needs = {.gathers_all = true};
+    struct needs needs = {0};
     bool by_chunk = schedule->order == TDM_CHUNK_MAJOR;
     uint32_t first = 0;
     for (uint32_t g = 0; g < schedule->group_count; g++) {
@@ -73,10 +93,10 @@ static struct needs needs_of(const struct tdm_estimator *e, const struct tdm_sch
             needs.held[store] |= holds && group->held >= set && group->held_from_chunk < held_to;
         }
         for (uint32_t layer = first; layer <= span.top && by_chunk; layer++) {
-            bool far_gradients = on_host(group->kv_gradients_place);
-            needs.far_kv += far_kv(&span);
-            needs.far_gradients += far_gradients;
-            needs.gathers_all &= (!far_kv(&span) && !far_gradients) || gathers(e, layer);
+            if (far_kv(&span))
+                add_layer(&needs.far_kv, schedule, gathers(e, layer));
+            if (on_host(group->kv_gradients_place))
+                add_layer(&needs.far_gradients, schedule, far_kv(&span) && gathers(e, layer));
         }
         first += group->layers;
     }
@@ -91,11 +111,10 @@ static void add_rings(const struct tdm_estimator *e, const struct tdm_schedule *
     struct needs needs = needs_of(e, schedule);
     uint64_t fetch_slots = smaller(schedule->prefetch, e->chunks - 1) + 1;
     uint64_t stash_slots = smaller(schedule->rings.stashed, e->chunks);
-    uint64_t row_slots = needs.gathers_all ? 1 : e->chunks;
-    uint64_t rows = smaller(needs.far_kv, schedule->rings.kv) * row_slots * e->kv;
+    uint64_t rows = row_slots(&needs.far_kv, schedule, e->chunks) * e->kv;
     *forward = e->weight_ring + rows;
-    *backward = e->weight_ring + rows +
-                smaller(needs.far_gradients, schedule->rings.kv) * row_slots * e->dkv;
+    *backward =
+        e->weight_ring + rows + row_slots(&needs.far_gradients, schedule, e->chunks) * e->dkv;
     if (needs.inputs || needs.inner)
         *backward += fetch_slots * e->x;
     if (needs.inner)

@@ -24,7 +24,9 @@ void tdm_bound_lines(FILE *out, const struct tdm_search *search)
     const double saved[TDM_PLACES] = {search->binding.device_seconds_per_gib,
                                       search->binding.host_seconds_per_gib};
     if (search->bound_seconds <= 0) {
-        fprintf(out, "\nbound\n" ROW "not known: the solver gave up, or the search was cut short\n",
+        fprintf(out,
+                "\nbound\n" ROW
+                "not known: the linear program is too large, or the search was cut short\n",
                 "step");
         return;
     }

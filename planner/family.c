@@ -2,6 +2,7 @@
 /* The table of the family: every combination is checked, and what is allowed lowered and simulated. */
 #include "planner/family.h"
 
+#include "base/json.h"
 #include "planner/nest_cost.h"
 #include "planner/print.h"
 #include "schedule/legality.h"
@@ -23,7 +24,8 @@ struct member {
 
 struct table {
     struct tdm_schedule *schedule;
-    json_t *rows; /* NULL: printed as they come */
+    bool as_json; /* else printed as they come */
+    json_t *rows;
     int last_order;
     struct tdm_error *err;
 };
@@ -70,11 +72,11 @@ static void append_row(struct table *table, const struct member *member, const c
                   "held", (int)member->held, "kv", tdm_kv_name(member->kv), "allowed",
                   (int)(refusal == NULL), "reason", refusal);
     if (refusal == NULL) {
-        json_object_set_new(row, "stored_bytes_per_token", json_real(cost->stored_bytes_per_token));
-        json_object_set_new(row, "attention_forwards", json_real(cost->attention));
-        json_object_set_new(row, "linear_units", json_real(cost->linear));
+        tdm_json_set(&row, "stored_bytes_per_token", json_real(cost->stored_bytes_per_token));
+        tdm_json_set(&row, "attention_forwards", json_real(cost->attention));
+        tdm_json_set(&row, "linear_units", json_real(cost->linear));
     }
-    json_array_append_new(table->rows, row);
+    tdm_json_add(&table->rows, row);
 }
 
 static enum tdm_status set_member(struct tdm_schedule *schedule, const struct member *member,
@@ -114,7 +116,7 @@ static enum tdm_status add_member(struct table *table, const struct member *memb
             return status;
         cost = tdm_nest_cost(schedule, &simulation);
     }
-    (table->rows == NULL ? print_row : append_row)(table, member, refusal, &cost);
+    (table->as_json ? append_row : print_row)(table, member, refusal, &cost);
     return TDM_OK;
 }
 
@@ -145,7 +147,7 @@ enum tdm_status tdm_family_print(bool as_json, struct tdm_error *err)
 {
     struct tdm_model *model = NULL;
     struct tdm_machine *machine = NULL;
-    struct table table = {.last_order = -1, .err = err};
+    struct table table = {.last_order = -1, .as_json = as_json, .err = err};
     enum tdm_status status = tdm_model_load(MODEL, &model, err);
     if (status == TDM_OK)
         status = tdm_machine_load("h200", &machine, err);

@@ -2,6 +2,8 @@
 /* Seconds of op kinds over all phases. */
 #include "planner/kind_times.h"
 
+#include "base/sort.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -32,7 +34,7 @@ size_t tdm_kind_times(const struct tdm_trace_time_row *rows, size_t row_count,
         kinds[k].predicted_seconds += rows[i].predicted_seconds;
         kinds[k].measured_seconds += rows[i].measured_seconds;
     }
-    qsort(kinds, count, sizeof(*kinds), by_difference);
+    tdm_sort_stable(kinds, count, sizeof(*kinds), by_difference);
     return count;
 }
 

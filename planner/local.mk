@@ -37,10 +37,10 @@ libtidemark_a_SOURCES += \
 	planner/sweep.c planner/sweep.h \
 	planner/weights_report.c planner/weights_report.h
 
-tidemark_SOURCES += \
+command_sources = \
 	planner/cmd.c planner/cmd.h \
 	planner/cmd_calibrate.c \
-	planner/cmd_compare.c planner/cmd_compare_schedules.c \
+	planner/cmd_compare.c planner/cmd_diff.c \
 	planner/cmd_doctor.c \
 	planner/cmd_machines.c \
 	planner/cmd_methods.c \
@@ -56,15 +56,25 @@ tidemark_SOURCES += \
 	planner/family.c planner/family.h \
 	planner/executor_path.c planner/executor_path.h \
 	planner/executor_start.c \
-	planner/main.c \
+	planner/model_inputs.c planner/model_inputs.h \
 	planner/print.c planner/print.h \
 	planner/schedule_table.c planner/schedule_table.h \
-	planner/sweep_report.c planner/sweep_report.h \
-	planner/ticker.c planner/ticker.h
+	planner/sweep_report.c planner/sweep_report.h
+tidemark_SOURCES += $(command_sources) planner/main.c
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
 cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
-tests_unit_planner_SOURCES = tests/unit_planner.c tests/random_schedule.c tests/random_schedule.h
+tests_unit_planner_SOURCES = tests/unit_planner.c $(random_schedule)
 
 cmocka_tests += tests/unit_bound
-tests_unit_bound_SOURCES = tests/unit_bound.c tests/random_schedule.c tests/random_schedule.h
+tests_unit_bound_SOURCES = tests/unit_bound.c $(random_schedule)
+
+# JSON, by the commands themselves, where memory runs out while it is built.
+cmocka_tests += tests/unit_json_memory
+tests_unit_json_memory_SOURCES = tests/unit_json_memory.c $(command_sources)
+tests_unit_json_memory_CPPFLAGS = $(tidemark_CPPFLAGS)
+
+# A solver without memory, and one that gives up.
+cmocka_tests += tests/unit_solver_memory
+tests_unit_solver_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=glp_add_rows \
+	-Wl,--wrap=glp_add_cols -Wl,--wrap=glp_simplex

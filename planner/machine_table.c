@@ -2,6 +2,8 @@
 /* A machine as people and programs read it. */
 #include "planner/machine_table.h"
 
+#include "base/json.h"
+#include "base/text.h"
 #include "base/units.h"
 
 #include <inttypes.h>
@@ -20,6 +22,7 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
     static const char *const as_they_are[] = {"base",
                                               "provenance",
                                               "assumed",
+                                              "server",
                                               "pinned_bytes_per_second",
                                               "peer_bytes_per_second",
                                               "network_bytes_per_second",
@@ -27,21 +30,20 @@ json_t *tdm_machine_json(const struct tdm_machine *machine)
     json_t *rates = json_object();
     for (unsigned i = 0; i < TDM_RATES; i++)
         if (has_own(machine, (enum tdm_rate)i))
-            json_object_set_new(rates, tdm_rate_key((enum tdm_rate)i),
-                                tdm_rate_json(&machine->table[i]));
-    json_t *object =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "name", machine->name,
-                  "title", machine->title, "source", machine->source, "device_bytes",
-                  (json_int_t)machine->capacity_bytes[TDM_DEVICE], "host_bytes",
-                  (json_int_t)machine->capacity_bytes[TDM_HOST], "runtime_device_bytes",
-                  (json_int_t)machine->runtime_bytes[TDM_DEVICE], "runtime_host_bytes",
-                  (json_int_t)machine->runtime_bytes[TDM_HOST], "peak_flops_per_second",
-                  machine->peak_flops, "launch_seconds", machine->launch_seconds, "copy_seconds",
-                  machine->copy_seconds, "rates", rates);
+            tdm_json_set(&rates, tdm_rate_key((enum tdm_rate)i), tdm_rate_json(&machine->table[i]));
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "name", machine->name,
+        "title", machine->title, "source", machine->source, "rates_measured",
+        (int)machine->measured, "device_bytes", (json_int_t)machine->capacity_bytes[TDM_DEVICE],
+        "host_bytes", (json_int_t)machine->capacity_bytes[TDM_HOST], "runtime_device_bytes",
+        (json_int_t)machine->runtime_bytes[TDM_DEVICE], "runtime_host_bytes",
+        (json_int_t)machine->runtime_bytes[TDM_HOST], "peak_flops_per_second", machine->peak_flops,
+        "launch_seconds", machine->launch_seconds, "copy_seconds", machine->copy_seconds, "rates",
+        rates);
     for (size_t i = 0; i < sizeof(as_they_are) / sizeof(as_they_are[0]); i++) {
         json_t *value = json_object_get(machine->description, as_they_are[i]);
         if (value != NULL)
-            json_object_set(object, as_they_are[i], value);
+            tdm_json_set(&object, as_they_are[i], json_incref(value));
     }
     return object;
 }
@@ -103,11 +105,20 @@ static void print_rate(FILE *out, const struct tdm_machine *machine, enum tdm_ra
     print_points(out, table, unit, strcmp(size, "keys") == 0 || strcmp(size, "tokens") == 0);
 }
 
+/* What a description says in its own words. */
+static void print_text(FILE *out, const char *key, const char *text)
+{
+    char name[64], words[1024];
+    snprintf(name, sizeof(name), "%s", key);
+    snprintf(words, sizeof(words), "%s", text);
+    fprintf(out, "%-22s %s\n", tdm_text_clean(name), tdm_text_clean(words));
+}
+
 static void print_texts(FILE *out, const struct tdm_machine *machine, const char *key)
 {
     const json_t *texts = json_object_get(machine->description, key);
     for (size_t i = 0; i < json_array_size(texts); i++)
-        fprintf(out, "%-22s %s\n", i == 0 ? key : "", json_string_value(json_array_get(texts, i)));
+        print_text(out, i == 0 ? key : "", json_string_value(json_array_get(texts, i)));
 }
 
 void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
@@ -116,16 +127,20 @@ void tdm_machine_table(FILE *out, const struct tdm_machine *machine)
     const char *name;
     json_t *value;
     fprintf(out, "%-22s %s\n", machine->name, machine->title);
-    fprintf(out, "%-22s %s\n", "source", machine->source);
+    fprintf(out, "%-22s %s%s\n", "source", machine->source,
+            machine->measured ? "" : "; rates not measured by tidemark");
     json_object_foreach(json_object_get(machine->description, "provenance"), name, value)
     {
-        fprintf(out, "%-22s %s\n", name, json_string_value(value));
+        print_text(out, name, json_string_value(value));
     }
     for (int place = 0; place < TDM_PLACES; place++)
         fprintf(out, "%-22s %s, of which the runtime takes %s\n",
                 tdm_place_name((enum tdm_place)place),
                 tdm_format_bytes(machine->capacity_bytes[place], text),
                 tdm_format_bytes(machine->runtime_bytes[place], runtime));
+    if (machine->server_host_bytes > 0)
+        fprintf(out, "%-22s %s, %s of host memory (what predict and compare assume)\n", "a server",
+                machine->server_name, tdm_format_bytes(machine->server_host_bytes, text));
     fprintf(out, "%-22s %.1f TFLOP/s, dense bf16 (what MFU is counted by)\n", "peak",
             machine->peak_flops / 1e12);
     unsigned refined = 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidemark: plans, reports and plots training steps, and starts the executor that runs them. */
 #include "config.h"
+#include "base/names.h"
+#include "base/process.h"
 #include "planner/cmd.h"
 
 #include <errno.h>
@@ -10,22 +12,12 @@
 #include <string.h>
 
 static const struct tdm_command *const commands[] = {
-    &tdm_cmd_plan,
-    &tdm_cmd_run,
-    &tdm_cmd_report,
-    &tdm_cmd_plot,
-    &tdm_cmd_compare_schedules,
-    &tdm_cmd_predict,
-    &tdm_cmd_compare,
-    &tdm_cmd_methods,
-    &tdm_cmd_models,
-    &tdm_cmd_machines,
-    &tdm_cmd_calibrate,
-    &tdm_cmd_doctor,
+    &tdm_cmd_plan,   &tdm_cmd_run,      &tdm_cmd_report,    &tdm_cmd_plot,
+    &tdm_cmd_diff,   &tdm_cmd_predict,  &tdm_cmd_compare,   &tdm_cmd_methods,
+    &tdm_cmd_models, &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
-#define LONGEST_NAME 32u
 
 static void print_help(void)
 {
@@ -36,7 +28,7 @@ static void print_help(void)
         "went\n"
         "\n");
     for (size_t i = 0; i < COMMANDS; i++)
-        printf("  %-18s %s\n", commands[i]->name, commands[i]->summary);
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n"
            "  --help     this text; tidemark COMMAND --help: that of a command\n"
            "  --version  the version\n"
@@ -48,43 +40,19 @@ static void print_help(void)
            "  tidemark plan qwen2.5-7b --context 256K -o plan.json\n");
 }
 
-/* Edits (insert, delete, replace a letter) that turn `a` into `b`. */
-static unsigned edits(const char *a, const char *b)
-{
-    unsigned row[LONGEST_NAME + 1];
-    size_t length = strlen(b);
-    for (size_t j = 0; j <= length; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= length; j++) {
-            unsigned replaced = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            unsigned shorter = row[j] < row[j - 1] ? row[j] : row[j - 1];
-            row[j] = replaced < shorter + 1 ? replaced : shorter + 1;
-        }
-    }
-    return row[length];
-}
-
 static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
 {
-    char list[256] = "";
-    const struct tdm_command *nearest = NULL;
-    unsigned least = 3;
+    if (strcmp(name, "compare-schedules") == 0)
+        return tdm_fail(err, TDM_USAGE, "compare-schedules is called diff now: tidemark diff A B");
+    const char *names[COMMANDS + 1] = {NULL};
+    char list[256] = "", suggestion[TDM_SUGGESTION_BYTES];
     for (size_t i = 0; i < COMMANDS; i++) {
         size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", commands[i]->name);
-        if (strlen(name) <= LONGEST_NAME && edits(name, commands[i]->name) < least) {
-            least = edits(name, commands[i]->name);
-            nearest = commands[i];
-        }
+        names[i] = commands[i]->name;
+        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
     tdm_fail(err, TDM_USAGE, "unknown command \"%.64s\"", name);
-    if (nearest != NULL)
-        return tdm_hint(err, "did you mean %s? commands: %s", nearest->name, list);
-    return tdm_hint(err, "commands: %s", list);
+    return tdm_hint(err, "%scommands: %s", tdm_name_suggest(name, names, suggestion), list);
 }
 
 static const struct tdm_command *find_command(const char *name)
@@ -119,7 +87,9 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
 int main(int argc, char **argv)
 {
     struct tdm_error err = {0};
-    enum tdm_status status = run_command(argc, argv, &err);
+    enum tdm_status status = tdm_process_begin(&err);
+    if (status == TDM_OK)
+        status = run_command(argc, argv, &err);
     bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (lost && status == TDM_OK)
         status = tdm_fail(&err, TDM_IO, "standard output cannot be written: %s", strerror(errno));

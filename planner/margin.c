@@ -5,7 +5,7 @@
 #include "base/units.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,10 +24,56 @@ enum tdm_status tdm_margin_parse(const char *text, double *margin, struct tdm_er
     return TDM_OK;
 }
 
+enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
+                                 const struct tdm_machine *machine, struct tdm_error *err)
+{
+    char asked[TDM_FORMAT_SIZE], runtime[TDM_FORMAT_SIZE];
+    if (bytes > machine->runtime_bytes[TDM_DEVICE])
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "%s: %s is not more than the %s that driver and libraries take", what,
+             tdm_format_bytes(bytes, asked),
+             tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], runtime));
+    return strcmp(what, "--margin") == 0
+               ? tdm_hint(err, "leave less over; 3%% is usual")
+               : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");
+}
+
 enum tdm_status tdm_host_memory_parse(const char *text, uint64_t *bytes, struct tdm_error *err)
 {
     enum tdm_status status = tdm_parse_bytes(text, "--host-memory", bytes, err);
     if (status == TDM_OK && *bytes > TDM_MOST_HOST_BYTES)
         return tdm_fail(err, TDM_USAGE, "--host-memory: \"%s\" is more than 1 EiB", text);
     return status;
+}
+
+enum tdm_status tdm_machine_give_memory(struct tdm_machine *machine,
+                                        const struct tdm_said_memory *said, struct tdm_error *err)
+{
+    uint64_t *capacity = machine->capacity_bytes;
+    char has[TDM_FORMAT_SIZE], takes[TDM_FORMAT_SIZE];
+    if (said->device_bytes > 0)
+        capacity[TDM_DEVICE] = said->device_bytes;
+    if (said->host_bytes > 0)
+        capacity[TDM_HOST] = said->host_bytes;
+    else if (machine->server_host_bytes > 0)
+        capacity[TDM_HOST] = machine->server_host_bytes;
+    if (capacity[TDM_DEVICE] > machine->runtime_bytes[TDM_DEVICE])
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE, "--memory: %s is no more than the %s that the runtime takes",
+             tdm_format_bytes(capacity[TDM_DEVICE], has),
+             tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], takes));
+    return tdm_hint(err, "a size has a unit: --memory 24G");
+}
+
+const char *tdm_host_source(const struct tdm_machine *machine, const struct tdm_said_memory *said,
+                            char out[TDM_HOST_SOURCE_BYTES])
+{
+    if (said->host_bytes > 0)
+        snprintf(out, TDM_HOST_SOURCE_BYTES, "as was said");
+    else if (machine->server_host_bytes > 0)
+        snprintf(out, TDM_HOST_SOURCE_BYTES, "assumed: %s has it for all its GPUs (--host-memory)",
+                 machine->server_name);
+    else
+        snprintf(out, TDM_HOST_SOURCE_BYTES, "to plan on, by the machine's description");
+    return out;
 }

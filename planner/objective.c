@@ -15,6 +15,8 @@
 #define PARTS 512u
 /* The first step beyond what is known to be good: one part in so many; then it doubles. */
 #define STRIDE 16u
+#define NEAR_PARTS 64u /* a context near the longest is right to one part in so many */
+#define NEAR_TRIES 3u
 
 static const char *const names[TDM_OBJECTIVES] = {"time", "memory", "context"};
 
@@ -60,6 +62,7 @@ static enum tdm_status try_search(const struct tdm_request *request,
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);
     if (status != TDM_OK)
         return status;
+    found->pins.without |= options->without;
     status = tdm_candidates_search(found->schedule, &found->pins, &found->search, err);
     if (status == TDM_INFEASIBLE)
         return TDM_OK;
@@ -97,21 +100,35 @@ struct contexts {
     uint64_t most;                     /* units that may be asked for */
 };
 
+typedef enum tdm_status (*least_of)(struct tdm_schedule *schedule, const struct tdm_pins *pins,
+                                    enum tdm_place place, uint64_t *bytes, struct tdm_error *err);
+
+/* The least device memory of recipes at a context, TDM_SIZE_MAX if there is none, and what there is. */
+static enum tdm_status least_device(struct contexts *c, uint64_t units, least_of least,
+                                    uint64_t *bytes, uint64_t *limit, struct tdm_error *err)
+{
+    struct tdm_objective_found next = {0};
+    c->request.context = units * c->unit;
+    enum tdm_status status = tdm_request_make(&c->request, &next.schedule, &next.pins, err);
+    if (status != TDM_OK)
+        return status;
+    *limit = next.schedule->memory_bytes;
+    status = least(next.schedule, &next.pins, TDM_DEVICE, bytes, err);
+    if (status == TDM_INFEASIBLE)
+        *bytes = TDM_SIZE_MAX;
+    drop(&next);
+    return status == TDM_INFEASIBLE ? TDM_OK : status;
+}
+
 /* Does a context fit by the least memory of recipes? That is asked faster than a search, and never too
  * much. */
 static enum tdm_status fits_surely(struct contexts *c, uint64_t units, bool *fits,
                                    struct tdm_error *err)
 {
-    struct tdm_objective_found next = {0};
-    uint64_t bytes;
-    c->request.context = units * c->unit;
-    enum tdm_status status = tdm_request_make(&c->request, &next.schedule, &next.pins, err);
-    if (status != TDM_OK)
-        return status;
-    status = tdm_candidates_least(next.schedule, &next.pins, TDM_DEVICE, &bytes, err);
-    *fits = status == TDM_OK && bytes <= next.schedule->memory_bytes;
-    drop(&next);
-    return status == TDM_INFEASIBLE ? TDM_OK : status;
+    uint64_t bytes, limit;
+    enum tdm_status status = least_device(c, units, tdm_candidates_least, &bytes, &limit, err);
+    *fits = status == TDM_OK && bytes <= limit;
+    return status;
 }
 
 static enum tdm_status try_context(struct contexts *c, uint64_t units, bool *good,
@@ -233,12 +250,65 @@ enum tdm_status tdm_objective_context(const struct tdm_request *request,
     return status;
 }
 
+/* The longest context that fits by the estimate of recipes, in units, by the line through the last two that were asked
+ * about. */
+static enum tdm_status find_near(struct contexts *c, uint64_t low, uint64_t *units,
+                                 struct tdm_error *err)
+{
+    uint64_t high = 0, next = low > 0 ? low : 1;
+    double last_units = 0, last_bytes = 0;
+    while ((high == 0 || high > low + 1 + low / NEAR_PARTS) && low < c->most) {
+        uint64_t bytes, limit;
+        enum tdm_status status =
+            least_device(c, next, tdm_candidates_least_estimate, &bytes, &limit, err);
+        if (status != TDM_OK)
+            return status;
+        if (bytes > limit)
+            high = next;
+        else
+            low = next > low ? next : low;
+        double rise = ((double)bytes - last_bytes) / ((double)next - last_units);
+        last_units = (double)next;
+        last_bytes = (double)bytes;
+        double meets = last_units + ((double)limit - last_bytes) / rise;
+        uint64_t most = high > 0 ? high : low > c->most / 16 ? c->most + 1 : 16 * low + 16;
+        next = rise > 0 && meets > (double)low && meets < (double)most ? (uint64_t)meets
+                                                                       : low + (most - low) / 2;
+        next = round_between(low, next > low ? next : low + 1, most);
+    }
+    *units = low;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
+                                           struct tdm_objective_found *found, struct tdm_error *err)
+{
+    static const struct tdm_objective_options options = {.without = 1u << TDM_POLISH};
+    struct contexts c = {.request = *request,
+                         .options = &options,
+                         .found = found,
+                         .unit = CONTEXT_STEP,
+                         .most = TDM_LONGEST_CONTEXT / CONTEXT_STEP};
+    uint64_t units;
+    bool good = false;
+    *found = (struct tdm_objective_found){0};
+    enum tdm_status status = find_near(&c, from_context / CONTEXT_STEP, &units, err);
+    for (unsigned tries = 0; status == TDM_OK && !good && units > 0 && tries < NEAR_TRIES;
+         tries++) {
+        status = try_context(&c, units, &good, err);
+        units -= units / NEAR_PARTS;
+    }
+    return status == TDM_OK && !good ? tdm_objective_context(request, &options, found, err)
+                                     : status;
+}
+
 /* ---- the least memory ---- */
 
 struct memories {
     struct tdm_request request; /* its limit varies */
     const struct tdm_objective_options *options;
     struct tdm_objective_found *found; /* with the least limit that was good */
+    uint64_t runtime_bytes;            /* of driver and libraries: with no more nothing is good */
 };
 
 /* A search with a limit, in whole MiB, which can be typed; if it is good it stays in `found`. */
@@ -248,6 +318,9 @@ static enum tdm_status try_memory(struct memories *m, uint64_t memory_bytes, boo
     struct tdm_objective_found next;
     m->request.has_memory = true;
     m->request.memory_bytes = tdm_size_align(memory_bytes, MIB);
+    *good = false;
+    if (m->request.memory_bytes <= m->runtime_bytes)
+        return TDM_OK;
     enum tdm_status status = try_search(&m->request, m->options, &next, good, err);
     if (status != TDM_OK)
         return status;
@@ -327,6 +400,7 @@ enum tdm_status tdm_objective_memory(const struct tdm_request *request,
         drop(&first);
         return status;
     }
+    m.runtime_bytes = first.schedule->machine->runtime_bytes[TDM_DEVICE];
     keep(found, &first);
     if (!good) /* the caller says why */
         return tdm_fail(err, TDM_INFEASIBLE, "no schedule fits");

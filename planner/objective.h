@@ -26,6 +26,8 @@ bool tdm_objective_parse(const char *name, enum tdm_objective *objective);
 
 struct tdm_objective_options {
     double most_seconds; /* of a step; 0: any */
+    unsigned
+        without; /* heuristics that are switched off, beside those of the request: candidates.h */
     void *self;
     /* Is told of every size that was tried, tokens or bytes; may be NULL. */
     void (*tried)(void *self, uint64_t size, bool good);
@@ -46,6 +48,12 @@ struct tdm_objective_found {
 enum tdm_status tdm_objective_context(const struct tdm_request *request,
                                       const struct tdm_objective_options *options,
                                       struct tdm_objective_found *found, struct tdm_error *err);
+
+/* A context near the longest, found faster: the longest of which the estimated least memory of recipes is enough, to one
+ * part in 64, with one search for its schedule. `from_context` is known to fit; 0: none is. TDM_INFEASIBLE as above. */
+enum tdm_status tdm_objective_near_context(const struct tdm_request *request, uint64_t from_context,
+                                           struct tdm_objective_found *found,
+                                           struct tdm_error *err);
 
 /* The least device memory with which a step of the request fits, and takes no longer than asked; limits of
  * the request hold. It is schedule->memory_bytes: a search with it finds the same. TDM_INFEASIBLE as

@@ -7,12 +7,15 @@
 
 struct tdm_own_words tdm_own_words(const struct tdm_method_settings *settings,
                                    const struct tdm_method_choices *choices, const char *model,
-                                   const char *machine, double margin)
+                                   const char *name, const struct tdm_machine *machine,
+                                   double margin)
 {
     const struct tdm_method *method = settings->method;
     return (struct tdm_own_words){
         .model = model,
-        .machine = machine,
+        .machine = name,
+        .device_bytes = machine->capacity_bytes[TDM_DEVICE],
+        .host_bytes = machine->capacity_bytes[TDM_HOST],
         .context = settings->torch.tokens,
         .batch = settings->torch.batch,
         .margin = margin,

@@ -2,6 +2,7 @@
 /* What is said of tidemark's own schedule: figures, rows of predict, JSON, why nothing fits. */
 #include "planner/own_parts.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "planner/prediction.h"
 #include "planner/shortage.h"
@@ -57,19 +58,17 @@ json_t *tdm_own_json(const struct tdm_own_schedule *own)
 {
     struct tdm_own_step step;
     json_t *root = tdm_prediction_json(own->found.schedule, &own->found.search.simulation);
-    if (root == NULL)
-        return NULL;
     tdm_own_step(own, &step);
     json_t *first = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:O, s:b}", "step", (json_int_t)1, "peak_bytes",
         (json_int_t)step.used_bytes, "peak_reserved_bytes", (json_int_t)step.reserved_bytes,
         "peak_allocated_bytes", (json_int_t)step.allocated_bytes, "host_bytes",
         (json_int_t)step.host_bytes, "categories", json_object_get(root, "categories"), "runs", 1);
-    json_object_set_new(root, "steps", json_pack("[o]", first));
-    json_object_set_new(root, "fits", json_true());
-    json_object_set_new(root, "binding", json_null());
-    json_object_set_new(root, "host_memory_bytes",
-                        json_integer((json_int_t)own->found.schedule->host_memory_bytes));
+    tdm_json_set(&root, "steps", json_pack("[o]", first));
+    tdm_json_set(&root, "fits", json_true());
+    tdm_json_set(&root, "binding", json_null());
+    tdm_json_set(&root, "host_memory_bytes",
+                 json_integer((json_int_t)own->found.schedule->host_memory_bytes));
     return root;
 }
 
@@ -85,6 +84,11 @@ enum tdm_status tdm_own_fail(struct tdm_own_schedule *own, struct tdm_own_miss *
     if (status != TDM_OK)
         return status;
     miss->binding = tdm_binding_name(shortage.binding);
+    miss->device_bytes = shortage.limit_bytes[TDM_DEVICE];
+    miss->host_bytes = shortage.limit_bytes[TDM_HOST];
+    miss->needed_device_bytes = shortage.needed_bytes[TDM_DEVICE];
+    miss->needed_host_bytes = shortage.needed_bytes[TDM_HOST];
+    miss->longest_context = shortage.longest_context;
     miss->host_memory_bytes = found->schedule->host_memory_bytes;
     miss->way_count = tdm_shortage_ways(&shortage, found->schedule, miss->ways);
     return tdm_shortage_fail(&shortage, found->schedule, err);

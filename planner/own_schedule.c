@@ -30,22 +30,6 @@ static enum tdm_status read_budget(const char *value, struct tdm_request *r, str
     return tdm_parse_tokens(value, "--set budget", &r->budget_tokens, err);
 }
 
-/* The margin is left of the device's memory, unless a limit was said. */
-static enum tdm_status leave_margin(const struct tdm_own_words *words, struct tdm_request *r,
-                                    struct tdm_error *err)
-{
-    struct tdm_machine *machine;
-    if (r->has_memory || words->margin <= 0)
-        return TDM_OK;
-    enum tdm_status status = tdm_machine_load(words->machine, &machine, err);
-    if (status != TDM_OK)
-        return status;
-    r->has_memory = true;
-    r->memory_bytes = (uint64_t)((double)machine->capacity_bytes[TDM_DEVICE] * (1 - words->margin));
-    tdm_machine_free(machine);
-    return TDM_OK;
-}
-
 static enum tdm_status check_range(const struct tdm_request *r, struct tdm_error *err)
 {
     if (r->has_host_memory && r->host_memory_bytes > TDM_MOST_HOST_BYTES)
@@ -84,7 +68,12 @@ static enum tdm_status read_words(const struct tdm_own_words *words, struct tdm_
     r->pair_count = words->pair_count;
     for (size_t i = 0; i < words->pair_count; i++)
         r->pairs[i] = words->pairs[i];
-    return leave_margin(words, r, err);
+    if (!r->has_memory)
+        r->memory_bytes = (uint64_t)((double)words->device_bytes * (1 - words->margin));
+    if (!r->has_host_memory)
+        r->host_memory_bytes = words->host_bytes;
+    r->has_memory = r->has_host_memory = true;
+    return TDM_OK;
 }
 
 enum tdm_status tdm_own_check(const struct tdm_own_words *words, struct tdm_error *err)
@@ -108,7 +97,7 @@ static enum tdm_status find(const struct tdm_request *request, enum tdm_objectiv
 {
     static const struct tdm_objective_options options = {.tried = NULL};
     if (objective == TDM_OBJECTIVE_CONTEXT)
-        return tdm_objective_context(request, &options, found, err);
+        return tdm_objective_near_context(request, request->context, found, err);
     if (objective == TDM_OBJECTIVE_MEMORY)
         return tdm_objective_memory(request, &options, found, err);
     enum tdm_status status = tdm_request_make(request, &found->schedule, &found->pins, err);

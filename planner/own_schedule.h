@@ -21,6 +21,8 @@ struct tdm_own_words {
     const char *model, *machine;
     uint64_t context, batch;
     double margin; /* of the device's memory, left over where `memory` is "all" */
+    uint64_t device_bytes,
+        host_bytes; /* that there are, where `memory` and `host_memory` are "all" */
     const char *objective, *optimizer, *budget, *memory, *host_memory;
     const char *const *pairs; /* of plan's --set */
     size_t pair_count;
@@ -31,7 +33,8 @@ struct tdm_own_schedule;
 /* Can it be asked so? TDM_USAGE, or what loading model and machine says. */
 enum tdm_status tdm_own_check(const struct tdm_own_words *words, struct tdm_error *err);
 
-/* Plans it for the context, or for the longest one that fits. The caller frees *own, on TDM_INFEASIBLE too: nothing
+/* Plans it for the context, or for one near the longest that fits, for which simple schedules have room; plan
+ * --objective context may find a tenth more. The caller frees *own, on TDM_INFEASIBLE too: nothing
  * fits, and tdm_own_fail() says why. */
 enum tdm_status tdm_own_find(const struct tdm_own_words *words, bool longest,
                              struct tdm_own_schedule **own, struct tdm_error *err);
@@ -58,6 +61,10 @@ json_t *tdm_own_json(const struct tdm_own_schedule *own);
 /* What is short, and what would help. */
 struct tdm_own_miss {
     const char *binding; /* as plan says it; NULL: nothing could be asked for */
+    /* What there is, and what is enough beside what there is of the other memory (together, if the binding is both);
+     * 0: no amount is. */
+    uint64_t device_bytes, host_bytes, needed_device_bytes, needed_host_bytes;
+    uint64_t longest_context; /* 0: none, or not known */
     uint64_t host_memory_bytes;
     struct tdm_shortage_way ways[TDM_SHORTAGE_WAYS];
     size_t way_count;

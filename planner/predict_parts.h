@@ -6,6 +6,7 @@
 
 #include "methods/remedy.h"
 #include "methods/timeline.h"
+#include "planner/margin.h"
 #include "plots/events_plot.h"
 
 #include <jansson.h>
@@ -13,12 +14,12 @@
 struct tdm_predict_request {
     const char *model, *machine, *method;
     uint64_t context, batch, gpus;
-    const char *host_memory; /* NULL: what the machine has to plan on */
-    uint64_t host_bytes;
-    char host_pair[48];
+    struct tdm_said_memory memory;
+    char optimizer_pair[80];
     double margin;
     const char *pairs[TDM_METHOD_MOST_KEYS];
     size_t pair_count;
+    bool verbose;                /* all that is assumed; what would help is looked for to the end */
     struct tdm_picture timeline; /* its path: NULL: none; "-": no picture, but in JSON */
     bool as_json;
 };
@@ -30,6 +31,7 @@ struct tdm_predict_answer {
     struct tdm_method_settings settings;
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
+    uint64_t longest_tokens;              /* that fit as it is, where it does not; 0: none */
     struct tdm_remedies remedies;         /* none where it fits */
     struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };
@@ -43,19 +45,25 @@ static inline struct tdm_key_case tdm_predict_case(const struct tdm_predict_answ
 
 /* ---- as text, on stdout (cmd_predict_text.c) ---- */
 
-/* The model, the method, the machine, settings said and assumed, and those said without effect. */
-void tdm_predict_print_head(const struct tdm_predict_request *r,
-                            const struct tdm_predict_answer *a);
-/* Peaks of each step by category; and that it fits, if it does. */
-void tdm_predict_print_answer(const struct tdm_predict_request *r,
-                              const struct tdm_predict_answer *a);
-#define TDM_PREDICT_HOST_TEXT 160
+#define TDM_PREDICT_TEXT 320
 
-/* "8 GPUs of a computer take 343.75 GiB of 110 GiB of host memory" */
-const char *tdm_predict_host_text(const struct tdm_predict_answer *a,
-                                  char out[TDM_PREDICT_HOST_TEXT]);
-void tdm_predict_print_fits(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
-                            uint64_t used_bytes);
+/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs", the memory that is short or
+ * taken; returns `out`. */
+const char *tdm_predict_need_text(const struct tdm_predict_request *r,
+                                  const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT]);
+/* The answer in one line, and then the model, the method, the machine, settings that were said, and those of them that
+ * have no effect. */
+void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                            const char *answer);
+/* The first line of another system's answer; returns `out`. */
+const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
+                                     const struct tdm_predict_answer *a,
+                                     char out[TDM_PREDICT_TEXT]);
+/* Peaks of each step by category. */
+void tdm_predict_print_peaks(const struct tdm_predict_answer *a);
+/* What is assumed: what matters most, or with --verbose all. */
+void tdm_predict_print_assumed(const struct tdm_predict_request *r,
+                               const struct tdm_predict_answer *a);
 
 /* ---- as JSON (predict_json.c): new objects, NULL if memory ran out ---- */
 

@@ -2,6 +2,8 @@
 /* Small helpers of the commands that print. */
 #include "planner/print.h"
 
+#include "base/json.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,14 +34,14 @@ void tdm_warn_machine(const char *name, const struct tdm_machine *machine)
         fprintf(stderr, "low values are assumed (name a shipped machine as its \"base\")\n");
 }
 
+bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE])
+{
+    if (!machine->measured)
+        snprintf(out, TDM_RATES_NOTE_SIZE, "not measured by tidemark: %s", machine->source);
+    return !machine->measured;
+}
+
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err)
 {
-    if (root == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for JSON");
-    int failed =
-        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
-    json_decref(root);
-    if (failed || fputc('\n', stdout) == EOF)
-        return tdm_fail(err, TDM_IO, "standard output cannot be written");
-    return TDM_OK;
+    return tdm_json_write(stdout, true, root, err);
 }

@@ -7,6 +7,7 @@
 #include "machines/machine.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define TDM_DIGITS_SIZE 32
@@ -18,8 +19,12 @@ const char *tdm_format_digits(uint64_t number, char out[TDM_DIGITS_SIZE]);
  * `name` is what the user called it. */
 void tdm_warn_machine(const char *name, const struct tdm_machine *machine);
 
-/* Prints an object on stdout, indented, keys sorted, and takes the reference away. NULL: memory ran
- * out while it was built. */
+#define TDM_RATES_NOTE_SIZE 256
+
+/* "not measured by tidemark: datasheet, derated" in `out`, or false if calibrate measured the rates. */
+bool tdm_rates_note(const struct tdm_machine *machine, char out[TDM_RATES_NOTE_SIZE]);
+
+/* Prints an object on stdout, as tdm_json_write(); `err`, which may hold why nothing fits, changes only if that fails. */
 enum tdm_status tdm_print_json(json_t *root, struct tdm_error *err);
 
 #endif

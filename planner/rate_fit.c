@@ -100,12 +100,23 @@ static double width_of(enum tdm_rate rate)
     return tdm_rate_is_refined(rate) ? REFINED_WIDTH : WIDTH;
 }
 
+/* Samples that are equal in all that is asked of them may be in any order. */
+static int by_all(const struct sample *left, const struct sample *right)
+{
+    const double x[] = {left->sort, left->work, left->seconds, left->size, left->tokens};
+    const double y[] = {right->sort, right->work, right->seconds, right->size, right->tokens};
+    for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
+        if (x[i] < y[i] || x[i] > y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return 0;
+}
+
 static int by_rate_and_sort(const void *a, const void *b)
 {
     const struct sample *left = a, *right = b;
     if (left->rate != right->rate)
         return left->rate < right->rate ? -1 : 1;
-    return (left->sort > right->sort) - (left->sort < right->sort);
+    return by_all(left, right);
 }
 
 static int by_speed(const void *a, const void *b)
@@ -113,7 +124,7 @@ static int by_speed(const void *a, const void *b)
     const struct sample *left = a, *right = b;
     double x = left->work * left->factor * right->seconds;
     double y = right->work * right->factor * left->seconds;
-    return (x > y) - (x < y);
+    return x < y || x > y ? (x > y) - (x < y) : by_all(left, right);
 }
 
 /* Sums samples up, without the slowest and the fastest eighth. */
@@ -279,7 +290,9 @@ void tdm_rate_fit_tables(struct tdm_rate_fit *fit, bool corrected,
 static int by_seconds(const void *a, const void *b)
 {
     const struct sample *left = a, *right = b;
-    return (left->seconds > right->seconds) - (left->seconds < right->seconds);
+    if (left->seconds < right->seconds || left->seconds > right->seconds)
+        return left->seconds < right->seconds ? -1 : 1;
+    return by_rate_and_sort(a, b);
 }
 
 double tdm_rate_fit_least_seconds(struct tdm_rate_fit *fit)

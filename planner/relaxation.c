@@ -320,25 +320,28 @@ static enum tdm_status solve_once(struct tdm_relaxation *r, double *value, struc
     return status == TDM_OK ? add_path(r, err) : status;
 }
 
-void tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds, double tolerance,
-                          unsigned most, struct tdm_relaxed *relaxed)
+enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *r, double enough_seconds,
+                                     double tolerance, unsigned most, struct tdm_relaxed *relaxed,
+                                     struct tdm_error *err)
 {
-    struct tdm_error reason;
     double value = TDM_NO_BOUND;
-    enum tdm_status status = try_warm(r, &reason);
+    enum tdm_status status = try_warm(r, err);
     r->relaxed.solved = false;
     for (unsigned i = 0; i < most && status == TDM_OK; i++) {
         if (i > 0 && r->bound_seconds >= enough_seconds)
             break;
-        status = solve_once(r, &value, &reason);
+        status = solve_once(r, &value, err);
         r->relaxed.solved = r->relaxed.solved || status == TDM_OK;
         if (r->bound_seconds >= value * (1 - tolerance))
             break;
     }
+    if (status == TDM_NO_MEMORY)
+        return status;
     if (r->bound_seconds <= 0) /* no prices of the solver's gave one: computing alone does */
         try_computing(r);
     tdm_relaxation_weigh(r);
     *relaxed = r->relaxed;
+    return TDM_OK;
 }
 
 void tdm_relaxation_warm(struct tdm_relaxation *r, const struct tdm_relaxation *other)

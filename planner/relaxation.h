@@ -63,7 +63,7 @@ struct tdm_relaxed {
 
 /* For the estimator's step in an order, within limits of used bytes. `fixed_homes`: states whose homes are
  * those of the estimator; gradients always are. `sizes` (may be NULL): the one list of groups. The
- * estimator must outlive it. The caller owns *relaxation. */
+ * estimator must outlive it. The caller owns *relaxation. TDM_NO_MEMORY; TDM_INTERNAL: it is too large for the solver. */
 enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum tdm_order order,
                                    const uint64_t limit_bytes[TDM_PLACES],
                                    const bool fixed_homes[TDM_STATES],
@@ -72,9 +72,10 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum t
 void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 
 /* Solves until the bound is within `tolerance` of the program's value or reaches `enough_seconds`, or
- * `most` solutions were made, or the solver gives up: what was found so far is a bound all the same. */
-void tdm_relaxation_solve(struct tdm_relaxation *relaxation, double enough_seconds,
-                          double tolerance, unsigned most, struct tdm_relaxed *relaxed);
+ * `most` solutions were made, or the solver gives up: what was found so far is a bound all the same. TDM_NO_MEMORY. */
+enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double enough_seconds,
+                                     double tolerance, unsigned most, struct tdm_relaxed *relaxed,
+                                     struct tdm_error *err);
 
 /* Begins with the best prices of another one, of the same model, limits and order. */
 void tdm_relaxation_warm(struct tdm_relaxation *relaxation, const struct tdm_relaxation *other);

@@ -62,12 +62,6 @@ bool tdm_report_shows(const struct tdm_report *report, const struct tdm_program_
 /* Is a step that did not end, and was timed, all that there is of a program? */
 bool tdm_report_only_unfinished(const struct tdm_program_report *report);
 
-/* Is a category outside the arena? What the driver holds is not seen at the launches. */
-bool tdm_report_outside_arena(int category);
-
-/* Live bytes of the arena at the peak. */
-uint64_t tdm_report_live_bytes(const struct tdm_trace_peak *peak);
-
 /* The arena and what is outside it. */
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place);
 

@@ -224,20 +224,6 @@ void tdm_report_free(struct tdm_report *report)
     free(report->evaluations);
 }
 
-bool tdm_report_outside_arena(int category)
-{
-    return category == TDM_RUNTIME || category == TDM_ALLOCATOR;
-}
-
-uint64_t tdm_report_live_bytes(const struct tdm_trace_peak *peak)
-{
-    uint64_t bytes = 0;
-    for (int category = 0; category < TDM_CATEGORIES; category++)
-        if (!tdm_report_outside_arena(category))
-            bytes += peak->categories[category];
-    return bytes;
-}
-
 uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place)
 {
     return report->program.arena_bytes[place] + report->program.runtime_bytes[place];

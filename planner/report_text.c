@@ -144,42 +144,80 @@ static void print_steps(const struct tdm_program_report *report)
            show_seconds(report->program.predicted_seconds, predicted));
 }
 
-static void print_memory_row(const char *place, const char *what, bool has_predicted,
-                             uint64_t predicted, bool has_measured, uint64_t measured)
+/* "8.31 MiB    8.31 MiB    +0.0%": an error where both are known. */
+static void print_pair(bool has_predicted, uint64_t predicted, bool has_measured, uint64_t measured)
 {
-    char left[TDM_FORMAT_SIZE];
-    char right[TDM_FORMAT_SIZE];
-    char error[TDM_FORMAT_SIZE];
-    printf("%-7s  %-20s  %12s  %12s  %8s\n", place, what,
-           show_bytes(has_predicted, predicted, left), show_bytes(has_measured, measured, right),
-           show_error(has_predicted && has_measured
-                          ? tdm_report_error((double)predicted, (double)measured)
-                          : NAN,
-                      error));
+    char left[TDM_FORMAT_SIZE], right[TDM_FORMAT_SIZE], error[TDM_FORMAT_SIZE];
+    double off =
+        has_predicted && has_measured ? tdm_report_error((double)predicted, (double)measured) : NAN;
+    printf("  %11s %11s %8s", show_bytes(has_predicted, predicted, left),
+           show_bytes(has_measured, measured, right), show_error(off, error));
 }
 
-static void print_place(const struct tdm_program_report *report, int place)
+static void print_taken_row(const char *place, const char *what, bool has_planned, uint64_t planned,
+                            bool has_measured, uint64_t measured)
+{
+    printf("%-7s  %-19s", place, what);
+    print_pair(has_planned, planned, has_measured, measured);
+    putchar('\n');
+}
+
+/* What the plan takes of a place, from the outside in. */
+static void print_taken(const struct tdm_program_report *report, int place)
+{
+    bool scanned = report->scanned[place];
+    const struct tdm_trace_arena_row *arena = &report->arenas[place];
+    uint64_t planned = scanned ? arena->planned_bytes : report->program.arena_bytes[place];
+    print_taken_row(tdm_place_name((enum tdm_place)place), "used", true,
+                    tdm_report_predicted_used_bytes(report, place), report->sampled[place],
+                    report->used_bytes[place]);
+    print_taken_row("", "arena, highest byte", true, planned, scanned, arena->highest_byte);
+    print_taken_row("", "arena, touched", false, 0, scanned, arena->touched_bytes);
+    print_taken_row("", "allocated", true, report->program.live_peak_bytes[place], false, 0);
+}
+
+static void print_values_row(const char *place, const char *what,
+                             const struct tdm_trace_peak *predicted, uint64_t predicted_most,
+                             uint64_t predicted_at_peak, const struct tdm_trace_peak *measured,
+                             uint64_t measured_most, uint64_t measured_at_peak)
+{
+    printf("%-7s  %-19s", place, what);
+    print_pair(predicted->known, predicted_most, measured->known, measured_most);
+    print_pair(predicted->known, predicted_at_peak, measured->known, measured_at_peak);
+    putchar('\n');
+}
+
+/* What holds values there. */
+static void print_values(const struct tdm_program_report *report, int place)
 {
     const struct tdm_trace_peak *predicted = &report->peaks.predicted[place];
     const struct tdm_trace_peak *measured = &report->peaks.measured[place];
     const char *label = tdm_place_name((enum tdm_place)place);
+    if (!predicted->known && !measured->known)
+        return;
     for (int category = 0; category < TDM_CATEGORIES; category++) {
-        if (predicted->categories[category] == 0 && measured->categories[category] == 0)
+        if (predicted->most[category] == 0 && measured->most[category] == 0)
             continue;
-        bool seen = measured->known && !tdm_report_outside_arena(category);
-        print_memory_row(label, tdm_category_name((enum tdm_category)category), predicted->known,
-                         predicted->categories[category], seen, measured->categories[category]);
+        print_values_row(label, tdm_category_name((enum tdm_category)category), predicted,
+                         predicted->most[category], predicted->at_peak[category], measured,
+                         measured->most[category], measured->at_peak[category]);
         label = "";
     }
-    print_memory_row(label, "live at the peak", predicted->known, tdm_report_live_bytes(predicted),
-                     measured->known, tdm_report_live_bytes(measured));
-    bool scanned = report->scanned[place];
-    const struct tdm_trace_arena_row *arena = &report->arenas[place];
-    uint64_t planned = scanned ? arena->planned_bytes : report->program.arena_bytes[place];
-    print_memory_row("", "arena, touched", true, planned, scanned, arena->touched_bytes);
-    print_memory_row("", "arena, highest byte", true, planned, scanned, arena->highest_byte);
-    print_memory_row("", "used", true, tdm_report_predicted_used_bytes(report, place),
-                     report->sampled[place], report->used_bytes[place]);
+    print_values_row(label, "all", predicted, predicted->value_bytes, predicted->value_bytes,
+                     measured, measured->value_bytes, measured->value_bytes);
+}
+
+static void print_memory(const struct tdm_program_report *report)
+{
+    printf("\n%-28s  %11s %11s %8s\n", "memory taken, at most", "planned", "measured", "error");
+    for (int place = 0; place < TDM_PLACES; place++)
+        print_taken(report, place);
+    printf("\n%-28s  %32s  %32s\n", "memory that holds values", "each category's own peak",
+           "at the peak of the place");
+    printf("%-28s  %11s %11s %8s  %11s %11s %8s\n", "", "predicted", "measured", "error",
+           "predicted", "measured", "error");
+    for (int place = 0; place < TDM_PLACES; place++)
+        print_values(report, place);
 }
 
 static void print_times(const struct tdm_program_report *report)
@@ -316,9 +354,7 @@ static void print_program(const struct tdm_report *report, const struct tdm_prog
     print_steps(program);
     print_unfinished(program);
     print_evaluations(program);
-    printf("\n%-7s  %-20s  %12s  %12s  %8s\n", "memory", "", "predicted", "measured", "error");
-    for (int place = 0; place < TDM_PLACES; place++)
-        print_place(program, place);
+    print_memory(program);
     if (tdm_report_only_unfinished(program))
         printf("\nof step %" PRId64
                ", not finished: times, lanes and waits of the ops that had ended\n",

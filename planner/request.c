@@ -7,6 +7,9 @@
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
 #include "schedule/selector_fields.h"
+#include "schedule/shared_state.h"
+
+#include <string.h>
 
 static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_schedule *schedule,
                                   struct tdm_error *err)
@@ -22,6 +25,12 @@ static enum tdm_status set_limits(const struct tdm_request *request, struct tdm_
     }
     if (request->has_memory)
         schedule->memory_bytes = request->memory_bytes;
+    else if (request->like == NULL || request->machine != NULL) /* `like` has limits of its own */
+        schedule->memory_bytes = (uint64_t)((double)capacity * (1 - request->margin));
+    enum tdm_status status = tdm_memory_check(request->has_memory ? "--memory" : "--margin",
+                                              schedule->memory_bytes, machine, err);
+    if (status != TDM_OK)
+        return status;
     if (request->has_host_memory)
         schedule->host_memory_bytes = request->host_memory_bytes;
     /* what is always there: with less than that, or 0, the schedule has nothing on the host */
@@ -95,6 +104,66 @@ static enum tdm_status set_budget(const struct tdm_request *request, struct tdm_
     return TDM_OK;
 }
 
+/* Model and machine of the request, of `like` where none is named. */
+static enum tdm_status load(const struct tdm_request *request, struct tdm_model **model,
+                            struct tdm_machine **machine, struct tdm_error *err)
+{
+    const struct tdm_schedule *like = request->like;
+    enum tdm_status status = request->model != NULL
+                                 ? tdm_model_load(request->model, model, err)
+                                 : tdm_model_from_config(request->like_path, like->model->name,
+                                                         like->model->config, model, err);
+    if (status == TDM_OK)
+        status = request->machine != NULL
+                     ? tdm_machine_load(request->machine, machine, err)
+                     : tdm_machine_from_json(request->like_path, like->machine->description,
+                                             machine, err);
+    return status;
+}
+
+/* All that the schedule has from the one that it is to go with, before --set changes some of it. */
+static void take_like(const struct tdm_request *request, struct tdm_schedule *schedule,
+                      struct tdm_pins *pins)
+{
+    const struct tdm_schedule *like = request->like;
+    tdm_shared_state_take(schedule, like);
+    for (int state = 0; state <= TDM_STATE_MOMENTS; state++)
+        pins->has_home[state] = true;
+    /* and that a loss means the same */
+    schedule->dtypes.activations = like->dtypes.activations;
+    schedule->dtypes.kv = like->dtypes.kv;
+    schedule->dtypes.logits = like->dtypes.logits;
+    if (request->budget == TDM_BUDGET_NONE && !names_selector(request)) {
+        schedule->selector = like->selector;
+        schedule->page_tokens = like->page_tokens;
+        if (like->selector.kind == TDM_SELECT_TOP_K) /* which sees its chunk */
+            pins->chunk_tokens = like->chunk_tokens;
+    }
+    if (request->machine == NULL) {
+        schedule->memory_bytes = like->memory_bytes;
+        schedule->host_memory_bytes = like->host_memory_bytes;
+    }
+}
+
+/* What --set and MODEL say must not be what the two cannot differ in. */
+static enum tdm_status check_like(const struct tdm_request *request,
+                                  const struct tdm_schedule *schedule, struct tdm_error *err)
+{
+    if (strcmp(schedule->model->digest, request->like->model->digest) != 0) {
+        tdm_fail(err, TDM_USAGE, "plan: %s is another model than %s of --like %s", request->model,
+                 request->like->model->name, request->like_path);
+        return tdm_hint(err, "leave MODEL out");
+    }
+    enum tdm_status status =
+        tdm_shared_state_check("plan", schedule, request->like_path, request->like, err);
+    if (status == TDM_OK)
+        return TDM_OK;
+    err->status = TDM_USAGE; /* it came from the command line */
+    tdm_hint(err, "leave out what --like says: the model, the optimizer, and dtypes and homes of "
+                  "weights, master and moments");
+    return TDM_USAGE;
+}
+
 enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_schedule **out,
                                  struct tdm_pins *pins, struct tdm_error *err)
 {
@@ -102,9 +171,7 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     struct tdm_machine *machine = NULL;
     struct tdm_schedule *schedule = NULL;
     *pins = (struct tdm_pins){.without = request->without, .program_path = request->program_path};
-    enum tdm_status status = tdm_model_load(request->model, &model, err);
-    if (status == TDM_OK)
-        status = tdm_machine_load(request->machine, &machine, err);
+    enum tdm_status status = load(request, &model, &machine, err);
     if (status == TDM_OK)
         status = tdm_schedule_new(model, machine, request->context, &schedule, err);
     if (status != TDM_OK) {
@@ -112,9 +179,13 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         tdm_model_free(model);
         return status;
     }
-    tdm_schedule_set_optimizer(schedule, request->optimizer);
     schedule->pass = request->pass;
-    tdm_schedule_set_clip(schedule, request->clip);
+    if (request->like != NULL) {
+        take_like(request, schedule, pins);
+    } else {
+        tdm_schedule_set_optimizer(schedule, request->optimizer);
+        tdm_schedule_set_clip(schedule, request->clip);
+    }
     status = set_limits(request, schedule, err);
     if (status == TDM_OK)
         status = tdm_schedule_set_sequences(schedule, (uint32_t)request->sequences,
@@ -123,6 +194,8 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
         status = apply_keys(request, schedule, pins, err);
     if (status == TDM_OK)
         status = set_budget(request, schedule, pins, err);
+    if (status == TDM_OK && request->like != NULL)
+        status = check_like(request, schedule, err);
     if (status == TDM_OK &&
         schedule->optimizer.on == TDM_HOST) /* state goes along, or the check says why not */
         tdm_host_homes(schedule, pins, schedule->homes, err);

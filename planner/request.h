@@ -18,13 +18,19 @@ enum tdm_budget { TDM_BUDGET_NONE, TDM_BUDGET_DENSE, TDM_BUDGET_TOKENS, TDM_BUDG
 #define TDM_BUDGET_CHUNK 4096u
 
 struct tdm_request {
-    const char *model, *machine;
+    const char *model, *machine; /* NULL: those of `like` */
+    /* A schedule that trains and the file that it was read from, for an evaluation between its steps: what both must have in
+     * common is taken from it, and what it may have otherwise too, where nothing else is asked for. NULL: none. */
+    const struct tdm_schedule *like;
+    const char *like_path;
     const struct tdm_preset *preset;   /* NULL: none */
     const char *pairs[TDM_MOST_PAIRS]; /* of --set */
     size_t pair_count;
     uint64_t context, sequences;
-    bool has_memory, has_host_memory; /* else all that the machine has */
+    bool has_memory,
+        has_host_memory; /* else all that the machine has, less the margin of the device */
     uint64_t memory_bytes, host_memory_bytes;
+    double margin; /* share of the device's memory */
     enum tdm_optimizer optimizer;
     enum tdm_purpose pass;
     enum tdm_clip clip;

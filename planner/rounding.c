@@ -443,9 +443,11 @@ static void search_structure(struct search *s)
     }
 }
 
-/* A search from a schedule; false if there is no memory for one. */
-static bool open_search(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
-                        struct tdm_rounded *rounded, struct search *s)
+/* A search from a schedule. */
+static enum tdm_status open_search(const struct tdm_kitchen *kitchen,
+                                   const struct tdm_rounding_limits *limits,
+                                   struct tdm_rounded *rounded, struct search *s,
+                                   struct tdm_error *err)
 {
     uint32_t layers = kitchen->schedule->model->layers;
     struct tdm_group *groups = calloc((size_t)layers + 1, sizeof(*groups));
@@ -458,13 +460,13 @@ static bool open_search(const struct tdm_kitchen *kitchen, const struct tdm_roun
                          .left =
                              limits->most_estimates * LAYERS / (layers < LAYERS ? layers : LAYERS)};
     if (groups == NULL)
-        return false;
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for groups");
     s->point.groups = groups;
     memcpy(groups, rounded->groups, rounded->group_count * sizeof(*groups));
     memcpy(s->homes, rounded->homes, sizeof(s->homes));
     s->rings = rounded->rings;
     tdm_estimator_set_state(s->estimator, s->homes, &s->rings);
-    return true;
+    return TDM_OK;
 }
 
 static void search_finely(struct search *s)
@@ -479,12 +481,14 @@ static void search_finely(struct search *s)
     }
 }
 
-void tdm_improve(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
-                 struct tdm_rounded *rounded)
+enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
+                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                            struct tdm_error *err)
 {
     struct search s;
-    if (!open_search(kitchen, limits, rounded, &s))
-        return; /* then it stays as it is */
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
     cost_of(&s);
     /* a byte too much costs more than any byte saves: a tenth of the step for a thousandth of the limit */
     s.price = 100 * s.point.seconds / (double)limits->bytes[TDM_DEVICE];
@@ -495,14 +499,17 @@ void tdm_improve(const struct tdm_kitchen *kitchen, const struct tdm_rounding_li
     if (!limits->no_fine)
         search_finely(&s);
     free(s.point.groups);
+    return TDM_OK;
 }
 
-void tdm_polish(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
-                struct tdm_rounded *rounded, double seconds, tdm_measure measure, void *self)
+enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err)
 {
     struct search s;
-    if (!open_search(kitchen, limits, rounded, &s))
-        return;
+    enum tdm_status status = open_search(kitchen, limits, rounded, &s, err);
+    if (status != TDM_OK)
+        return status;
     s.measure = measure;
     s.self = self;
     s.best_cost = seconds;
@@ -510,6 +517,7 @@ void tdm_polish(const struct tdm_kitchen *kitchen, const struct tdm_rounding_lim
         decide(&s);
     search_finely(&s);
     free(s.point.groups);
+    return TDM_OK;
 }
 
 /* ---- from shares to counts ---- */

@@ -48,9 +48,10 @@ enum tdm_status tdm_round(const struct tdm_kitchen *kitchen, uint32_t size, enum
                           bool far, struct tdm_rounded *rounded, struct tdm_error *err);
 void tdm_rounded_free(struct tdm_rounded *rounded);
 
-/* Searches from a schedule: it only becomes better. */
-void tdm_improve(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
-                 struct tdm_rounded *rounded);
+/* Searches from a schedule: it only becomes better. TDM_NO_MEMORY. */
+enum tdm_status tdm_improve(const struct tdm_kitchen *kitchen,
+                            const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                            struct tdm_error *err);
 
 /* Says what a schedule that fits by its estimate really takes: TDM_UNMEASURED if it does not fit after all.
  * False: no more can be measured. */
@@ -58,9 +59,10 @@ typedef bool (*tdm_measure)(void *self, const struct tdm_rounded *rounded, doubl
 #define TDM_UNMEASURED 1e300
 
 /* The same search, from a schedule that takes `seconds` (TDM_UNMEASURED: it is measured first), by what its neighbours really take where their
- * estimates promise less. Ends when none is better, or no more can be measured. */
-void tdm_polish(const struct tdm_kitchen *kitchen, const struct tdm_rounding_limits *limits,
-                struct tdm_rounded *rounded, double seconds, tdm_measure measure, void *self);
+ * estimates promise less. Ends when none is better, or no more can be measured. TDM_NO_MEMORY. */
+enum tdm_status tdm_polish(const struct tdm_kitchen *kitchen,
+                           const struct tdm_rounding_limits *limits, struct tdm_rounded *rounded,
+                           double seconds, tdm_measure measure, void *self, struct tdm_error *err);
 
 /* Writes it into the kitchen's schedule. */
 void tdm_rounded_write(const struct tdm_kitchen *kitchen, const struct tdm_rounded *rounded);

@@ -50,6 +50,7 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
     const struct tdm_model *model = schedule->model;
     const struct tdm_machine *machine = schedule->machine;
     char digits[TDM_DIGITS_SIZE], tokens[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
+    char note[TDM_RATES_NOTE_SIZE];
     fprintf(out, "model      %s: %s parameters, %u layers\n", model->name,
             tdm_format_digits(model->parameters, digits), model->layers);
     fprintf(out, "step       %u sequence%s of %s tokens (%s)", schedule->sequence_count,
@@ -60,11 +61,17 @@ static void print_step(FILE *out, const struct tdm_schedule *schedule)
         fprintf(out, ", %s from %" PRIu32 " documents",
                 schedule->sequence_count == 1 ? "packed" : "each packed",
                 schedule->sequences[0].document_count);
+    if (schedule->documents_of_text)
+        fputs(", packed from the documents of its text", out);
     fputc('\n', out);
     fprintf(out, "machine    %s: %s\n", machine->name, machine->title);
-    fprintf(out, "limits     %s of device memory used,",
-            tdm_format_bytes(schedule->memory_bytes, text));
-    fprintf(out, " %s of host memory\n", tdm_format_bytes(schedule->host_memory_bytes, text));
+    if (tdm_rates_note(machine, note))
+        fprintf(out, "rates      %s\n", note);
+    fprintf(out, "limits     %s", tdm_format_bytes(schedule->memory_bytes, text));
+    if (schedule->memory_bytes != machine->capacity_bytes[TDM_DEVICE])
+        fprintf(out, " of %s", tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text));
+    fprintf(out, " of device memory used, %s of host memory\n",
+            tdm_format_bytes(schedule->host_memory_bytes, text));
 }
 
 static void print_chunks(FILE *out, const struct tdm_schedule *schedule)
@@ -334,10 +341,12 @@ static void print_peak(FILE *out, const struct tdm_schedule *schedule,
     snprintf(title, sizeof(title), "%s peak", tdm_place_name(place));
     fprintf(out, ROW "%s of %s\n", title, tdm_format_bytes(s->used_peak_bytes[place], used),
             tdm_format_bytes(limit_bytes, limit));
+    fprintf(out, "    %-18s %-12s %s\n", "allocated", "at this peak", "at its own peak");
     for (int c = 0; c < TDM_CATEGORIES; c++)
-        if (s->peak_categories[place][c] > 0)
-            fprintf(out, "    %-18s %s\n", tdm_category_name((enum tdm_category)c),
-                    tdm_format_bytes(s->peak_categories[place][c], used));
+        if (s->category_peaks[place][c] > 0)
+            fprintf(out, "    %-18s %-12s %s\n", tdm_category_name((enum tdm_category)c),
+                    tdm_format_bytes(s->peak_categories[place][c], used),
+                    tdm_format_bytes(s->category_peaks[place][c], limit));
     if (place == TDM_DEVICE)
         print_lists(out, s);
     uint64_t live = s->live_peak_bytes[place], arena = s->arena_bytes[place];

@@ -3,9 +3,9 @@
 #include "planner/set_keys.h"
 
 #include "base/units.h"
-#include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/selector_fields.h"
+#include "schedule/training_settings.h"
 
 #include <errno.h>
 #include <math.h>
@@ -91,12 +91,17 @@ static enum tdm_status read_chunk(struct reading *r, size_t field)
     return tdm_parse_tokens(r->value, r->what, &r->pins->chunk_tokens, r->err);
 }
 
-/* Documents of one length in every sequence. */
+/* Documents of one length in every sequence, or those of the text that a run reads. */
 static enum tdm_status read_documents(struct reading *r, size_t field)
 {
     (void)field;
     uint64_t length;
-    enum tdm_status status = tdm_parse_tokens(r->value, r->what, &length, r->err);
+    r->schedule->documents_of_text = strcmp(r->value, "file") == 0;
+    if (r->schedule->documents_of_text)
+        length = UINT64_MAX; /* each sequence is one */
+    else if (tdm_parse_tokens(r->value, r->what, &length, r->err) != TDM_OK)
+        return r->err->status;
+    enum tdm_status status = TDM_OK;
     for (uint32_t s = 0; s < r->schedule->sequence_count && status == TDM_OK; s++)
         status = tdm_sequence_divide(&r->schedule->sequences[s], r->what, length, r->err);
     return status == TDM_INPUT ? (r->err->status = TDM_USAGE) : status;
@@ -286,30 +291,11 @@ static enum tdm_status read_dtype(struct reading *r, size_t field)
                : bad(r, master ? "fp32, remainder16 or none" : "bf16 or fp32");
 }
 
-static enum tdm_status read_number(struct reading *r, size_t field)
+/* `setting` is one of enum tdm_training_setting. */
+static enum tdm_status read_setting(struct reading *r, size_t setting)
 {
-    char *end;
-    errno = 0;
-    double number = strtod(r->value, &end);
-    if (end == r->value || *end != '\0' || !isfinite(number) || errno == ERANGE ||
-        strpbrk(r->value, "xX ") != NULL)
-        return tdm_fail(r->err, TDM_USAGE, "%s: \"%s\" is not a number", r->what, r->value);
-    *(double *)(void *)((char *)r->schedule + field) = number;
-    return TDM_OK;
-}
-
-static enum tdm_status read_steps(struct reading *r, size_t field)
-{
-    return tdm_parse_count(r->value, r->what, 0, (uint64_t)1 << 48,
-                           (uint64_t *)(void *)((char *)r->schedule + field), r->err);
-}
-
-static enum tdm_status read_rate_schedule(struct reading *r, size_t field)
-{
-    (void)field;
-    return tdm_rate_schedule_parse(r->value, &r->schedule->optimizer.rate_schedule)
-               ? TDM_OK
-               : bad(r, TDM_RATE_SCHEDULE_NAMES);
+    return tdm_training_setting_read((enum tdm_training_setting)setting, r->value, r->what,
+                                     &r->schedule->optimizer, r->err);
 }
 
 /* The state of which `field` is the home, or part of it, stays where it was set. */
@@ -433,18 +419,18 @@ static const struct key keys[] = {
     {"dtypes.gradients", read_dtype, FIELD(dtypes.gradients)},
     {"dtypes.moments", read_dtype, FIELD(dtypes.moments)},
     {"dtypes.logits", read_dtype, FIELD(dtypes.logits)},
-    {"optimizer.learning_rate", read_number, FIELD(optimizer.learning_rate)},
-    {"optimizer.beta1", read_number, FIELD(optimizer.beta1)},
-    {"optimizer.beta2", read_number, FIELD(optimizer.beta2)},
-    {"optimizer.epsilon", read_number, FIELD(optimizer.epsilon)},
-    {"optimizer.weight_decay", read_number, FIELD(optimizer.weight_decay)},
-    {"optimizer.warmup_steps", read_steps, FIELD(optimizer.warmup_steps)},
-    {"optimizer.schedule", read_rate_schedule, 0},
-    {"optimizer.decay_steps", read_steps, FIELD(optimizer.decay_steps)},
-    {"optimizer.final_learning_rate", read_number, FIELD(optimizer.final_learning_rate)},
+    {"optimizer.learning_rate", read_setting, TDM_SETTING_LEARNING_RATE},
+    {"optimizer.beta1", read_setting, TDM_SETTING_BETA1},
+    {"optimizer.beta2", read_setting, TDM_SETTING_BETA2},
+    {"optimizer.epsilon", read_setting, TDM_SETTING_EPSILON},
+    {"optimizer.weight_decay", read_setting, TDM_SETTING_WEIGHT_DECAY},
+    {"optimizer.warmup_steps", read_setting, TDM_SETTING_WARMUP_STEPS},
+    {"optimizer.schedule", read_setting, TDM_SETTING_RATE_SCHEDULE},
+    {"optimizer.decay_steps", read_setting, TDM_SETTING_DECAY_STEPS},
+    {"optimizer.final_learning_rate", read_setting, TDM_SETTING_FINAL_LEARNING_RATE},
     {"optimizer.when", read_when, 0},
     {"optimizer.on", read_on, 0},
-    {"optimizer.clip_norm", read_number, FIELD(optimizer.clip_norm)},
+    {"optimizer.clip_norm", read_setting, TDM_SETTING_CLIP_NORM},
 };
 
 #define KEYS (sizeof(keys) / sizeof(keys[0]))

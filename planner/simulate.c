@@ -43,6 +43,9 @@ static void note_live(struct simulator *s, const struct tdm_item *item)
     if (of_lists != NULL)
         *of_lists += buffer->bytes;
     struct tdm_simulation *result = s->result;
+    uint64_t *most = &result->category_peaks[buffer->place][buffer->category];
+    if (*live > *most)
+        *most = *live;
     if (*total > result->live_peak_bytes[buffer->place]) {
         result->live_peak_bytes[buffer->place] = *total;
         memcpy(result->peak_categories[buffer->place], s->live[buffer->place],
@@ -141,6 +144,7 @@ enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated se
         result.arena_bytes[place] = program->arena_bytes[place];
         result.used_peak_bytes[place] = program->arena_bytes[place] + runtime;
         result.peak_categories[place][TDM_RUNTIME] = runtime;
+        result.category_peaks[place][TDM_RUNTIME] = runtime;
     }
     *simulation = result;
     return TDM_OK;

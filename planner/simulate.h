@@ -30,8 +30,9 @@ struct tdm_simulation {
     uint64_t live_peak_bytes[TDM_PLACES];
     uint64_t used_peak_bytes[TDM_PLACES]; /* arena + the machine's runtime */
     uint64_t peak_categories[TDM_PLACES]
-                            [TDM_CATEGORIES];  /* at the peak of that place; runtime too */
-    uint64_t peak_op[TDM_PLACES];              /* number of the op at the peak */
+                            [TDM_CATEGORIES]; /* at the peak of that place; runtime too */
+    uint64_t category_peaks[TDM_PLACES][TDM_CATEGORIES]; /* that each ever has; runtime too */
+    uint64_t peak_op[TDM_PLACES];                        /* number of the op at the peak */
     uint64_t peak_list_bytes, peak_mean_bytes; /* page lists and page means at the device's peak */
     uint64_t stored_peak_bytes; /* most of residuals + kv + kv_gradients, both places */
     uint64_t op_count;

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct tdm_solver {
@@ -30,30 +31,48 @@ static void stop(void *info)
     longjmp(stopped, 1);
 }
 
+/* Why it stops is only in what it would print: the limit on its memory, or none is left. */
+static bool limit_passed;
+
+static int read_reason(void *info, const char *text)
+{
+    (void)info;
+    limit_passed = limit_passed || strstr(text, "limit exceeded") != NULL;
+    return 1; /* and it is not printed */
+}
+
+static void set_hooks(void)
+{
+    glp_term_out(GLP_OFF);
+    glp_term_hook(read_reason, NULL);
+    glp_error_hook(stop, NULL);
+}
+
+/* What a program may take; design: a plan takes 300 MB in all. */
+#define MEMORY_MIB 192
+
+static enum tdm_status broken(struct tdm_error *err)
+{
+    if (limit_passed)
+        return tdm_fail(err, TDM_INTERNAL, "the linear program takes more than %d MiB", MEMORY_MIB);
+    return tdm_fail(err, TDM_NO_MEMORY, "the solver stopped: it is out of memory");
+}
+
 static bool is_broken(const struct tdm_solver *solver)
 {
     return solver->problem == NULL || solver->life != lives;
 }
 
-static enum tdm_status broken(struct tdm_error *err)
-{
-    return tdm_fail(err, TDM_NO_MEMORY, "the solver stopped: it is out of memory");
-}
-
 /* Runs `call` so that the solver's own errors come back. */
-#define GUARDED(solver, err, call)  \
-    do {                            \
-        if (is_broken(solver))      \
-            return broken(err);     \
-        if (setjmp(stopped) != 0)   \
-            return broken(err);     \
-        glp_term_out(GLP_OFF);      \
-        glp_error_hook(stop, NULL); \
-        call;                       \
+#define GUARDED(solver, err, call) \
+    do {                           \
+        if (is_broken(solver))     \
+            return broken(err);    \
+        if (setjmp(stopped) != 0)  \
+            return broken(err);    \
+        set_hooks();               \
+        call;                      \
     } while (0)
-
-/* What a program may take; design: a plan takes 300 MB in all. */
-#define MEMORY_MIB 192
 
 enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct tdm_error *err)
 {
@@ -64,8 +83,8 @@ enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **out, struct
         free(solver);
         return broken(err);
     }
-    glp_term_out(GLP_OFF);
-    glp_error_hook(stop, NULL);
+    set_hooks();
+    limit_passed = false;
     glp_mem_limit(MEMORY_MIB);
     solver->life = lives;
     solver->problem = glp_create_prob();
@@ -123,7 +142,7 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
         free(values);
         return broken(err);
     }
-    glp_error_hook(stop, NULL);
+    set_hooks();
     int number = glp_add_cols(solver->problem, 1);
     glp_set_col_name(solver->problem, number, name);
     glp_set_col_bnds(solver->problem, number, kind_of(least, most), least, most);

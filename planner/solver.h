@@ -4,9 +4,10 @@
  *
  * Minimises a sum over columns. Rows and columns are numbered from 0 in the order in which they are
  * added; columns may be added between solutions, and the next one starts from the last basis. The solver
- * is GLPK: its messages are off, its errors and its lack of memory come back as a status, and nothing it
- * does ends the process. When it stops so, all programs are lost: calls for them fail, or give 0 and ""; they
- * can be freed, and new ones made. Not for use from several threads at once.
+ * is GLPK: its messages are off, its errors and its lack of memory come back as a status (TDM_NO_MEMORY;
+ * TDM_INTERNAL where a program is larger than it may be), and nothing it does ends the process. When it
+ * stops so, all programs are lost: calls for them fail, or give 0 and ""; they can be freed, and new ones
+ * made. Not for use from several threads at once.
  */
 #ifndef TDM_PLANNER_SOLVER_H
 #define TDM_PLANNER_SOLVER_H
@@ -27,7 +28,7 @@ struct tdm_entry {
 /* A bound of a row or column that is not there. */
 #define TDM_UNBOUNDED 1e300
 
-/* The caller owns *solver. TDM_NO_MEMORY. */
+/* The caller owns *solver. */
 enum tdm_status tdm_solver_new(const char *name, struct tdm_solver **solver, struct tdm_error *err);
 void tdm_solver_free(struct tdm_solver *solver);
 

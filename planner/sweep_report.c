@@ -2,11 +2,12 @@
 /* A sweep as a table, as JSON, as a picture. */
 #include "planner/sweep_report.h"
 
+#include "base/json.h"
+#include "base/ticker.h"
 #include "base/units.h"
 #include "planner/nest_text.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
-#include "planner/ticker.h"
 #include "plots/sweep_plot.h"
 
 #include <stdio.h>
@@ -101,6 +102,17 @@ static size_t wider(size_t width, const char *text)
     return strlen(text) > width ? strlen(text) : width;
 }
 
+/* Where nobody measured the rates, the table begins with that. */
+static void print_rates(const struct tdm_sweep_result *result)
+{
+    char note[TDM_RATES_NOTE_SIZE];
+    size_t i = 0;
+    while (i < result->count && result->points[i].schedule == NULL)
+        i++;
+    if (i < result->count && tdm_rates_note(result->points[i].schedule->machine, note))
+        printf("rates %s\n", note);
+}
+
 static enum tdm_status print_table(const struct tdm_sweep_result *result, struct tdm_error *err)
 {
     size_t widths[COLUMNS], first = strlen(tdm_sweep_axis_name(result->axis));
@@ -115,6 +127,7 @@ static enum tdm_status print_table(const struct tdm_sweep_result *result, struct
         for (int c = 0; c < COLUMNS; c++)
             widths[c] = wider(widths[c], rows[i].cells[c]);
     }
+    print_rates(result);
     printf("%*s", (int)first, tdm_sweep_axis_name(result->axis));
     for (int c = 0; c < COLUMNS; c++)
         printf("  %*s", columns[c].left ? -(int)widths[c] : (int)widths[c], columns[c].title);
@@ -147,7 +160,7 @@ static json_t *groups_json(const struct tdm_schedule *schedule)
 {
     json_t *list = json_array();
     for (uint32_t g = 0; g < schedule->group_count; g++)
-        json_array_append_new(list, json_integer(schedule->groups[g].layers));
+        tdm_json_add(&list, json_integer(schedule->groups[g].layers));
     return list;
 }
 
@@ -170,12 +183,12 @@ static json_t *point_json(enum tdm_sweep_axis axis, const struct tdm_sweep_point
             groups_json(schedule), "chunk_tokens", (json_int_t)schedule->chunk_tokens, "kept",
             tdm_nest_kept(schedule, kept), "held", tdm_nest_held(schedule, held), "on_host",
             tdm_nest_on_host(schedule, on_host));
-        json_object_set_new(object, "fits", json_true());
-        json_object_set_new(object, "bound_seconds", json_real(point->search.bound_seconds));
-        json_object_set_new(object, "gap", json_real(point->search.gap));
-        json_object_set_new(object, "nest", nest);
+        tdm_json_set(&object, "fits", json_true());
+        tdm_json_set(&object, "bound_seconds", json_real(point->search.bound_seconds));
+        tdm_json_set(&object, "gap", json_real(point->search.gap));
+        tdm_json_set(&object, "nest", nest);
     }
-    json_object_set_new(object, keys[axis], json_integer((json_int_t)point->value));
+    tdm_json_set(&object, keys[axis], json_integer((json_int_t)point->value));
     return object;
 }
 
@@ -184,7 +197,7 @@ static enum tdm_status print_json(const struct tdm_sweep_result *result, bool co
 {
     json_t *points = json_array();
     for (size_t i = 0; i < result->count; i++)
-        json_array_append_new(points, point_json(result->axis, &result->points[i]));
+        tdm_json_add(&points, point_json(result->axis, &result->points[i]));
     return tdm_print_json(json_pack("{s:s, s:b, s:o}", "sweep", tdm_sweep_axis_name(result->axis),
                                     "complete", (int)complete, "points", points),
                           err);
@@ -280,7 +293,7 @@ static enum tdm_status run(const struct tdm_request *request, const struct tdm_s
     sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESETHAND; /* who insists is not kept waiting */
     sigaction(SIGINT, &action, &before);
-    tdm_ticker_begin(&progress.ticker);
+    tdm_ticker_begin(&progress.ticker, stderr, "planning the first point");
     enum tdm_status status = tdm_sweep_run(request, sweep, &options, result, err);
     tdm_ticker_end(&progress.ticker);
     sigaction(SIGINT, &before, NULL);

@@ -8,7 +8,7 @@
 /* How it is reported. */
 struct tdm_sweep_report {
     bool json;
-    const char *picture; /* .png or .svg; NULL: none */
+    const char *picture; /* .png, .svg or .pdf; NULL: none */
     bool force;          /* overwrites it */
 };
 

@@ -3,8 +3,8 @@
 # Colours and labels of categories, of groups of op kinds and of phases: the same in every picture.
 #
 # The palette of Okabe and Ito (2008), which survives colour blindness, extended for the rarer
-# categories by dark tones of Tol's muted scheme and greys, which differ from it in lightness. A group of ops
-# has the colour of the category that it works on: attention that of KV, the optimizer its own.
+# categories by dark tones of Tol's muted scheme and greys, which differ from it in lightness. Groups of ops are
+# browns, from dark to light: no colour of a category means an op too.
 # Names are those of the program with a prefix, so that value("colour_" . name) finds them.
 
 colour_runtime       = "#B8B8B8"
@@ -33,12 +33,12 @@ label_staging       = "staging"
 label_communication = "communication"
 label_allocator     = "allocator"
 
-colour_ops_product   = colour_weights
-colour_ops_attention = colour_kv
-colour_ops_head      = colour_logits
-colour_ops_optimizer = colour_optimizer
-colour_ops_copy      = colour_staging
-colour_ops_other     = "#8C8C8C"
+colour_ops_product   = "#6B4A2B"
+colour_ops_attention = "#C9A87C"
+colour_ops_head      = "#2E1C0C"
+colour_ops_optimizer = "#9C4A1A"
+colour_ops_copy      = "#A08468"
+colour_ops_other     = "#E8D9C0"
 
 label_ops_product   = "product"
 label_ops_attention = "attention"
@@ -56,3 +56,4 @@ colour_quiet = "#606060"
 colour_grid  = "#E4E4E4"
 colour_idle  = "#F2F2F2"
 colour_limit = "#000000"
+colour_allocated = "#202020" # a line

@@ -8,27 +8,35 @@
 #
 #   format output folder width height   picture and where its data lie
 #   title subtitle bar_title            texts
-#   limit limit_text                    GiB of the device
-#   methods method_I reach_I has_bar_I  how many, their names, with the longest context; 0: it does not fit there
+#   limit limit_text highest            GiB of the device, and of the axis
+#   middle                              share of the width: bars are left of it, lines right
+#   left_margin right_margin            of the panel of lines, beyond the middle and before the edge
+#   bottom_margin top_margin            of both panels
+#   methods method_I has_bar_I          how many, their names; 0: it does not fit there
 #   categories                          those that occur, from the bottom up
+#   lines                               how many are drawn
+#   label_I end_I label_height          names of the methods of a line and what they reach; where it ends, tokens and GiB,
+#                                       the row of its label, from the line of the limit up, and 1 if it begins there; pixels
+#                                       of a row
+#   left_out                            methods without a line; "" if none
 #   x_low x_high ticks                  the axis of contexts, and where "8K" is
 #
 # Data: bars has a block for every category, of a method's number and from and to in GiB; lines one for every
-# method, of tokens and GiB.
+# line, of tokens and GiB.
 
 left_edge = X(104)
-middle = 0.46
-right_edge = 1 - X(40)
-bottom_edge = Y(190)
-top_edge = 1 - Y(130)
+lines_left = middle + X(left_margin)
+right_edge = 1 - X(right_margin)
+bottom_edge = Y(bottom_margin)
+top_edge = 1 - Y(top_margin)
 tics_font = font(12) # a function is not taken there
-highest = limit * 1.14
 columns = 7
 
-# One colour a method, tidemark's the darkest; beyond nine of them they come again, dashed.
-method_colours = "#000000 #0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #882255 #8C8C8C"
-colour_of(i) = word(method_colours, (i - 1) % 9 + 1)
-dash_of(i) = 1 + (i - 1) / 9
+# Lines are told apart by what stands at their ends, by dots and dashes: colours are those of categories. The first is
+# the thickest.
+dots_of_lines = "7 5 9 13 11 6 4 8"
+colour_of(i) = i == 1 ? colour_text : "#6E6E6E"
+dash_of(i) = i <= 4 ? 1 : 3
 
 set multiplot
 set style textbox opaque fillcolor rgb "#FFFFFF" noborder margins 0.3, 0.3
@@ -46,9 +54,9 @@ set yrange [0:1]
 set label title at screen left_edge, 1 - Y(36) left font font(19) textcolor rgb colour_text
 set label subtitle at screen left_edge, 1 - Y(68) left font font(12.5) textcolor rgb colour_quiet
 set label bar_title at screen left_edge, 1 - Y(108) left font font(13.5) textcolor rgb colour_text
-set label "by context, up to the longest that fits" at screen middle + X(90), 1 - Y(108) left \
+set label "by context, up to the longest that fits" at screen lines_left, 1 - Y(108) left \
     font font(13.5) textcolor rgb colour_text
-set label "context (tokens)" center at screen (middle + X(90) + right_edge) / 2, bottom_edge - Y(54) \
+set label "context (tokens)" center at screen (lines_left + right_edge) / 2, bottom_edge - Y(54) \
     font font(13) textcolor rgb colour_text
 set label "peak of a GPU, used (GiB)" center rotate by 90 at screen X(30), (bottom_edge + top_edge) / 2 \
     font font(13) textcolor rgb colour_text
@@ -61,6 +69,7 @@ do for [i = 1:words(categories)] {
     set label value("label_" . category) at screen legend_x + X(24), legend_y left font font(12) \
         textcolor rgb colour_text
 }
+set label left_out at screen right_edge, bottom_edge - Y(84) right font font(11) textcolor rgb colour_quiet
 plot -1 notitle
 unset object
 unset label
@@ -97,16 +106,28 @@ plot for [c = 1:words(categories)] folder . "/bars" index c - 1 \
 unset label
 
 # How far they reach.
-set lmargin at screen middle + X(90)
+set lmargin at screen lines_left
 set rmargin at screen right_edge
 set xtics norotate center
 set logscale x 2
 set xrange [x_low:x_high]
 eval "set xtics out nomirror scale 0.6 (" . ticks . ")"
-set key at graph 0.99, graph 0.03 right bottom Left reverse font tics_font textcolor rgb colour_text samplen 2 \
-    opaque fillcolor rgb "#FFFFFF"
-plot for [i = 1:methods] folder . "/lines" index i - 1 using 1:2 with linespoints linewidth 2 * scale \
-    dashtype dash_of(i) pointtype 7 pointsize 0.7 * scale linecolor rgb colour_of(i) \
-    title value(sprintf("reach_%d", i))
+limit_y = bottom_edge + limit / highest * (top_edge - bottom_edge)
+do for [i = 1:lines] {
+    end = value(sprintf("end_%d", i))
+    label_y = limit_y + Y(label_height * (real(word(end, 3)) + 0.7))
+    set arrow from first real(word(end, 1)), first real(word(end, 2)) to first real(word(end, 1)), screen label_y \
+        nohead back linecolor rgb colour_quiet linewidth 0.7 * scale
+    begins = word(end, 4) eq "1"
+    set label i value(sprintf("label_%d", i)) at first real(word(end, 1)), screen label_y left front boxed \
+        point pointtype int(word(dots_of_lines, i)) pointsize dot_size * 1.6 * scale linecolor rgb colour_of(i) \
+        offset 1.2, 0 font tics_font textcolor rgb colour_text
+    if (!begins) {
+        set label i right offset -1.2, 0
+    }
+}
+plot for [i = lines:1:-1] folder . "/lines" index i - 1 using 1:2 with linespoints \
+    linewidth (i == 1 ? 2.5 : 1.5) * scale dashtype dash_of(i) pointtype int(word(dots_of_lines, i)) \
+    pointsize dot_size * 1.6 * scale linecolor rgb colour_of(i) notitle
 unset multiplot
 set output

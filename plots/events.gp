@@ -87,7 +87,7 @@ if (limit <= highest) {
     set label limit_text at graph 0.005, first limit offset 0, 0.7 left front font tics_font \
         textcolor rgb colour_limit
 }
-set label "" at first peak_x, first peak_y front point pointtype 7 pointsize (format eq "svg" ? 0.45 : 0.8) * scale \
+set label "" at first peak_x, first peak_y front point pointtype 7 pointsize dot_size * scale \
     linecolor rgb colour_text
 if (peak_x < events / 2) {
     set label peak_text at first peak_x, first peak_y offset 1, 0 left front boxed font tics_font \

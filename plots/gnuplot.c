@@ -63,8 +63,10 @@ static int start(char *const *arguments, const char *printed, pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    sigset_t none;
+    sigset_t none, by_default;
     sigemptyset(&none);
+    sigemptyset(&by_default);
+    sigaddset(&by_default, SIGXFSZ); /* gnuplot does not check what it writes */
     int reason = posix_spawn_file_actions_init(&actions);
     if (reason != 0)
         return reason;
@@ -80,7 +82,10 @@ static int start(char *const *arguments, const char *printed, pid_t *pid)
     if (reason == 0)
         reason = posix_spawnattr_setsigmask(&attributes, &none);
     if (reason == 0)
-        reason = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+        reason = posix_spawnattr_setsigdefault(&attributes, &by_default);
+    if (reason == 0)
+        reason =
+            posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     if (reason == 0)
         reason = posix_spawnp(pid, arguments[0], &actions, &attributes, arguments, environ);
     posix_spawnattr_destroy(&attributes);

@@ -20,24 +20,19 @@ static const char *format_of(const char *path)
     const char *dot = strrchr(path, '.');
     if (dot == NULL || dot == path || dot[-1] == '/' || strchr(dot, '/') != NULL)
         return NULL;
-    if (strcmp(dot, ".png") == 0 || strcmp(dot, ".svg") == 0)
+    if (strcmp(dot, ".png") == 0 || strcmp(dot, ".svg") == 0 || strcmp(dot, ".pdf") == 0)
         return dot + 1;
     return NULL;
 }
 
 enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err)
 {
-    struct stat info;
     if (format_of(picture->path) == NULL) {
         tdm_fail(err, TDM_USAGE, "%s: is not the name of a picture that can be drawn",
                  picture->path);
-        return tdm_hint(err, "end the name in .png or .svg");
+        return tdm_hint(err, "end the name in .png, .svg or .pdf");
     }
-    if (!picture->force && stat(picture->path, &info) == 0 && S_ISREG(info.st_mode)) {
-        tdm_fail(err, TDM_USAGE, "%s: exists already", picture->path);
-        return tdm_hint(err, "pass --force to overwrite it");
-    }
-    return TDM_OK;
+    return tdm_file_check(picture->path, picture->force, err);
 }
 
 /* Files for gnuplot. */

@@ -17,13 +17,12 @@
 #define TDM_PICTURE_MOST 10000
 
 struct tdm_picture {
-    const char *path;       /* ends in ".png" or ".svg" */
+    const char *path;       /* ends in ".png", ".svg" or ".pdf" */
     bool force;             /* overwrites */
     uint32_t width, height; /* pixels */
 };
 
-/* Whether a picture could be drawn there: TDM_USAGE for another suffix, and for a file that exists
- * without `force`. */
+/* Whether a picture could be drawn there: TDM_USAGE for another suffix, and what tdm_file_check() refuses. */
 enum tdm_status tdm_picture_check(const struct tdm_picture *picture, struct tdm_error *err);
 
 /* Writes the files that a script reads into `folder`. */

@@ -21,8 +21,6 @@ static const double limit_shown[TDM_PLACES] = {[TDM_DEVICE] = 2.5, [TDM_HOST] = 
 /* Least height of what happens at all on a lane, which is some 30 pixels high. */
 #define LEAST_SHARE 0.06
 #define SHARE_GRAIN 0.02
-/* Panels whose steps differ by more do not share the time axis. */
-#define TIME_SHARED 4.0
 /* Pixels of one panel at a width of 1,600, alone and beside another; see timeline.gp. */
 #define PANEL_ALONE 1430.0
 #define PANEL_BESIDE 672.0
@@ -38,13 +36,12 @@ struct drawing {
     enum tdm_plot_side sides[TDM_PLOT_SIDES];   /* of the panels */
     struct tdm_column *columns[TDM_PLOT_SIDES]; /* by panel */
     size_t column_count;
-    double end_seconds[TDM_PLOT_SIDES]; /* of the time axis, by panel */
-    bool same_time;
+    double end_seconds; /* of the time axis, which the panels share */
     bool place_used[TDM_PLACES];
     bool category_used[TDM_PLACES][TDM_CATEGORIES];
     bool lane_used[TDM_LANES];
     bool group_used[TDM_OP_GROUPS];
-    uint64_t top_bytes[TDM_PLACES]; /* highest peak, runtime too */
+    uint64_t top_bytes[TDM_PLACES]; /* of what is drawn */
     uint64_t unit_bytes[TDM_PLACES];
     const char *unit[TDM_PLACES];
 };
@@ -56,10 +53,18 @@ static const struct tdm_plot_panel *panel_at(const struct drawing *drawing, unsi
     return &drawing->plot->panels[drawing->sides[panel]];
 }
 
-static uint64_t panel_peak(const struct drawing *drawing, unsigned panel, int place)
+/* What a place takes by plan: the arena, and what is outside it. */
+static uint64_t planned_bytes(const struct tdm_plot *plot, int place)
 {
-    const struct tdm_timeline_peak *peak = &panel_at(drawing, panel)->peak[place];
-    return peak->known ? peak->live_bytes + drawing->plot->runtime_bytes[place] : 0;
+    return plot->arena_bytes[place] + plot->runtime_bytes[place];
+}
+
+/* Allocated bytes of a column as they are drawn: over the runtime. */
+static uint64_t drawn_allocated(const struct tdm_plot *plot, const struct tdm_column *column,
+                                int place)
+{
+    uint64_t allocated = column->allocated_bytes[place];
+    return allocated > 0 ? allocated + plot->runtime_bytes[place] : 0;
 }
 
 static void note_used(struct drawing *drawing, unsigned panel)
@@ -68,9 +73,12 @@ static void note_used(struct drawing *drawing, unsigned panel)
         const struct tdm_column *column = &drawing->columns[panel][i];
         for (int place = 0; place < TDM_PLACES; place++) {
             for (int category = 0; category < TDM_CATEGORIES; category++) {
-                if (column->live_bytes[place][category] > 0)
+                if (column->value_bytes[place][category] > 0)
                     drawing->category_used[place][category] = true;
             }
+            uint64_t allocated = drawn_allocated(drawing->plot, column, place);
+            if (allocated > drawing->top_bytes[place])
+                drawing->top_bytes[place] = allocated;
         }
         for (int lane = 0; lane < TDM_LANES; lane++) {
             for (int group = 0; group < TDM_OP_GROUPS; group++) {
@@ -97,19 +105,11 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
         (drawing->panel_count == 1 ? PANEL_ALONE : PANEL_BESIDE) * drawing->picture->width / 1600.0;
     drawing->column_count = (size_t)fmin(MOST_COLUMNS, fmax(100, pixels));
 
-    double longest = 0;
-    double shortest = INFINITY;
+    for (unsigned panel = 0; panel < drawing->panel_count; panel++)
+        drawing->end_seconds = fmax(drawing->end_seconds, panel_at(drawing, panel)->end_seconds);
     for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
-        drawing->end_seconds[panel] = panel_at(drawing, panel)->end_seconds;
-        longest = fmax(longest, drawing->end_seconds[panel]);
-        shortest = fmin(shortest, drawing->end_seconds[panel]);
-    }
-    drawing->same_time = longest <= TIME_SHARED * shortest;
-    for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
-        if (drawing->same_time)
-            drawing->end_seconds[panel] = longest;
         enum tdm_status status =
-            tdm_timeline_thin(&panel_at(drawing, panel)->timeline, drawing->end_seconds[panel],
+            tdm_timeline_thin(&panel_at(drawing, panel)->timeline, drawing->end_seconds,
                               drawing->column_count, &drawing->columns[panel], err);
         if (status != TDM_OK)
             return status;
@@ -118,10 +118,11 @@ static enum tdm_status look(struct drawing *drawing, struct tdm_error *err)
     drawing->place_used[TDM_DEVICE] = true;
     for (int place = 0; place < TDM_PLACES; place++) {
         for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
-            uint64_t peak = panel_peak(drawing, panel, place);
-            if (peak > drawing->top_bytes[place])
-                drawing->top_bytes[place] = peak;
-            if (panel_at(drawing, panel)->peak[place].known)
+            const struct tdm_timeline_peak *peak = &panel_at(drawing, panel)->peak[place];
+            uint64_t bytes = peak->value_bytes + drawing->plot->runtime_bytes[place];
+            if (peak->known && bytes > drawing->top_bytes[place])
+                drawing->top_bytes[place] = bytes;
+            if (peak->known)
                 drawing->place_used[place] = true;
         }
         if (drawing->plot->runtime_bytes[place] > 0)
@@ -152,6 +153,22 @@ static void write_steps(FILE *file, double column_seconds, const double *value, 
     fputs("\n\n", file);
 }
 
+/* The same as a line, which is drawn from a begin to the next one; columns of 0 interrupt it. */
+static void write_line(FILE *file, double column_seconds, const double *value, size_t count)
+{
+    fprintf(file, "0 NaN\n");
+    for (size_t first = 0, next; first < count; first = next) {
+        for (next = first + 1; next < count && value[next] == value[first];)
+            next++;
+        if (value[first] != 0)
+            fprintf(file, "%.9g %.7g\n%.9g %.7g\n", column_seconds * (double)first, value[first],
+                    column_seconds * (double)next, value[first]);
+        else
+            fputc('\n', file);
+    }
+    fputs("\n\n", file);
+}
+
 /* `value` has room for a number a column. */
 static enum tdm_status write_memory(const struct drawing *drawing, int place, unsigned panel,
                                     double *value, struct tdm_error *err)
@@ -159,7 +176,9 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
     char name[32];
     snprintf(name, sizeof(name), "%s_%u", tdm_place_name((enum tdm_place)place), panel + 1);
     FILE *file = tdm_picture_create(drawing->folder, name);
-    double seconds = drawing->end_seconds[panel] / (double)drawing->column_count;
+    const struct tdm_column *columns = drawing->columns[panel];
+    double unit = (double)drawing->unit_bytes[place];
+    double seconds = drawing->end_seconds / (double)drawing->column_count;
     /* Beyond the end of a shorter step there is nothing, and what was not observed is not drawn. */
     const struct tdm_plot_panel *shows = panel_at(drawing, panel);
     double end = shows->peak[place].known ? shows->end_seconds : 0;
@@ -169,13 +188,18 @@ static enum tdm_status write_memory(const struct drawing *drawing, int place, un
         if (!drawing->category_used[place][category])
             continue;
         for (size_t i = 0; i < drawing->column_count && seconds * (double)i < end; i++) {
-            uint64_t bytes = drawing->columns[panel][i].live_bytes[place][category];
+            uint64_t bytes = columns[i].value_bytes[place][category];
             if (category == TDM_RUNTIME)
                 bytes += drawing->plot->runtime_bytes[place];
-            value[i] += (double)bytes / (double)drawing->unit_bytes[place];
+            value[i] += (double)bytes / unit;
         }
         write_steps(file, seconds, value, drawing->column_count);
     }
+    memset(value, 0, drawing->column_count * sizeof(*value));
+    for (size_t i = 0; i < drawing->column_count && seconds * (double)i < end; i++)
+        value[i] = (double)drawn_allocated(drawing->plot, &columns[i], place) / unit;
+    if (file != NULL)
+        write_line(file, seconds, value, drawing->column_count);
     return tdm_picture_finish(drawing->folder, name, file, err);
 }
 
@@ -208,7 +232,7 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
                 continue;
             for (size_t i = 0; i < drawing->column_count; i++)
                 value[i] = lane_height(&drawing->columns[panel][i], lane, group);
-            write_steps(file, drawing->end_seconds[panel] / (double)drawing->column_count, value,
+            write_steps(file, drawing->end_seconds / (double)drawing->column_count, value,
                         drawing->column_count);
         }
     }
@@ -216,6 +240,12 @@ static enum tdm_status write_lanes(const struct drawing *drawing, unsigned panel
 }
 
 /* Settings. */
+
+static bool shows_limit(const struct drawing *drawing, int place)
+{
+    uint64_t limit = drawing->plot->limit_bytes[place];
+    return limit > 0 && (double)limit <= limit_shown[place] * (double)drawing->top_bytes[place];
+}
 
 static void write_place(const struct drawing *drawing, FILE *file, int place)
 {
@@ -225,7 +255,7 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
     double unit = (double)drawing->unit_bytes[place];
     double top = (double)drawing->top_bytes[place];
     uint64_t limit = drawing->plot->limit_bytes[place];
-    bool shown = limit > 0 && (double)limit <= limit_shown[place] * top;
+    bool shown = shows_limit(drawing, place);
     if (shown)
         top = fmax(top, (double)limit);
 
@@ -244,15 +274,26 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
     for (unsigned panel = 0; panel < drawing->panel_count; panel++) {
         const struct tdm_plot_panel *shows = panel_at(drawing, panel);
         const struct tdm_timeline_peak *peak = &shows->peak[place];
-        uint64_t peak_bytes = panel_peak(drawing, panel, place);
+        uint64_t runtime = drawing->plot->runtime_bytes[place];
         if (!peak->known) {
             fprintf(file, "%s_peak_x_%u = ''\n", word, panel + 1);
             continue;
         }
         fprintf(file, "%s_peak_x_%u = '%.9g'\n%s_peak_y_%u = '%.9g'\n", word, panel + 1,
-                peak->seconds, word, panel + 1, (double)peak_bytes / unit);
+                peak->seconds, word, panel + 1, (double)(peak->value_bytes + runtime) / unit);
+        uint64_t top_bytes = 0;
+        for (size_t i = 0; i < drawing->column_count; i++) {
+            uint64_t allocated = drawn_allocated(drawing->plot, &drawing->columns[panel][i], place);
+            if (allocated > top_bytes)
+                top_bytes = allocated;
+        }
+        fprintf(file, "%s_top_%u = %.9g\n", word, panel + 1, (double)top_bytes / unit);
         snprintf(name, sizeof(name), "%s_peak_text_%u", word, panel + 1);
-        tdm_picture_text(file, name, "peak %s%s%s", tdm_format_bytes(peak_bytes, bytes),
+        char outside[TDM_FORMAT_SIZE];
+        tdm_picture_text(file, name, "values %s%s%s%s%s",
+                         tdm_format_bytes(peak->value_bytes, bytes),
+                         runtime == 0 ? "" : " + runtime ",
+                         runtime == 0 ? "" : tdm_format_bytes(runtime, outside),
                          shows->peak_op[place][0] == '\0' ? "" : ": ", shows->peak_op[place]);
     }
 }
@@ -260,7 +301,7 @@ static void write_place(const struct drawing *drawing, FILE *file, int place)
 static void write_phases(const struct drawing *drawing, FILE *file, unsigned panel)
 {
     struct tdm_phase_run runs[MOST_PHASES];
-    double seconds = drawing->end_seconds[panel] / (double)drawing->column_count;
+    double seconds = drawing->end_seconds / (double)drawing->column_count;
     double end = panel_at(drawing, panel)->end_seconds;
     size_t columns = (size_t)ceil(end / seconds - 1e-6);
     if (columns > drawing->column_count)
@@ -273,6 +314,27 @@ static void write_phases(const struct drawing *drawing, FILE *file, unsigned pan
                 seconds * (double)runs[i].first,
                 i + 1 == count ? end : seconds * (double)(runs[i].last + 1));
     fprintf(file, "'\n");
+}
+
+/* "; uses device 8.31 MiB of 5.89 GiB, host 28.01 MiB of 11.77 GiB": by plan, or as the driver and the system said. */
+static void write_used(const struct drawing *drawing, unsigned panel, char *facts, size_t size)
+{
+    const struct tdm_plot *plot = drawing->plot;
+    bool predicted = drawing->sides[panel] == TDM_PREDICTED, any = false;
+    char text[TDM_FORMAT_SIZE];
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t bytes = predicted ? planned_bytes(plot, place) : plot->used_bytes[place];
+        uint64_t limit = plot->limit_bytes[place];
+        size_t length = strlen(facts);
+        if (!drawing->place_used[place] || bytes == 0)
+            continue;
+        snprintf(facts + length, size - length, "%s %s %s", any ? "," : "; uses",
+                 tdm_place_name((enum tdm_place)place), tdm_format_bytes(bytes, text));
+        any = true;
+        length = strlen(facts);
+        if (predicted && limit > 0 && !shows_limit(drawing, place)) /* said once */
+            snprintf(facts + length, size - length, " of %s", tdm_format_bytes(limit, text));
+    }
 }
 
 static void write_panel(const struct drawing *drawing, FILE *file, unsigned panel)
@@ -291,23 +353,11 @@ static void write_panel(const struct drawing *drawing, FILE *file, unsigned pane
 
     snprintf(facts, sizeof(facts), "%s %s%s", unfinished ? "first" : "step",
              tdm_format_seconds(shows->end_seconds, text),
-             shows->timeline.change_count > 0 ? "" : "; memory not observed");
-    for (int place = 0; place < TDM_PLACES; place++) {
-        size_t used = strlen(facts);
-        uint64_t limit = drawing->plot->limit_bytes[place];
-        if (!drawing->place_used[place] || !shows->peak[place].known)
-            continue;
-        snprintf(facts + used, sizeof(facts) - used, "; %s %s",
-                 tdm_place_name((enum tdm_place)place),
-                 tdm_format_bytes(panel_peak(drawing, panel, place), text));
-        used = strlen(facts);
-        if (limit > 0 && panel == 0) /* said once */
-            snprintf(facts + used, sizeof(facts) - used, " of %s", tdm_format_bytes(limit, text));
-    }
+             shows->timeline.values.count > 0 ? "" : "; memory not observed");
+    write_used(drawing, panel, facts, sizeof(facts));
     snprintf(name, sizeof(name), "facts_%u", panel + 1);
     tdm_picture_string(file, name, facts);
-    fprintf(file, "end_%u = %.9g\nobserved_%u = %d\n", panel + 1, drawing->end_seconds[panel],
-            panel + 1, shows->timeline.change_count > 0);
+    fprintf(file, "observed_%u = %d\n", panel + 1, shows->timeline.values.count > 0);
     write_phases(drawing, file, panel);
 
     double busy[TDM_LANES] = {0};
@@ -330,7 +380,7 @@ static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_
         return tdm_picture_finish(drawing->folder, "settings.gp", file, err);
     tdm_picture_string(file, "title", drawing->plot->title);
     tdm_picture_string(file, "subtitle", drawing->plot->subtitle);
-    fprintf(file, "panels = %u\nsame_time = %d\n", drawing->panel_count, drawing->same_time);
+    fprintf(file, "panels = %u\nend = %.9g\n", drawing->panel_count, drawing->end_seconds);
     for (unsigned panel = 0; panel < drawing->panel_count; panel++)
         write_panel(drawing, file, panel);
 
@@ -338,6 +388,15 @@ static enum tdm_status write_settings(const struct drawing *drawing, struct tdm_
     for (int place = 0; place < TDM_PLACES; place++) {
         if (drawing->place_used[place])
             fprintf(file, " %s", tdm_place_name((enum tdm_place)place));
+    }
+    fprintf(file, "'\ncategories = '"); /* of all places */
+    for (int level = 0; level < TDM_CATEGORIES; level++) {
+        bool used = false;
+        for (int place = 0; place < TDM_PLACES; place++)
+            used =
+                used || (drawing->place_used[place] && drawing->category_used[place][stack[level]]);
+        if (used)
+            fprintf(file, " %s", tdm_category_name(stack[level]));
     }
     fprintf(file, "'\nlanes = '");
     for (int lane = 0; lane < TDM_LANES; lane++) {

@@ -2,6 +2,7 @@
 /* What a plot shows, from a schedule or from a trace. */
 #include "plots/source.h"
 
+#include "base/json.h"
 #include "base/units.h"
 #include "planner/simulate.h"
 #include "traces/reader.h"
@@ -98,65 +99,69 @@ static void describe_op(const struct tdm_schedule *schedule, const struct tdm_ti
 static void finish_panel(const struct tdm_schedule *schedule, struct tdm_plot_panel *panel)
 {
     panel->known = true;
+    tdm_timeline_clock(&panel->timeline);
     panel->end_seconds = tdm_timeline_end(&panel->timeline);
     if (!(panel->end_seconds > 0))
         panel->end_seconds = 1e-9; /* nothing took any time: the null backend */
     for (int place = 0; place < TDM_PLACES; place++) {
         struct tdm_timeline_peak *peak = &panel->peak[place];
         tdm_timeline_find_peak(&panel->timeline, (enum tdm_place)place, peak);
-        const struct tdm_timeline_op *op = tdm_timeline_op_at(&panel->timeline, peak->seconds);
-        if (peak->known && op != NULL)
+        const struct tdm_timeline_op *op =
+            peak->known ? tdm_timeline_op(&panel->timeline, peak->op_number) : NULL;
+        if (op != NULL)
             describe_op(schedule, op, panel->peak_op[place], sizeof(panel->peak_op[place]));
     }
 }
 
 /* Schedules. */
 
+static enum tdm_status add_values(struct tdm_timeline *timeline,
+                                  const struct tdm_values_change *rows, size_t count,
+                                  struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const struct tdm_timeline_change change = {.op_number = rows[i].op_number,
+                                                   .bytes = rows[i].value_bytes,
+                                                   .place = rows[i].place,
+                                                   .category = rows[i].category};
+        status = tdm_timeline_add_change(&timeline->values, &change, err);
+    }
+    return status;
+}
+
 struct collector {
     struct tdm_timeline *timeline;
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
-    uint64_t moment;
-    double clock; /* of the compute lane */
+    uint64_t allocated[TDM_PLACES];
 };
 
-/* Memory changes in program order, so its time is that of the lane on which the step rests: a copy
- * counts from when the compute lane has come to its place in the program. */
+/* An op, and what is allocated while it runs. */
 static enum tdm_status collect(void *self, const struct tdm_op *op, double start_seconds,
                                double end_seconds,
                                const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
 {
     struct collector *collector = self;
-    enum tdm_status status = TDM_OK;
-    if (op->lane == TDM_LANE_COMPUTE)
-        collector->clock = start_seconds;
+    const struct tdm_timeline_op seen = {.number = op->number,
+                                         .start = start_seconds,
+                                         .end = end_seconds,
+                                         .kind = op->kind,
+                                         .phase = op->phase,
+                                         .lane = op->lane,
+                                         .layer = op->layer,
+                                         .chunk = op->chunk};
+    enum tdm_status status = tdm_timeline_add_op(collector->timeline, &seen, err);
     for (int place = 0; place < TDM_PLACES && status == TDM_OK; place++) {
-        for (int category = 0; category < TDM_CATEGORIES && status == TDM_OK; category++) {
-            uint64_t live = live_bytes[place][category];
-            if (live == collector->live[place][category])
-                continue;
-            collector->live[place][category] = live;
-            struct tdm_timeline_change change = {.moment = collector->moment,
-                                                 .live_bytes = live,
-                                                 .seconds = collector->clock,
-                                                 .place = (enum tdm_place)place,
-                                                 .category = (enum tdm_category)category};
-            status = tdm_timeline_add_change(collector->timeline, &change, err);
-        }
+        struct tdm_timeline_change change = {.op_number = op->number,
+                                             .place = (enum tdm_place)place};
+        for (int category = 0; category < TDM_CATEGORIES; category++)
+            change.bytes += live_bytes[place][category];
+        if (change.bytes == collector->allocated[place])
+            continue;
+        collector->allocated[place] = change.bytes;
+        status = tdm_timeline_add_change(&collector->timeline->allocations, &change, err);
     }
-    collector->moment++;
-    if (op->lane == TDM_LANE_COMPUTE)
-        collector->clock = end_seconds;
-    if (status != TDM_OK)
-        return status;
-    struct tdm_timeline_op seen = {.start = start_seconds,
-                                   .end = end_seconds,
-                                   .kind = op->kind,
-                                   .phase = op->phase,
-                                   .lane = op->lane,
-                                   .layer = op->layer,
-                                   .chunk = op->chunk};
-    return tdm_timeline_add_op(collector->timeline, &seen, err);
+    return status;
 }
 
 static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, struct tdm_error *err)
@@ -166,6 +171,8 @@ static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, st
     struct tdm_simulation simulation;
     struct tdm_plot_panel *panel = &plot->panels[TDM_PREDICTED];
     struct collector collector = {.timeline = &panel->timeline};
+    struct tdm_values_change *values = NULL;
+    size_t count;
     enum tdm_status status = tdm_schedule_load(path, &schedule, err);
     if (status != TDM_OK)
         return status;
@@ -173,6 +180,11 @@ static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, st
     status = tdm_program_lower(schedule, &program, err);
     if (status == TDM_OK)
         status = tdm_simulate(program, collect, &collector, &simulation, err);
+    if (status == TDM_OK)
+        status = tdm_values_predict(program, &values, &count, err);
+    if (status == TDM_OK)
+        status = add_values(&panel->timeline, values, count, err);
+    free(values);
     if (status == TDM_OK) {
         memcpy(plot->arena_bytes, simulation.arena_bytes, sizeof(plot->arena_bytes));
         finish_panel(schedule, panel);
@@ -184,28 +196,26 @@ static enum tdm_status read_schedule(const char *path, struct tdm_plot *plot, st
 
 /* Traces. */
 
-static enum tdm_status add_changes(struct tdm_plot_panel *panel,
-                                   const struct tdm_trace_change *rows, size_t count,
-                                   struct tdm_error *err)
+static enum tdm_status add_allocations(struct tdm_timeline *timeline,
+                                       const struct tdm_trace_allocation_row *rows, size_t count,
+                                       struct tdm_error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        struct tdm_timeline_change change = {.moment = (uint64_t)rows[i].moment,
-                                             .live_bytes = rows[i].live_bytes,
-                                             .seconds = (double)rows[i].time_ns * 1e-9,
-                                             .place = rows[i].place,
-                                             .category = rows[i].category};
-        enum tdm_status status = tdm_timeline_add_change(&panel->timeline, &change, err);
-        if (status != TDM_OK)
-            return status;
+    enum tdm_status status = TDM_OK;
+    for (size_t i = 0; i < count && status == TDM_OK; i++) {
+        const struct tdm_timeline_change change = {.op_number = rows[i].op_number,
+                                                   .bytes = rows[i].allocated_bytes,
+                                                   .place = rows[i].place};
+        status = tdm_timeline_add_change(&timeline->allocations, &change, err);
     }
-    return tdm_timeline_straighten(&panel->timeline, err);
+    return status;
 }
 
 static enum tdm_status add_ops(struct tdm_plot *plot, const struct tdm_trace_interval *rows,
                                size_t count, struct tdm_error *err)
 {
     for (size_t i = 0; i < count; i++) {
-        struct tdm_timeline_op op = {.start = (double)rows[i].predicted_start_ns * 1e-9,
+        struct tdm_timeline_op op = {.number = rows[i].op_number,
+                                     .start = (double)rows[i].predicted_start_ns * 1e-9,
                                      .end = (double)rows[i].predicted_end_ns * 1e-9,
                                      .kind = rows[i].kind,
                                      .phase = rows[i].phase,
@@ -237,7 +247,7 @@ static enum tdm_status is_observed(struct tdm_trace_reader *reader,
                                    const struct tdm_trace_step_row *step, bool *observed,
                                    struct tdm_error *err)
 {
-    struct tdm_trace_change *rows = NULL;
+    struct tdm_values_change *rows = NULL;
     size_t count = 0;
     enum tdm_status status =
         tdm_trace_read_observed(reader, step->program, step->step, &rows, &count, err);
@@ -322,16 +332,19 @@ static enum tdm_status choose(const char *path, struct tdm_trace_reader *reader,
     return status;
 }
 
+/* What is allocated is drawn beside what was observed, at the times of that step. */
 static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const struct choice *choice,
                                       struct tdm_plot *plot, struct tdm_error *err)
 {
     int64_t program = choice->program;
     int64_t step = choice->step;
     bool measured = step != TDM_PLOT_LAST_STEP;
+    struct tdm_timeline *timeline[] = {&plot->panels[TDM_PREDICTED].timeline,
+                                       &plot->panels[TDM_MEASURED].timeline};
     struct tdm_trace_interval *intervals = NULL;
-    struct tdm_trace_change *memory = NULL;
-    struct tdm_trace_change *observed = NULL;
-    size_t count;
+    struct tdm_values_change *memory = NULL, *observed = NULL;
+    struct tdm_trace_allocation_row *allocations = NULL;
+    size_t count, observed_count = 0;
     enum tdm_status status = tdm_trace_read_intervals(
         reader, program, measured ? step : TDM_TRACE_EVERY_STEP, &intervals, &count, err);
     if (status == TDM_OK)
@@ -339,15 +352,40 @@ static enum tdm_status read_timelines(struct tdm_trace_reader *reader, const str
     if (status == TDM_OK)
         status = tdm_trace_read_memory(reader, program, &memory, &count, err);
     if (status == TDM_OK)
-        status = add_changes(&plot->panels[TDM_PREDICTED], memory, count, err);
+        status = add_values(timeline[0], memory, count, err);
     if (status == TDM_OK && measured)
-        status = tdm_trace_read_observed(reader, program, step, &observed, &count, err);
-    if (status == TDM_OK && measured)
-        status = add_changes(&plot->panels[TDM_MEASURED], observed, count, err);
+        status = tdm_trace_read_observed(reader, program, step, &observed, &observed_count, err);
+    if (status == TDM_OK)
+        status = add_values(timeline[1], observed, observed_count, err);
+    if (status == TDM_OK)
+        status = tdm_trace_read_allocation(reader, program, &allocations, &count, err);
+    if (status == TDM_OK)
+        status = add_allocations(timeline[0], allocations, count, err);
+    if (status == TDM_OK && observed_count > 0)
+        status = add_allocations(timeline[1], allocations, count, err);
     free(intervals);
     free(memory);
     free(observed);
+    free(allocations);
     return status;
+}
+
+static enum tdm_status read_used(struct tdm_trace_reader *reader, const struct choice *choice,
+                                 struct tdm_plot *plot, struct tdm_error *err)
+{
+    struct tdm_trace_used_row *rows;
+    size_t count;
+    if (choice->step == TDM_PLOT_LAST_STEP)
+        return TDM_OK;
+    enum tdm_status status =
+        tdm_trace_read_used(reader, choice->program, choice->step, &rows, &count, err);
+    if (status != TDM_OK)
+        return status;
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].used_bytes > plot->used_bytes[rows[i].place])
+            plot->used_bytes[rows[i].place] = rows[i].used_bytes;
+    free(rows);
+    return TDM_OK;
 }
 
 static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t program,
@@ -367,16 +405,6 @@ static enum tdm_status read_arenas(struct tdm_trace_reader *reader, int64_t prog
     return TDM_OK;
 }
 
-static enum tdm_status parse(const char *path, const char *text, json_t **root,
-                             struct tdm_error *err)
-{
-    json_error_t problem;
-    *root = json_loads(text, JSON_REJECT_DUPLICATES, &problem);
-    if (*root == NULL)
-        return tdm_fail(err, TDM_INPUT, "%s: its schedule is not JSON: %s", path, problem.text);
-    return TDM_OK;
-}
-
 static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_plot *plot,
                                   struct tdm_error *err)
 {
@@ -392,13 +420,15 @@ static enum tdm_status read_trace(const char *path, int64_t wanted, struct tdm_p
     if (status == TDM_OK)
         status = tdm_trace_read_schedule(reader, choice.program, &text, err);
     if (status == TDM_OK)
-        status = parse(path, text, &root, err);
+        status = tdm_json_parse(path, text, strlen(text), &root, err);
     if (status == TDM_OK)
         status = tdm_schedule_from_json(path, root, &schedule, err);
     if (status == TDM_OK)
         status = read_timelines(reader, &choice, plot, err);
     if (status == TDM_OK)
         status = read_arenas(reader, choice.program, plot, err);
+    if (status == TDM_OK)
+        status = read_used(reader, &choice, plot, err);
     if (status != TDM_OK)
         goto close_reader;
 

@@ -18,8 +18,8 @@ enum tdm_plot_side { TDM_PREDICTED, TDM_MEASURED, TDM_PLOT_SIDES };
 struct tdm_plot_panel {
     bool known;
     struct tdm_timeline timeline;
-    double end_seconds; /* more than 0 */
-    struct tdm_timeline_peak peak[TDM_PLACES];
+    double end_seconds;                        /* more than 0 */
+    struct tdm_timeline_peak peak[TDM_PLACES]; /* of values */
     char peak_op[TDM_PLACES][96]; /* "backward swiglu, layer 0, chunk 62"; empty: not known */
 };
 
@@ -33,6 +33,7 @@ struct tdm_plot {
     uint64_t limit_bytes[TDM_PLACES];   /* on used bytes: what it was planned for */
     uint64_t runtime_bytes[TDM_PLACES]; /* outside the arena, by the machine's description */
     uint64_t arena_bytes[TDM_PLACES];   /* as packed */
+    uint64_t used_bytes[TDM_PLACES];    /* measured, in the step of that panel; 0: not known */
     struct tdm_plot_panel panels[TDM_PLOT_SIDES];
 };
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A sweep over contexts or limits: seconds of a step, MFU, and the peaks of device and host, one panel
-# under the other; behind them a band for every nest, numbered, with names below.
+# under the other; behind them a band for every nest, with its name over it, or turned in it, or below, where there is
+# a number instead.
 #
 # Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp sweep.gp`; settings.gp, which
 # sweep_plot.c writes, says what is set there:
@@ -11,26 +12,29 @@
 #   tokens                              1: the x axis is logarithmic, and ticks says where "8K" is
 #   x_low x_high                        ends of the x axis
 #   seconds_low seconds_high gib_high   what is drawn; has_host: whether the host is used
-#   bands                               "from to number", by rising x; number 0: nothing fits
-#   nests nest_1 ...                    how many, and their names
+#   left_margin right_margin            of the panels
+#   bands band_I                        how many; "from to nest rows turned", by rising x: the number of the nest (0:
+#                                       nothing fits), and the rows of its name (0: no room), whether it stands in the band
+#   band_I_ROW name_rows row_height     the rows; the most of them over a band, and pixels of one
+#   listed nest_N                       nests that have a number, and their names
 #
 # Data: dots has x, seconds, MFU in percent, and GiB of peak and limit of device and of host.
 
 # More nests have numbers above their bands, and no names.
-named = nests > 24 ? 24 : nests
+named = words(listed) > 24 ? 24 : words(listed)
 legend_columns = 2
 legend_rows = (named + legend_columns - 1) / legend_columns
 panels_bottom = Y(96 + 24 * legend_rows)
-panels_top = 1 - Y(136)
+panels_top = 1 - Y(106 + row_height * name_rows)
 gap = Y(22)
 shares = "0.42 0.20 0.38"
-left_edge = X(104)
-right_edge = 1 - X(40)
+left_edge = X(left_margin)
+right_edge = 1 - X(right_margin)
 panels_height = panels_top - panels_bottom - 2 * gap
-colour_step = colour_weights
-colour_mfu = colour_kv
-colour_device = colour_gradients
-colour_host = colour_residuals
+# No colours: those are of categories of memory.
+colour_first = colour_text
+colour_second = "#7A7A7A"
+colour_band = "#EDEDED"
 
 set multiplot
 set style textbox opaque fillcolor rgb "#FFFFFF" noborder margins 0.3, 0.3
@@ -52,7 +56,7 @@ set label x_title center at screen (left_edge + right_edge) / 2, panels_bottom -
 do for [i = 1:named] {
     column = (i - 1) / legend_rows
     row = (i - 1) % legend_rows
-    set label value(sprintf("nest_%d", i)) left font font(12) textcolor rgb colour_text \
+    set label value("nest_" . word(listed, i)) left font font(12) textcolor rgb colour_text \
         at screen left_edge + column * (right_edge - left_edge) / legend_columns, \
         panels_bottom - Y(84 + 24 * row)
 }
@@ -71,28 +75,36 @@ set xtics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
 set ytics out nomirror scale 0.6 font tics_font textcolor rgb colour_text
 set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
 dots = folder . "/dots"
-band_count = words(bands) / 3
-pixels_of(x) = (tokens ? log(x / x_low) / log(x_high / x_low) : (x - x_low) / (x_high - x_low)) \
-    * (right_edge - left_edge) / X(1)
-
 top = panels_top
 do for [p = 1:3] {
     bottom = top - panels_height * real(word(shares, p))
     set tmargin at screen top
     set bmargin at screen bottom
-    do for [i = 1:band_count] {
-        from_x = real(word(bands, 3 * i - 2))
-        to_x = real(word(bands, 3 * i - 1))
-        number = word(bands, 3 * i)
+    do for [i = 1:bands] {
+        band = value(sprintf("band_%d", i))
+        from_x = real(word(band, 1))
+        to_x = real(word(band, 2))
+        number = word(band, 3)
+        rows = int(word(band, 4))
+        turned = word(band, 5) eq "1"
         set object i rectangle from first from_x, graph 0 to first to_x, graph 1 behind \
             fillstyle solid noborder \
-            fillcolor rgb (number eq "0" ? "#E0E0E0" : i % 2 == 1 ? "#FFFFFF" : "#F3F3F3")
-        if (p == 1) {
-            middle = tokens ? sqrt(from_x * to_x) : (from_x + to_x) / 2
-            caption = number ne "0" ? number \
-                : pixels_of(to_x) - pixels_of(from_x) > 100 ? "does not fit" : ""
-            set label caption at first middle, screen top + Y(14) center \
-                font font(13) textcolor rgb colour_text
+            fillcolor rgb (number eq "0" ? "#DCDCDC" : i % 2 == 1 ? "#FFFFFF" : colour_band)
+        middle = tokens ? sqrt(from_x * to_x) : (from_x + to_x) / 2
+        if (p == 1 && rows == 0 && number ne "0") {
+            set label number at first middle, screen top + Y(14) center font font(13) textcolor rgb colour_text
+        }
+        do for [row = 1:rows] {
+            name = value(sprintf("band_%d_%d", i, row))
+            if (p == 1 && !turned) {
+                set label name at first middle, screen top + Y(14 + row_height * (rows - row)) center \
+                    font font(11) textcolor rgb colour_text
+            }
+            if (p == 1 && turned) {
+                set label name at first middle, screen top - Y(6) \
+                    offset screen X(row_height * (row - (rows + 1) / 2.0)), 0 rotate by 90 right \
+                    font font(11) textcolor rgb colour_quiet
+            }
         }
         if (i > 1) {
             set arrow i from first from_x, graph 0 to first from_x, graph 1 nohead front \
@@ -122,8 +134,8 @@ do for [p = 1:3] {
         }
         set label "step (seconds)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
             font font(13) textcolor rgb colour_text
-        plot dots using 1:2 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
-            linecolor rgb colour_step notitle
+        plot dots using 1:2 with linespoints linewidth 2 * scale pointtype 7 pointsize dot_size * 1.1 * scale \
+            linecolor rgb colour_first notitle
     }
     if (p == 2) {
         unset logscale y
@@ -131,8 +143,8 @@ do for [p = 1:3] {
         set ytics 25 format "%g"
         set label "MFU (%)" center rotate by 90 at screen X(30), (bottom + top) / 2 \
             font font(13) textcolor rgb colour_text
-        plot dots using 1:3 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
-            linecolor rgb colour_mfu notitle
+        plot dots using 1:3 with linespoints linewidth 2 * scale pointtype 7 pointsize dot_size * 1.1 * scale \
+            linecolor rgb colour_first notitle
     }
     if (p == 3) {
         set yrange [0:gib_high * 1.25]
@@ -141,12 +153,12 @@ do for [p = 1:3] {
             font font(13) textcolor rgb colour_text
         set key at graph 0.995, graph 0.98 right top horizontal font tics_font textcolor rgb colour_text \
             samplen 2
-        plot dots using 1:4 with linespoints linewidth 2 * scale pointtype 7 pointsize 0.9 * scale \
-                linecolor rgb colour_device title "device", \
-            dots using 1:5 with lines linewidth scale dashtype 2 linecolor rgb colour_device \
+        plot dots using 1:4 with linespoints linewidth 2 * scale pointtype 7 pointsize dot_size * 1.1 * scale \
+                linecolor rgb colour_first title "device", \
+            dots using 1:5 with lines linewidth scale dashtype 2 linecolor rgb colour_first \
                 title "its limit", \
             (has_host ? dots : "/dev/null") using 1:6 with linespoints linewidth 2 * scale \
-                pointtype 5 pointsize 0.8 * scale linecolor rgb colour_host \
+                pointtype 5 pointsize dot_size * scale linecolor rgb colour_second \
                 title (has_host ? "host" : "")
     }
     unset object

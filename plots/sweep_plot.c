@@ -14,11 +14,24 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
+/* Margins of the panels, in pixels of a picture of 1600 x 1000, and the letters of the names of bands. */
+#define LEFT_MARGIN 104.0
+#define RIGHT_MARGIN 40.0
+#define LETTER 7.4
+#define ROW_HEIGHT 18.0
+/* A name stands over its band in so many rows at most, of so many letters at least; where it is too long for that, in
+ * the band, turned, in rows of so many letters. */
+#define MOST_ROWS 7
+#define LEAST_LETTERS 9
+#define TURNED_LETTERS 40
+
 struct drawing {
     const struct tdm_sweep_plot *plot;
     const struct tdm_picture *picture;
     size_t *nests; /* [dots]: number of a dot's nest, from 1; 0: nothing fits */
     size_t nest_count;
+    bool *
+        listed; /* [nests + 1] by number: some band has no room for the name, which is listed below */
 };
 
 /* Nests are numbered as they come, a name that comes again has its number. */
@@ -74,22 +87,116 @@ static enum tdm_status write_dots(const struct drawing *drawing, const char *fol
     return tdm_picture_finish(folder, "dots", file, err);
 }
 
-/* Stretches of dots with the same nest: "from to number". */
+/* Letters of the next row of a name: cut behind a comma if that leaves a row more than half full, else between words or
+ * behind a comma; 0: it cannot be cut. */
+static size_t cut(const char *name, size_t letters)
+{
+    size_t words = 0;
+    if (strlen(name) <= letters)
+        return strlen(name);
+    for (size_t end = letters; end > 0; end--) {
+        bool comma = name[end - 1] == ',';
+        if (comma && 2 * end > letters)
+            return end;
+        if (words == 0 && (comma || name[end] == ' '))
+            words = end;
+    }
+    return words;
+}
+
+/* A name in rows of `letters` at most; *rows is MOST_ROWS + 1 if it cannot be. */
+static void wrap(const char *name, size_t letters, char row[MOST_ROWS][128], size_t *rows)
+{
+    *rows = 0;
+    while (*name != '\0') {
+        size_t end = cut(name, letters);
+        if (end == 0 || end >= sizeof(row[0]) || *rows == MOST_ROWS) {
+            *rows = MOST_ROWS + 1;
+            return;
+        }
+        snprintf(row[(*rows)++], sizeof(row[0]), "%.*s", (int)end, name);
+        name += end;
+        name += strspn(name, " ");
+    }
+}
+
+/* A stretch of dots with the same nest. */
+struct band {
+    double from, to;
+    size_t nest; /* 0: nothing fits */
+    bool turned;
+    char row[MOST_ROWS][128];
+    size_t rows; /* of its name; 0: no room for it */
+};
+
+static double pixels_of(const struct drawing *drawing, const struct band *band)
+{
+    const struct tdm_sweep_plot *plot = drawing->plot;
+    double width = drawing->picture->width, height = drawing->picture->height;
+    double panel = width / fmin(width / 1600, height / 1000) - LEFT_MARGIN - RIGHT_MARGIN;
+    double low = edge(plot, false), high = edge(plot, true);
+    return panel * (plot->tokens ? log(band->to / band->from) / log(high / low)
+                                 : (band->to - band->from) / (high - low));
+}
+
+static void name_band(const struct drawing *drawing, const char *name, struct band *band)
+{
+    double pixels = pixels_of(drawing, band);
+    size_t letters = (size_t)fmax(0, (pixels - 4) / LETTER);
+    band->rows = MOST_ROWS + 1;
+    if (letters >= LEAST_LETTERS)
+        wrap(name, letters, band->row, &band->rows);
+    if (band->rows <= MOST_ROWS)
+        return;
+    band->turned = true;
+    wrap(name, TURNED_LETTERS, band->row, &band->rows);
+    if (band->rows * ROW_HEIGHT > pixels - 4)
+        band->rows = 0;
+}
+
+static void write_band(const struct drawing *drawing, size_t number, const struct band *band,
+                       FILE *file)
+{
+    char setting[48];
+    fprintf(file, "band_%zu = '%.9g %.9g %zu %zu %d'\n", number, band->from, band->to, band->nest,
+            band->rows, band->turned);
+    for (size_t i = 0; i < band->rows; i++) {
+        snprintf(setting, sizeof(setting), "band_%zu_%zu", number, i + 1);
+        tdm_picture_string(file, setting, band->row[i]);
+    }
+    if (band->nest > 0 && band->rows == 0)
+        drawing->listed[band->nest] = true;
+}
+
+/* Bands with their names, and the names of those that have no room for it. */
 static void write_bands(const struct drawing *drawing, FILE *file)
 {
     const struct tdm_sweep_plot *plot = drawing->plot;
-    fprintf(file, "bands = '");
+    size_t bands = 0, most_rows = 1;
     for (size_t first = 0, next; first < plot->count; first = next) {
         for (next = first + 1; next < plot->count && drawing->nests[next] == drawing->nests[first];)
             next++;
-        fprintf(file, " %.9g %.9g %zu", first == 0 ? edge(plot, false) : between(plot, first - 1),
-                next == plot->count ? edge(plot, true) : between(plot, next - 1),
-                drawing->nests[first]);
+        struct band band = {.from = first == 0 ? edge(plot, false) : between(plot, first - 1),
+                            .to = next == plot->count ? edge(plot, true) : between(plot, next - 1),
+                            .nest = drawing->nests[first]};
+        name_band(drawing, band.nest == 0 ? "does not fit" : plot->dots[first].nest, &band);
+        if (!band.turned && band.rows > most_rows)
+            most_rows = band.rows;
+        write_band(drawing, ++bands, &band, file);
     }
-    fprintf(file, "'\nnests = %zu\n", drawing->nest_count);
+    fprintf(file,
+            "bands = %zu\nname_rows = %zu\nrow_height = %g\nleft_margin = %g\nright_margin = %g\n",
+            bands, most_rows, ROW_HEIGHT, LEFT_MARGIN, RIGHT_MARGIN);
+    fprintf(file, "listed = '");
+    for (size_t number = 1; number <= drawing->nest_count; number++)
+        if (drawing->listed[number])
+            fprintf(file, " %zu", number);
+    fprintf(file, "'\n");
     for (size_t number = 1; number <= drawing->nest_count; number++) {
         char name[32];
         size_t i = 0;
+        if (!drawing->listed[number])
+            continue;
         while (drawing->nests[i] != number)
             i++;
         snprintf(name, sizeof(name), "nest_%zu", number);
@@ -154,11 +261,16 @@ enum tdm_status tdm_sweep_plot_draw(const struct tdm_sweep_plot *plot,
                                     const struct tdm_picture *picture, struct tdm_error *err)
 {
     struct drawing drawing = {.plot = plot, .picture = picture};
+    enum tdm_status status = TDM_OK;
     drawing.nests = calloc(plot->count + 1, sizeof(*drawing.nests));
-    if (drawing.nests == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu points", plot->count);
-    number_nests(&drawing);
-    enum tdm_status status = tdm_picture_draw(picture, "sweep", write_files, &drawing, err);
+    drawing.listed = calloc(plot->count + 1, sizeof(*drawing.listed));
+    if (drawing.nests == NULL || drawing.listed == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu points", plot->count);
+    if (status == TDM_OK) {
+        number_nests(&drawing);
+        status = tdm_picture_draw(picture, "sweep", write_files, &drawing, err);
+    }
     free(drawing.nests);
+    free(drawing.listed);
     return status;
 }

@@ -51,16 +51,15 @@ static enum tdm_status grow(void **array, size_t count, size_t *room, size_t byt
     return TDM_OK;
 }
 
-enum tdm_status tdm_timeline_add_change(struct tdm_timeline *timeline,
+enum tdm_status tdm_timeline_add_change(struct tdm_timeline_changes *changes,
                                         const struct tdm_timeline_change *change,
                                         struct tdm_error *err)
 {
-    void *array = timeline->changes;
-    enum tdm_status status =
-        grow(&array, timeline->change_count, &timeline->change_room, sizeof(*change), err);
-    timeline->changes = array;
+    void *array = changes->change;
+    enum tdm_status status = grow(&array, changes->count, &changes->room, sizeof(*change), err);
+    changes->change = array;
     if (status == TDM_OK)
-        timeline->changes[timeline->change_count++] = *change;
+        changes->change[changes->count++] = *change;
     return status;
 }
 
@@ -77,59 +76,41 @@ enum tdm_status tdm_timeline_add_op(struct tdm_timeline *timeline, const struct 
 
 void tdm_timeline_free(struct tdm_timeline *timeline)
 {
-    free(timeline->changes);
+    free(timeline->values.change);
+    free(timeline->allocations.change);
     free(timeline->ops);
     *timeline = (struct tdm_timeline){0};
 }
 
-/* The longest subsequence of times that never fall stays (patience sorting: tails[k] ends the best one
- * of length k + 1, before[] leads back); the others move. */
-enum tdm_status tdm_timeline_straighten(struct tdm_timeline *timeline, struct tdm_error *err)
+/* Sets the times of the changes up to an op; returns the first one after it. */
+static size_t set_seconds(struct tdm_timeline_changes *changes, size_t at, uint64_t op_number,
+                          double seconds)
 {
-    struct tdm_timeline_change *changes = timeline->changes;
-    size_t count = timeline->change_count;
-    size_t sorted = 1;
-    while (sorted < count && changes[sorted - 1].seconds <= changes[sorted].seconds)
-        sorted++;
-    if (sorted >= count)
-        return TDM_OK;
+    while (at < changes->count && changes->change[at].op_number <= op_number)
+        changes->change[at++].seconds = seconds;
+    return at;
+}
 
-    size_t *tails = malloc(count * sizeof(*tails));
-    size_t *before = malloc(count * sizeof(*before));
-    if (tails == NULL || before == NULL) {
-        free(tails);
-        free(before);
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a timeline of %zu entries", count);
-    }
-    size_t length = 0;
+void tdm_timeline_clock(struct tdm_timeline *timeline)
+{
+    const struct tdm_timeline_op *ops = timeline->ops;
+    size_t count = timeline->op_count;
+    size_t value = 0, allocation = 0;
+    size_t next = 0; /* op of the compute lane */
+    double now = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t low = 0;
-        size_t high = length;
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            if (changes[tails[middle]].seconds <= changes[i].seconds)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        before[i] = low == 0 ? SIZE_MAX : tails[low - 1];
-        tails[low] = i;
-        if (low == length)
-            length++;
+        for (next = next < i ? i : next; next < count && ops[next].lane != TDM_LANE_COMPUTE;)
+            next++;
+        double start = ops[i].start;
+        if (next < count && ops[next].start < start)
+            start = ops[next].start;
+        if (i > 0 && start > now)
+            now = start;
+        value = set_seconds(&timeline->values, value, ops[i].number, now);
+        allocation = set_seconds(&timeline->allocations, allocation, ops[i].number, now);
     }
-
-    size_t stays = tails[length - 1];
-    double seconds = changes[stays].seconds;
-    for (size_t i = count; i-- > 0;) {
-        if (i == stays) {
-            seconds = changes[i].seconds;
-            stays = before[i];
-        }
-        changes[i].seconds = seconds;
-    }
-    free(tails);
-    free(before);
-    return TDM_OK;
+    set_seconds(&timeline->values, value, UINT64_MAX, now);
+    set_seconds(&timeline->allocations, allocation, UINT64_MAX, now);
 }
 
 double tdm_timeline_end(const struct tdm_timeline *timeline)
@@ -139,21 +120,17 @@ double tdm_timeline_end(const struct tdm_timeline *timeline)
         if (timeline->ops[i].end > end)
             end = timeline->ops[i].end;
     }
-    for (size_t i = 0; i < timeline->change_count; i++) {
-        if (timeline->changes[i].seconds > end)
-            end = timeline->changes[i].seconds;
-    }
     return end;
 }
 
-/* Makes the changes of one moment, from `at` on, in `live`; returns where the next moment begins. */
-static size_t take_moment(const struct tdm_timeline *timeline, size_t at,
-                          uint64_t live[TDM_PLACES][TDM_CATEGORIES])
+/* Makes the changes of one op, from `at` on, in `now`; returns where those of the next one begin. */
+static size_t take_op(const struct tdm_timeline_changes *changes, size_t at,
+                      uint64_t now[TDM_PLACES][TDM_CATEGORIES])
 {
-    uint64_t moment = timeline->changes[at].moment;
-    while (at < timeline->change_count && timeline->changes[at].moment == moment) {
-        const struct tdm_timeline_change *change = &timeline->changes[at++];
-        live[change->place][change->category] = change->live_bytes;
+    uint64_t op_number = changes->change[at].op_number;
+    while (at < changes->count && changes->change[at].op_number == op_number) {
+        const struct tdm_timeline_change *change = &changes->change[at++];
+        now[change->place][change->category] = change->bytes;
     }
     return at;
 }
@@ -169,33 +146,35 @@ static uint64_t sum(const uint64_t categories[TDM_CATEGORIES])
 void tdm_timeline_find_peak(const struct tdm_timeline *timeline, enum tdm_place place,
                             struct tdm_timeline_peak *peak)
 {
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    const struct tdm_timeline_changes *values = &timeline->values;
+    uint64_t now[TDM_PLACES][TDM_CATEGORIES] = {{0}};
     *peak = (struct tdm_timeline_peak){0};
-    for (size_t at = 0; at < timeline->change_count;) {
-        const struct tdm_timeline_change *first = &timeline->changes[at];
-        at = take_moment(timeline, at, live);
-        uint64_t total = sum(live[place]);
-        if (total <= peak->live_bytes)
+    for (size_t at = 0; at < values->count;) {
+        const struct tdm_timeline_change *first = &values->change[at];
+        at = take_op(values, at, now);
+        uint64_t total = sum(now[place]);
+        if (total <= peak->value_bytes)
             continue;
         peak->known = true;
-        peak->moment = first->moment;
+        peak->op_number = first->op_number;
         peak->seconds = first->seconds;
-        peak->live_bytes = total;
-        memcpy(peak->categories, live[place], sizeof(live[place]));
+        peak->value_bytes = total;
+        memcpy(peak->categories, now[place], sizeof(now[place]));
     }
 }
 
-const struct tdm_timeline_op *tdm_timeline_op_at(const struct tdm_timeline *timeline,
-                                                 double seconds)
+const struct tdm_timeline_op *tdm_timeline_op(const struct tdm_timeline *timeline, uint64_t number)
 {
-    const struct tdm_timeline_op *found = NULL;
-    for (size_t i = 0; i < timeline->op_count; i++) {
-        const struct tdm_timeline_op *op = &timeline->ops[i];
-        if (op->lane == TDM_LANE_COMPUTE && op->start <= seconds &&
-            (found == NULL || op->start >= found->start))
-            found = op;
+    size_t low = 0, high = timeline->op_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (timeline->ops[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return found;
+    return low < timeline->op_count && timeline->ops[low].number == number ? &timeline->ops[low]
+                                                                           : NULL;
 }
 
 /* The column of a time; the end of the step is in the last one. */
@@ -207,33 +186,68 @@ static size_t column_of(double seconds, double end_seconds, size_t count)
     return column >= (double)count ? count - 1 : (size_t)column;
 }
 
-static void keep_most(struct tdm_column *column, const uint64_t live[TDM_PLACES][TDM_CATEGORIES])
+static void keep_most(struct tdm_column *column, const uint64_t now[TDM_PLACES][TDM_CATEGORIES])
 {
     for (int place = 0; place < TDM_PLACES; place++) {
-        if (sum(live[place]) > sum(column->live_bytes[place]))
-            memcpy(column->live_bytes[place], live[place], sizeof(live[place]));
+        if (sum(now[place]) > sum(column->value_bytes[place]))
+            memcpy(column->value_bytes[place], now[place], sizeof(now[place]));
     }
 }
 
+static void keep_most_allocated(struct tdm_column *column, const uint64_t now[TDM_PLACES])
+{
+    for (int place = 0; place < TDM_PLACES; place++)
+        if (now[place] > column->allocated_bytes[place])
+            column->allocated_bytes[place] = now[place];
+}
+
+/* Is column `i` one for which what the columns before it left lasts, until `seconds` in column `target`? */
+static bool lasts_into(size_t i, size_t target, double seconds, double end_seconds, size_t count)
+{
+    return i < target || seconds > end_seconds * (double)i / (double)count;
+}
+
 /* A column begins with what the one before left, if that lasts for some time in it. */
-static void thin_memory(const struct tdm_timeline *timeline, double end_seconds, size_t count,
+static void thin_values(const struct tdm_timeline *timeline, double end_seconds, size_t count,
                         struct tdm_column *columns)
 {
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}};
+    const struct tdm_timeline_changes *values = &timeline->values;
+    uint64_t now[TDM_PLACES][TDM_CATEGORIES] = {{0}};
     size_t column = 0;
-    for (size_t at = 0; at < timeline->change_count;) {
-        double seconds = timeline->changes[at].seconds;
+    for (size_t at = 0; at < values->count;) {
+        double seconds = values->change[at].seconds;
         size_t target = column_of(seconds, end_seconds, count);
         while (column < target) {
             column++;
-            if (column < target || seconds > end_seconds * (double)column / (double)count)
-                keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])live);
+            if (lasts_into(column, target, seconds, end_seconds, count))
+                keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])now);
         }
-        at = take_moment(timeline, at, live);
-        keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])live);
+        at = take_op(values, at, now);
+        keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])now);
     }
     while (++column < count)
-        keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])live);
+        keep_most(&columns[column], (const uint64_t(*)[TDM_CATEGORIES])now);
+}
+
+static void thin_allocations(const struct tdm_timeline *timeline, double end_seconds, size_t count,
+                             struct tdm_column *columns)
+{
+    const struct tdm_timeline_changes *allocations = &timeline->allocations;
+    uint64_t now[TDM_PLACES] = {0};
+    size_t column = 0;
+    for (size_t at = 0; at < allocations->count; at++) {
+        const struct tdm_timeline_change *change = &allocations->change[at];
+        size_t target = column_of(change->seconds, end_seconds, count);
+        while (column < target) {
+            column++;
+            if (lasts_into(column, target, change->seconds, end_seconds, count))
+                keep_most_allocated(&columns[column], now);
+        }
+        now[change->place] = change->bytes;
+        keep_most_allocated(&columns[column], now);
+    }
+    while (++column < count)
+        keep_most_allocated(&columns[column], now);
 }
 
 static void thin_op(const struct tdm_timeline_op *op, double end_seconds, size_t count,
@@ -260,7 +274,8 @@ enum tdm_status tdm_timeline_thin(const struct tdm_timeline *timeline, double en
     struct tdm_column *thinned = calloc(count, sizeof(*thinned));
     if (thinned == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu columns of a picture", count);
-    thin_memory(timeline, end_seconds, count, thinned);
+    thin_values(timeline, end_seconds, count, thinned);
+    thin_allocations(timeline, end_seconds, count, thinned);
     for (size_t i = 0; i < timeline->op_count; i++)
         thin_op(&timeline->ops[i], end_seconds, count, thinned);
 

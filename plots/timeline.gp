@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The memory timeline: bytes of the device stacked by category, the host below where it is used, and
-# the lanes as a strip; one column of panels if predicted alone, two if measured stands beside.
+# The memory timeline: bytes of the device that hold values, stacked by category, with allocated bytes as a line above;
+# the host below where it is used, and the lanes as a strip; one column of panels if predicted alone, two if measured
+# stands beside, on the same axes.
 #
 # Run by plots/picture.c as `gnuplot -d settings.gp colours.gp page.gp timeline.gp`; settings.gp, which plot.c
 # writes, says what is set there:
@@ -11,18 +12,20 @@
 #   panels                              1 or 2; names with _1, _2 below are by panel
 #   heading_P facts_P                   left and right of the line above a panel
 #   observed_P                          whether anything is known of memory
-#   end_P same_time                     seconds at the right end; 0 if panels have scales of their own
+#   end                                 seconds at the right end
 #   phases_P                            "forward 0 33.2 backward 33.2 120.6": name, begin, end
 #   places                              "device host" or "device"
+#   categories                          of all places, from the bottom of the stack up
 #   PLACE_categories                    from the bottom of the stack up
 #   PLACE_unit PLACE_highest            unit of the numbers ("GiB"); the highest that is drawn
 #   PLACE_limit PLACE_limit_text        line of the limit; "" if it lies above the picture
-#   PLACE_peak_x_P, _y_P, _text_P       the marked peak; "" if none
+#   PLACE_peak_x_P, _y_P, _text_P       the marked peak of values; "" if none
+#   PLACE_top_P                         the most that is allocated, beside a peak
 #   lanes groups                        "compute h2d d2h"; op groups that occur
 #   busy_P                              "99% 3% 0%" by lane
 #
-# Data: PLACE_P has a block of time and running sum for every category, lanes_P one for every lane and
-# group, in which a lane is one unit high. Lengths are in pixels of a picture of 1600 x 1000 and grow
+# Data: PLACE_P has a block of time and running sum for every category, and one of allocated bytes; lanes_P one for every
+# lane and group, in which a lane is one unit high. Lengths are in pixels of a picture of 1600 x 1000 and grow
 # with it.
 
 # From the bottom: legend, time axis, lanes, host, device, phases, headings, title.
@@ -71,22 +74,14 @@ do for [p = 1:panels] {
     set label value("heading_" . p) at screen panel_left(p), 1 - Y(104) left font font(14.5) \
         textcolor rgb colour_text
     set label value("facts_" . p) at screen panel_right(p), 1 - Y(104) right \
-        font font(panels == 1 ? 12 : 11) \
+        font font(panels == 1 ? 12 : 10.5) \
         textcolor rgb colour_quiet
 }
 
-all_categories = ""
-do for [place in places] {
-    do for [category in value(place . "_categories")] {
-        if (strstrt(" " . all_categories . " ", " " . category . " ") == 0) {
-            all_categories = all_categories . " " . category
-        }
-    }
-}
 legend_x = left_edge
 legend_y = Y(56)
 set label "memory" at screen legend_x - X(14), legend_y right font font(12) textcolor rgb colour_quiet
-do for [category in all_categories] {
+do for [category in categories] {
     tag = tag + 1
     caption = value("label_" . category)
     set object tag rectangle from screen legend_x, legend_y - Y(7) \
@@ -96,6 +91,9 @@ do for [category in all_categories] {
         textcolor rgb colour_text
     legend_x = legend_next(caption)
 }
+set arrow from screen legend_x, legend_y to screen legend_x + X(20), legend_y nohead \
+    linecolor rgb colour_allocated linewidth 1.5 * scale
+set label "allocated" at screen legend_x + X(28), legend_y left font font(12) textcolor rgb colour_text
 legend_x = left_edge
 legend_y = Y(24)
 set label "ops" at screen legend_x - X(14), legend_y right font font(12) textcolor rgb colour_quiet
@@ -111,6 +109,7 @@ do for [group in groups] {
 }
 plot -1 notitle
 unset object
+unset arrow
 unset label
 
 # Panels. Heights and places of labels are reckoned in pixels of the panel, from its lower left.
@@ -121,7 +120,6 @@ set style fill solid noborder
 panel_pixels = panel_width / X(1)
 letter = 8.4
 do for [p = 1:panels] {
-    end = value("end_" . p)
     phases = value("phases_" . p)
     set lmargin at screen panel_left(p)
     set rmargin at screen panel_right(p)
@@ -129,8 +127,8 @@ do for [p = 1:panels] {
 
     do for [place in places] {
         is_device = place eq "device"
-        categories = value(place . "_categories")
-        count = words(categories)
+        stacked = value(place . "_categories")
+        count = words(stacked)
         file = sprintf("%s/%s_%d", folder, place, p)
         bottom = is_device ? device_bottom : host_bottom
         top = is_device ? device_top : host_top
@@ -145,7 +143,7 @@ do for [p = 1:panels] {
         set ytics out nomirror step_of(axis * (is_device ? (height_pixels > 600 ? 0.1 : 60 / height_pixels) : 32 / height_pixels)) format (p == 1 ? "%g" : "")
         set grid ytics back linetype 1 linecolor rgb colour_grid linewidth scale
         if (p == 1) {
-            set label sprintf(is_device ? "%s, allocated (%s)" : "%s (%s)", place, \
+            set label sprintf("%s (%s)", place, \
                 value(place . "_unit")) center rotate by 90 \
                 at screen X(30), (bottom + top) / 2 font font(13) textcolor rgb colour_text
         }
@@ -170,8 +168,8 @@ do for [p = 1:panels] {
             }
         }
 
-        # The peak, its text to the side that has room; above the line of the limit, with a leader,
-        # where the two would meet. The text of the limit keeps out of its way.
+        # The peak of values, its text to the side that has room and above what is allocated, with a leader; above the
+        # line of the limit where the two would meet. The text of the limit keeps out of its way.
         limit = value(place . "_limit")
         limit_pixels = limit eq "" ? -1000 : pixels_of(real(limit))
         text_from = -1000
@@ -192,15 +190,18 @@ do for [p = 1:panels] {
                 : at_pixels - 9 - text_length > 0 ? at_pixels - 9 - text_length \
                 : (panel_pixels - text_length) / 2
             text_to = text_from + text_length
-            text_pixels = pixels_of(peak_y) + 15
+            top_y = value(sprintf("%s_top_%d", place, p))
+            text_pixels = pixels_of(top_y > peak_y ? top_y : peak_y) + 15
             if (abs(text_pixels - limit_pixels) < 15) {
                 text_pixels = limit_pixels + 15
+            }
+            if (text_pixels - pixels_of(peak_y) > 20) {
                 set arrow from first peak_x, first peak_y to graph at_pixels / panel_pixels, \
                     graph text_pixels / height_pixels nohead front dashtype 1 \
                     linecolor rgb colour_text linewidth scale
             }
             set label "" at first peak_x, first peak_y front \
-                point pointtype 7 pointsize (format eq "svg" ? 0.45 : 0.8) * scale linecolor rgb colour_text
+                point pointtype 7 pointsize dot_size * scale linecolor rgb colour_text
             if (text_from > at_pixels || text_to > at_pixels + 20) {
                 set label caption at graph text_from / panel_pixels, graph text_pixels / height_pixels \
                     left front boxed font font(12) textcolor rgb colour_text
@@ -227,7 +228,9 @@ do for [p = 1:panels] {
             }
         }
         plot for [i = count:1:-1] file index i - 1 using 1:2 with filledcurves y=0 \
-            linecolor rgb value("colour_" . word(categories, i)) notitle
+                linecolor rgb value("colour_" . word(stacked, i)) notitle, \
+            file index count using 1:2 with lines linewidth 1.5 * scale \
+                linecolor rgb colour_allocated notitle
         unset object
         unset arrow
         unset label
@@ -240,7 +243,7 @@ do for [p = 1:panels] {
     unset ytics
     unset grid
     set xtics out nomirror autofreq format "%g"
-    set label "time in the step (seconds" . (same_time ? ")" : "; own scale)") center \
+    set label "time in the step (seconds)" center \
         at screen (panel_left(p) + panel_right(p)) / 2, lanes_bottom - Y(56) font font(13) \
         textcolor rgb colour_text
     set border 1

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A timeline: live bytes by place and category and the ops of every lane over one step, predicted or
- * measured, and its thinning to as many columns as a picture has.
+ * A timeline: bytes that hold values by place and category, allocated bytes by place, and the ops of every lane over
+ * one step, predicted or measured; and its thinning to as many columns as a picture has.
  *
- * A step of a million ops is drawn on some 1,500 pixels. A column of memory shows the moment in it at
- * which the place holds most, whole, so that no peak is lost and every stack is one that really was;
- * a column of a lane shows which share of its time the lane spent on which group of op kinds.
+ * Memory changes with ops, in program order, which has no times. The timeline gives it those of its ops: memory is
+ * drawn where the compute lane is.
+ *
+ * A step of a million ops is drawn on some 1,500 pixels. A column of memory shows the op in it at which values take
+ * most of the place, whole, so that no peak is lost and every stack is one that really was; a column of a lane shows
+ * which share of its time the lane spent on which group of op kinds.
  */
 #ifndef TDM_PLOTS_TIMELINE_H
 #define TDM_PLOTS_TIMELINE_H
@@ -31,15 +34,16 @@ enum tdm_op_group {
 const char *tdm_op_group_name(enum tdm_op_group group); /* "product" */
 enum tdm_op_group tdm_op_group_of(enum tdm_op_kind kind);
 
-/* A change of live bytes. Those of one moment happen at once. */
+/* From an op on, so many bytes of a place and category hold values, or of a place are allocated. */
 struct tdm_timeline_change {
-    uint64_t moment, live_bytes;
-    double seconds; /* from the begin of the step */
+    uint64_t op_number, bytes;
+    double seconds; /* from the begin of the step: tdm_timeline_clock() */
     enum tdm_place place;
-    enum tdm_category category;
+    enum tdm_category category; /* of values */
 };
 
 struct tdm_timeline_op {
+    uint64_t number;
     double start, end; /* seconds from the begin of the step */
     enum tdm_op_kind kind;
     enum tdm_phase phase;
@@ -47,46 +51,51 @@ struct tdm_timeline_op {
     uint32_t layer, chunk; /* TDM_NONE */
 };
 
+/* An array of changes by rising op number. */
+struct tdm_timeline_changes {
+    struct tdm_timeline_change *change;
+    size_t count, room;
+};
+
 /* All zero is an empty one. */
 struct tdm_timeline {
-    struct tdm_timeline_change *changes; /* by rising moment */
-    size_t change_count, change_room;
-    struct tdm_timeline_op *ops; /* in program order */
+    struct tdm_timeline_changes values, allocations;
+    struct tdm_timeline_op *ops; /* in program order; some may be missing */
     size_t op_count, op_room;
 };
 
 /* Appends one; TDM_NO_MEMORY. */
-enum tdm_status tdm_timeline_add_change(struct tdm_timeline *timeline,
+enum tdm_status tdm_timeline_add_change(struct tdm_timeline_changes *changes,
                                         const struct tdm_timeline_change *change,
                                         struct tdm_error *err);
 enum tdm_status tdm_timeline_add_op(struct tdm_timeline *timeline, const struct tdm_timeline_op *op,
                                     struct tdm_error *err);
 void tdm_timeline_free(struct tdm_timeline *timeline); /* leaves an empty one */
 
-/* Moments are in program order; lanes overlap, so that some were noted earlier or later than their
- * neighbours. Moves as few of them as possible, each to the next one that stayed, so that times never
- * fall. TDM_NO_MEMORY. */
-enum tdm_status tdm_timeline_straighten(struct tdm_timeline *timeline, struct tdm_error *err);
+/* Sets the times of all changes: that of the first op is the begin of the step. An op of the compute lane changes memory
+ * when it starts; one of another lane too, but after the op before it in the program, and before the next op of the
+ * compute lane. So times never fall. */
+void tdm_timeline_clock(struct tdm_timeline *timeline);
 
 /* When the last op ends or memory changes last. */
 double tdm_timeline_end(const struct tdm_timeline *timeline);
 
-/* The first moment at which a place holds most, with what it holds. */
+/* The first op at which values take most of a place, with what they take. */
 struct tdm_timeline_peak {
     bool known; /* it ever holds something */
-    uint64_t moment, live_bytes;
+    uint64_t op_number, value_bytes;
     double seconds;
     uint64_t categories[TDM_CATEGORIES];
 };
 void tdm_timeline_find_peak(const struct tdm_timeline *timeline, enum tdm_place place,
                             struct tdm_timeline_peak *peak);
 
-/* The op on the compute lane at a time (the one before, in a stall); NULL if there is none. */
-const struct tdm_timeline_op *tdm_timeline_op_at(const struct tdm_timeline *timeline,
-                                                 double seconds);
+/* The op of a number; NULL if it is missing. */
+const struct tdm_timeline_op *tdm_timeline_op(const struct tdm_timeline *timeline, uint64_t number);
 
 struct tdm_column {
-    uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t value_bytes[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t allocated_bytes[TDM_PLACES];  /* at most */
     double busy[TDM_LANES][TDM_OP_GROUPS]; /* shares of the column; of a lane at most 1 in sum */
     double phases[TDM_PHASES];             /* the same, of the compute lane */
 };

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The file of a new trace: made under a temporary name beside its own, with schema and run in it,
- * and then renamed, so that a failure leaves an old file as it was and no new one.
+ * and then renamed, so that a failure leaves an old file as it was and no new one. Who writes a trace holds a
+ * lock on it, so that another run does not replace it.
  */
 #include "traces/create.h"
 
+#include "base/directory.h"
+#include "base/file.h"
+#include "base/lock.h"
+#include "base/temporary.h"
 #include "traces/sqlite.h"
 
 #include <errno.h>
@@ -17,6 +22,8 @@
 
 static enum tdm_status create_failed(const char *path, int reason, struct tdm_error *err)
 {
+    if (reason == ENOMEM)
+        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory to create it", path);
     tdm_fail(err, TDM_IO, "%s: cannot be created: %s", path, strerror(reason));
     if (reason == ENOENT || reason == ENOTDIR)
         tdm_hint(err, "create the directory first");
@@ -133,42 +140,67 @@ static enum tdm_status exists_already(const char *path, struct tdm_error *err)
     return TDM_USAGE;
 }
 
+static enum tdm_status is_written(const char *path, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "%s: another run is writing it", path);
+    return tdm_hint(err, "wait until that ends, or name another file");
+}
+
+/* Locks the file that is there, so that no run that writes it loses it, and no two replace it at once. Where there are
+ * no locks it is taken for nobody's. On success *lock is a descriptor to close, or -1: there is no file. */
+static enum tdm_status lock_old(const char *file, const char *path, int *lock,
+                                struct tdm_error *err)
+{
+    struct stat locked, named;
+    for (;;) {
+        int fd = open(file, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0 && errno == ENOENT) {
+            *lock = -1;
+            return TDM_OK;
+        }
+        if (fd < 0)
+            return create_failed(path, errno, err);
+        if (tdm_lock_take(fd) == EAGAIN) {
+            close(fd);
+            return is_written(path, err);
+        }
+        bool same = fstat(fd, &locked) == 0 && stat(file, &named) == 0 &&
+                    locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+        if (same) {
+            *lock = fd;
+            return TDM_OK;
+        }
+        close(fd); /* it was replaced meanwhile */
+    }
+}
+
+/* On success *lock keeps others off the new file. */
 static enum tdm_status create_file(const char *file, const char *path, bool replace,
-                                   mode_t old_mode, const struct tdm_trace_run *run,
+                                   mode_t old_mode, const struct tdm_trace_run *run, int *lock,
                                    struct tdm_error *err)
 {
-    size_t room = strlen(file) + 40;
-    char *temporary = malloc(room);
-    if (temporary == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "%s: no memory for the name of a file", path);
-    int fd = -1;
-    int reason = EEXIST;
-    for (unsigned attempt = 0; reason == EEXIST && attempt < 100; attempt++) {
-        snprintf(temporary, room, "%s.tmp%ld-%u", file, (long)getpid(), attempt);
-        fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        reason = fd < 0 ? errno : 0;
-    }
-    enum tdm_status status;
-    if (reason != 0) {
-        status = create_failed(path, reason, err);
-        goto free_name;
-    }
+    char *temporary = NULL;
+    int fd = -1, reason = tdm_temporary_file(file, &temporary, &fd);
+    if (reason != 0)
+        return create_failed(path, reason, err);
     if (old_mode != 0)
         (void)fchmod(fd, old_mode);
-    close(fd);
 
-    status = fill_database(temporary, path, run, err);
-    if (status != TDM_OK)
-        goto remove_temporary;
-    unlink_companions(file);
-    reason = rename_to(temporary, file, replace);
-    if (reason == 0)
-        goto free_name;
-    status = reason == EEXIST ? exists_already(path, err) : create_failed(path, reason, err);
-
-remove_temporary:
-    tdm_trace_remove(temporary);
-free_name:
+    enum tdm_status status = fill_database(temporary, path, run, err);
+    if (status == TDM_OK) {
+        unlink_companions(file);
+        reason = rename_to(temporary, file, replace);
+        if (reason == EEXIST)
+            status = exists_already(path, err);
+        else if (reason != 0)
+            status = create_failed(path, reason, err);
+    }
+    if (status != TDM_OK) {
+        tdm_trace_remove(temporary);
+        close(fd);
+    } else {
+        *lock = fd;
+    }
     free(temporary);
     return status;
 }
@@ -182,6 +214,8 @@ static enum tdm_status find_file(const char *path, bool force, char **file, bool
         return tdm_fail(err, TDM_USAGE, "the name of the trace to write is empty");
     *exists = stat(path, &info) == 0;
     *mode = 0;
+    if (!*exists && tdm_file_check_link(path, err) != TDM_OK)
+        return TDM_USAGE;
     if (*exists) {
         if (!force)
             return exists_already(path, err);
@@ -194,17 +228,50 @@ static enum tdm_status find_file(const char *path, bool force, char **file, bool
     return *file == NULL ? create_failed(path, errno, err) : TDM_OK;
 }
 
+static void remove_left(void *unused, const char *path)
+{
+    (void)unused;
+    tdm_trace_remove(path);
+}
+
+enum tdm_status tdm_trace_check(const char *path, bool force, struct tdm_error *err)
+{
+    char *name = NULL;
+    bool exists = false;
+    mode_t mode = 0;
+    int lock = -1;
+    enum tdm_status status = find_file(path, force, &name, &exists, &mode, err);
+    if (status != TDM_OK)
+        return status;
+    int reason = tdm_directory_reason(name);
+    if (reason != 0)
+        status = create_failed(path, reason, err);
+    else
+        status = lock_old(name, path, &lock, err);
+    if (status == TDM_OK)
+        tdm_temporary_sweep(name, NULL, remove_left, NULL);
+    if (lock >= 0)
+        close(lock);
+    free(name);
+    return status;
+}
+
 enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_trace_run *run,
-                                 char **file, sqlite3 **db, struct tdm_error *err)
+                                 char **file, sqlite3 **db, int *lock, struct tdm_error *err)
 {
     char *name = NULL;
     bool exists = false;
     mode_t old_mode = 0;
     sqlite3 *opened = NULL;
+    int old_lock = -1, new_lock = -1;
     enum tdm_status status = find_file(path, force, &name, &exists, &old_mode, err);
     if (status != TDM_OK)
         return status;
-    status = create_file(name, path, exists, old_mode, run, err);
+    status = lock_old(name, path, &old_lock, err);
+    if (status == TDM_OK)
+        status = create_file(name, path, exists, old_mode, run, &new_lock, err);
+    if (old_lock >= 0)
+        close(old_lock);
     if (status != TDM_OK)
         goto free_name;
     status = tdm_sqlite_open(name, SQLITE_OPEN_READWRITE, NULL, &opened, err);
@@ -214,11 +281,13 @@ enum tdm_status tdm_trace_create(const char *path, bool force, const struct tdm_
         goto remove_file;
     *file = name;
     *db = opened;
+    *lock = new_lock;
     return TDM_OK;
 
 remove_file:
     sqlite3_close(opened);
     tdm_trace_remove(name);
+    close(new_lock);
 free_name:
     free(name);
     return status;

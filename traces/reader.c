@@ -3,6 +3,7 @@
  * programs and steps. reader_memory.c and reader_time.c hold the other queries. */
 #include "traces/reader.h"
 
+#include "base/text.h"
 #include "traces/query.h"
 #include "traces/sqlite.h"
 #include "traces/trace.h"
@@ -144,6 +145,8 @@ static enum tdm_status read_run(struct tdm_trace_reader *reader, struct tdm_erro
             reader->strings[i] = strdup(tdm_query_text(&query, i));
             if (reader->strings[i] == NULL)
                 query.status = tdm_fail(err, TDM_NO_MEMORY, "%s: no memory", reader->path);
+            else
+                tdm_text_clean(reader->strings[i]);
         }
         reader->run_id = tdm_query_integer(&query, TDM_RUN_STRINGS);
         reader->run.pinned_bytes = tdm_query_count(&query, TDM_RUN_STRINGS + 1);
@@ -206,6 +209,8 @@ enum tdm_status tdm_trace_reader_open(const char *path, struct tdm_trace_reader 
     if (status == TDM_OK)
         status = check_identity(made, err);
     if (status == TDM_OK)
+        status = tdm_trace_check_schema(made, err);
+    if (status == TDM_OK)
         status = read_run(made, err);
     if (status != TDM_OK) {
         tdm_trace_reader_close(made);
@@ -238,6 +243,7 @@ static void take_program(struct tdm_query *query, void *row)
     struct tdm_trace_program_row *program = row;
     program->program = tdm_query_integer(query, 0);
     snprintf(program->name, sizeof(program->name), "%s", tdm_query_text(query, 1));
+    tdm_text_clean(program->name);
     program->ops = tdm_query_count(query, 2);
     program->predicted_seconds = isnan(tdm_query_real(query, 3)) ? 0 : tdm_query_real(query, 3);
     program->steps = tdm_query_count(query, 4);

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "schedule/program.h"
+#include "schedule/values.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,13 +94,14 @@ enum tdm_status tdm_trace_read_evaluations(struct tdm_trace_reader *reader,
                                            struct tdm_trace_evaluation_row **rows, size_t *count,
                                            struct tdm_error *err);
 
-/* Live bytes by category at the moment when a place holds most. */
+/* Bytes of a place that hold values. */
 struct tdm_trace_peak {
-    bool known;   /* some row was there */
-    int64_t step; /* measured: whose peak it is */
-    int64_t time_ns;
-    uint64_t live_bytes; /* sum of the categories */
-    uint64_t categories[TDM_CATEGORIES];
+    bool known;                       /* some row was there */
+    int64_t step;                     /* measured: whose peak it is */
+    uint64_t op_number;               /* the first op at which the place holds most */
+    uint64_t value_bytes;             /* then, of all categories */
+    uint64_t at_peak[TDM_CATEGORIES]; /* then, of each */
+    uint64_t most[TDM_CATEGORIES];    /* that each ever has; measured: in any of the steps */
 };
 struct tdm_trace_peaks {
     struct tdm_trace_peak predicted[TDM_PLACES], measured[TDM_PLACES];
@@ -176,21 +178,23 @@ enum tdm_status tdm_trace_read_intervals(struct tdm_trace_reader *reader, int64_
                                          int64_t step, struct tdm_trace_interval **rows,
                                          size_t *count, struct tdm_error *err);
 
-/* Changes of live bytes, by rising moment; rows of one moment change at once. Those of one category
- * and place make a step function; it is 0 before its first row. Predicted moments are in program
- * order, in which times need not rise: sort by time (stably) to draw them. */
-struct tdm_trace_change {
-    int64_t moment, time_ns;
-    enum tdm_place place;
-    enum tdm_category category;
-    uint64_t live_bytes;
-};
+/* Bytes that hold values, predicted and observed, where they change, by rising op number; 0 before the first row of
+ * a place and category. */
 enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
-                                      struct tdm_trace_change **rows, size_t *count,
+                                      struct tdm_values_change **rows, size_t *count,
                                       struct tdm_error *err);
 enum tdm_status tdm_trace_read_observed(struct tdm_trace_reader *reader, int64_t program,
-                                        int64_t step, struct tdm_trace_change **rows, size_t *count,
-                                        struct tdm_error *err);
+                                        int64_t step, struct tdm_values_change **rows,
+                                        size_t *count, struct tdm_error *err);
+
+/* Allocated bytes, in the same way. */
+struct tdm_trace_allocation_row {
+    uint64_t op_number, allocated_bytes;
+    enum tdm_place place;
+};
+enum tdm_status tdm_trace_read_allocation(struct tdm_trace_reader *reader, int64_t program,
+                                          struct tdm_trace_allocation_row **rows, size_t *count,
+                                          struct tdm_error *err);
 
 /* What the scans of the arenas found; with TDM_TRACE_EVERY_STEP the most of each place. */
 struct tdm_trace_arena_row {

@@ -2,9 +2,10 @@
 /*
  * The reader of traces: memory.
  *
- * Peaks are found in one pass over the changes, which are stored in the order of their moments,
+ * Peaks are found in one pass over the changes, which are stored in the order of their ops,
  * where the views of schema.sql (the same answer: tests) sort millions of rows.
  */
+#include "base/text.h"
 #include "traces/query.h"
 
 #include <stdio.h>
@@ -12,23 +13,22 @@
 
 static void take_change(struct tdm_query *query, void *row)
 {
-    struct tdm_trace_change *change = row;
-    change->moment = tdm_query_integer(query, 0);
-    change->time_ns = tdm_query_integer(query, 1);
-    change->place = tdm_query_place(query, 2);
-    change->category = tdm_query_category(query, 3);
-    change->live_bytes = tdm_query_count(query, 4);
+    struct tdm_values_change *change = row;
+    change->op_number = tdm_query_count(query, 0);
+    change->place = tdm_query_place(query, 1);
+    change->category = tdm_query_category(query, 2);
+    change->value_bytes = tdm_query_count(query, 3);
 }
 
-#define SELECT_MEMORY                                                     \
-    "SELECT moment, time_ns, place, category, live_bytes, 0 FROM memory " \
-    "WHERE program = ?2 ORDER BY moment"
-#define SELECT_OBSERVED                                                        \
-    "SELECT moment, time_ns, place, category, live_bytes, step FROM observed " \
+#define SELECT_MEMORY                                                \
+    "SELECT op_number, place, category, value_bytes, 0 FROM memory " \
+    "WHERE program = ?2 ORDER BY op_number"
+#define SELECT_OBSERVED                                                   \
+    "SELECT op_number, place, category, value_bytes, step FROM observed " \
     "WHERE run = ?1 AND program = ?2"
 
 enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t program,
-                                      struct tdm_trace_change **rows, size_t *count,
+                                      struct tdm_values_change **rows, size_t *count,
                                       struct tdm_error *err)
 {
     void *found;
@@ -40,29 +40,53 @@ enum tdm_status tdm_trace_read_memory(struct tdm_trace_reader *reader, int64_t p
 }
 
 enum tdm_status tdm_trace_read_observed(struct tdm_trace_reader *reader, int64_t program,
-                                        int64_t step, struct tdm_trace_change **rows, size_t *count,
-                                        struct tdm_error *err)
+                                        int64_t step, struct tdm_values_change **rows,
+                                        size_t *count, struct tdm_error *err)
 {
     void *found;
     enum tdm_status status =
-        tdm_query_rows(reader, SELECT_OBSERVED " AND step = ?3 ORDER BY moment", program, step,
+        tdm_query_rows(reader, SELECT_OBSERVED " AND step = ?3 ORDER BY op_number", program, step,
                        sizeof(**rows), take_change, &found, count, err);
     if (status == TDM_OK)
         *rows = found;
     return status;
 }
 
-/* Live bytes of all places at one moment of one step, and the peaks so far. */
+static void take_allocation(struct tdm_query *query, void *row)
+{
+    struct tdm_trace_allocation_row *allocation = row;
+    allocation->op_number = tdm_query_count(query, 0);
+    allocation->place = tdm_query_place(query, 1);
+    allocation->allocated_bytes = tdm_query_count(query, 2);
+}
+
+enum tdm_status tdm_trace_read_allocation(struct tdm_trace_reader *reader, int64_t program,
+                                          struct tdm_trace_allocation_row **rows, size_t *count,
+                                          struct tdm_error *err)
+{
+    void *found;
+    enum tdm_status status =
+        tdm_query_rows(reader,
+                       "SELECT op_number, place, allocated_bytes FROM allocation "
+                       "WHERE program = ?2 ORDER BY op_number",
+                       program, 0, sizeof(**rows), take_allocation, &found, count, err);
+    if (status == TDM_OK)
+        *rows = found;
+    return status;
+}
+
+/* Bytes of all places at one op of one step, and the peaks so far. */
 struct peak_scan {
-    int64_t step, moment, time_ns;
+    int64_t step;
+    uint64_t op_number;
     bool begun;
     bool changed[TDM_PLACES];
-    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t now[TDM_PLACES][TDM_CATEGORIES];
     struct tdm_trace_peak *peaks;
 };
 
-/* All changes of a moment are known: compares. */
-static void end_moment(struct peak_scan *scan)
+/* All changes with an op are known: compares. */
+static void end_op(struct peak_scan *scan)
 {
     for (int place = 0; place < TDM_PLACES; place++) {
         struct tdm_trace_peak *peak = &scan->peaks[place];
@@ -70,15 +94,19 @@ static void end_moment(struct peak_scan *scan)
             continue;
         scan->changed[place] = false;
         uint64_t total = 0;
-        for (int category = 0; category < TDM_CATEGORIES; category++)
-            total += scan->live[place][category];
-        if (peak->known && total <= peak->live_bytes)
+        for (int category = 0; category < TDM_CATEGORIES; category++) {
+            uint64_t bytes = scan->now[place][category];
+            total += bytes;
+            if (bytes > peak->most[category])
+                peak->most[category] = bytes;
+        }
+        if (peak->known && total <= peak->value_bytes)
             continue;
         peak->known = true;
         peak->step = scan->step;
-        peak->time_ns = scan->time_ns;
-        peak->live_bytes = total;
-        memcpy(peak->categories, scan->live[place], sizeof(peak->categories));
+        peak->op_number = scan->op_number;
+        peak->value_bytes = total;
+        memcpy(peak->at_peak, scan->now[place], sizeof(peak->at_peak));
     }
 }
 
@@ -89,22 +117,21 @@ static enum tdm_status scan_peaks(struct tdm_trace_reader *reader, const char *s
     struct peak_scan scan = {.peaks = peaks};
     struct tdm_query query = tdm_query_begin(reader, sql, program, step, err);
     while (tdm_query_next(&query)) {
-        struct tdm_trace_change change;
+        struct tdm_values_change change;
         take_change(&query, &change);
-        int64_t of_step = tdm_query_integer(&query, 5);
-        if (scan.begun && (of_step != scan.step || change.moment != scan.moment))
-            end_moment(&scan);
+        int64_t of_step = tdm_query_integer(&query, 4);
+        if (scan.begun && (of_step != scan.step || change.op_number != scan.op_number))
+            end_op(&scan);
         if (!scan.begun || of_step != scan.step)
-            memset(scan.live, 0, sizeof(scan.live));
+            memset(scan.now, 0, sizeof(scan.now));
         scan.begun = true;
         scan.step = of_step;
-        scan.moment = change.moment;
-        scan.time_ns = change.time_ns;
+        scan.op_number = change.op_number;
         scan.changed[change.place] = true;
-        scan.live[change.place][change.category] = change.live_bytes;
+        scan.now[change.place][change.category] = change.value_bytes;
     }
     if (scan.begun)
-        end_moment(&scan);
+        end_op(&scan);
     return tdm_query_end(&query);
 }
 
@@ -115,9 +142,9 @@ enum tdm_status tdm_trace_read_peaks(struct tdm_trace_reader *reader, int64_t pr
     enum tdm_status status = scan_peaks(reader, SELECT_MEMORY, program, step, found.predicted, err);
     if (status == TDM_OK)
         status = scan_peaks(reader,
-                            step == TDM_TRACE_EVERY_STEP ? SELECT_OBSERVED " ORDER BY step, moment"
-                                                         : SELECT_OBSERVED
-                                " AND step = ?3 ORDER BY step, moment",
+                            step == TDM_TRACE_EVERY_STEP
+                                ? SELECT_OBSERVED " ORDER BY step, op_number"
+                                : SELECT_OBSERVED " AND step = ?3 ORDER BY step, op_number",
                             program, step, found.measured, err);
     if (status == TDM_OK)
         *peaks = found;
@@ -183,6 +210,7 @@ static void take_touched(struct tdm_query *query, void *row)
     struct tdm_trace_touched_row *touched = row;
     touched->buffer = tdm_query_number(query, 0);
     snprintf(touched->name, sizeof(touched->name), "%s", tdm_query_text(query, 1));
+    tdm_text_clean(touched->name);
     touched->place = tdm_query_place(query, 2);
     touched->category = tdm_query_category(query, 3);
     touched->bytes = tdm_query_count(query, 4);

@@ -37,7 +37,7 @@ CREATE TABLE program_place (
     program         INTEGER NOT NULL REFERENCES program,
     place           TEXT NOT NULL,
     arena_bytes     INTEGER NOT NULL, -- as packed
-    live_peak_bytes INTEGER NOT NULL, -- most bytes of live buffers; packing cannot do better
+    live_peak_bytes INTEGER NOT NULL, -- most bytes of allocated buffers; packing cannot do better
     runtime_bytes   INTEGER NOT NULL, -- outside the arena, by the schedule's machine
     PRIMARY KEY (program, place)
 ) STRICT, WITHOUT ROWID;
@@ -76,16 +76,25 @@ CREATE TABLE op (
     PRIMARY KEY (program, number)
 ) STRICT, WITHOUT ROWID;
 
--- Predicted live bytes, only where they change. A moment is what changes at once; moments are in
--- program order, so that times need not rise from one to the next: lanes overlap.
+-- Predicted bytes that hold values, while an op runs: only where they change, and 0 before. Ops are in program order:
+-- a value lives from the op that writes it to the last op that uses it, whatever the times of lanes that overlap.
 CREATE TABLE memory (
-    program    INTEGER NOT NULL REFERENCES program,
-    moment     INTEGER NOT NULL,
-    time_ns    INTEGER NOT NULL,
-    place      TEXT NOT NULL,
-    category   TEXT NOT NULL,
-    live_bytes INTEGER NOT NULL,
-    PRIMARY KEY (program, moment, place, category)
+    program     INTEGER NOT NULL,
+    op_number   INTEGER NOT NULL,
+    place       TEXT NOT NULL,
+    category    TEXT NOT NULL,
+    value_bytes INTEGER NOT NULL,
+    PRIMARY KEY (program, op_number, place, category),
+    FOREIGN KEY (program, op_number) REFERENCES op (program, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE allocation ( -- bytes of allocated buffers while an op runs, only where they change
+    program         INTEGER NOT NULL,
+    op_number       INTEGER NOT NULL,
+    place           TEXT NOT NULL,
+    allocated_bytes INTEGER NOT NULL,
+    PRIMARY KEY (program, op_number, place),
+    FOREIGN KEY (program, op_number) REFERENCES op (program, number)
 ) STRICT, WITHOUT ROWID;
 
 -- Steps: one transaction each, and one each few seconds.
@@ -152,18 +161,18 @@ CREATE TABLE touched ( -- buffers as the launches touched them
     FOREIGN KEY (program, buffer) REFERENCES buffer (program, number)
 ) STRICT, WITHOUT ROWID;
 
--- Live bytes as observed at the launches, only where they change; moments as in `memory`.
+-- Bytes that hold values as observed at the launches, by the rule of `memory`: equal, if the run did what was predicted.
 CREATE TABLE observed (
-    run        INTEGER NOT NULL,
-    program    INTEGER NOT NULL,
-    step       INTEGER NOT NULL,
-    moment     INTEGER NOT NULL,
-    time_ns    INTEGER NOT NULL,
-    place      TEXT NOT NULL,
-    category   TEXT NOT NULL,
-    live_bytes INTEGER NOT NULL,
-    PRIMARY KEY (run, program, step, moment, place, category),
-    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step)
+    run         INTEGER NOT NULL,
+    program     INTEGER NOT NULL,
+    step        INTEGER NOT NULL,
+    op_number   INTEGER NOT NULL,
+    place       TEXT NOT NULL,
+    category    TEXT NOT NULL,
+    value_bytes INTEGER NOT NULL,
+    PRIMARY KEY (run, program, step, op_number, place, category),
+    FOREIGN KEY (run, program, step) REFERENCES step (run, program, step),
+    FOREIGN KEY (program, op_number) REFERENCES op (program, number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE arena ( -- filled with a pattern before the step, scanned after it
@@ -188,60 +197,70 @@ CREATE TABLE used_memory ( -- what the driver reports, or the system of the proc
     FOREIGN KEY (run, program, step) REFERENCES reached (run, program, step)
 ) STRICT;
 
--- Memory: totals of a place at every moment, their peak, and what lives at the peak.
+-- Memory: value bytes of a place in all, their peak, and what makes it up.
 
-CREATE VIEW predicted_live AS
-SELECT program, place, moment, time_ns,
-       sum(sum(change)) OVER (PARTITION BY program, place ORDER BY moment) AS live_bytes
-FROM (SELECT *, live_bytes - lag(live_bytes, 1, 0) OVER
-                (PARTITION BY program, place, category ORDER BY moment) AS change
+CREATE VIEW predicted_values AS
+SELECT program, place, op_number,
+       sum(sum(change)) OVER (PARTITION BY program, place ORDER BY op_number) AS value_bytes
+FROM (SELECT *, value_bytes - lag(value_bytes, 1, 0) OVER
+                (PARTITION BY program, place, category ORDER BY op_number) AS change
       FROM memory)
-GROUP BY program, place, moment;
+GROUP BY program, place, op_number;
 
 CREATE VIEW predicted_peak AS
-SELECT program, place, moment, time_ns, max(live_bytes) AS live_bytes
-FROM predicted_live
+SELECT program, place, op_number, max(value_bytes) AS value_bytes
+FROM predicted_values
 GROUP BY program, place;
 
 CREATE VIEW predicted_peak_category AS
-SELECT program, place, category, live_bytes
-FROM (SELECT m.program, m.place, m.category, m.live_bytes, max(m.moment)
+SELECT program, place, category, value_bytes
+FROM (SELECT m.program, m.place, m.category, m.value_bytes, max(m.op_number)
       FROM predicted_peak AS p
-      JOIN memory AS m ON m.program = p.program AND m.place = p.place AND m.moment <= p.moment
+      JOIN memory AS m ON m.program = p.program AND m.place = p.place
+                      AND m.op_number <= p.op_number
       GROUP BY m.program, m.place, m.category);
 
-CREATE VIEW observed_live AS
-SELECT run, program, step, place, moment, time_ns,
-       sum(sum(change)) OVER (PARTITION BY run, program, step, place ORDER BY moment)
-       AS live_bytes
-FROM (SELECT *, live_bytes - lag(live_bytes, 1, 0) OVER
-                (PARTITION BY run, program, step, place, category ORDER BY moment) AS change
+CREATE VIEW observed_values AS
+SELECT run, program, step, place, op_number,
+       sum(sum(change)) OVER (PARTITION BY run, program, step, place ORDER BY op_number)
+       AS value_bytes
+FROM (SELECT *, value_bytes - lag(value_bytes, 1, 0) OVER
+                (PARTITION BY run, program, step, place, category ORDER BY op_number) AS change
       FROM observed)
-GROUP BY run, program, step, place, moment;
+GROUP BY run, program, step, place, op_number;
 
 CREATE VIEW observed_peak AS
-SELECT run, program, step, place, moment, time_ns, max(live_bytes) AS live_bytes
-FROM observed_live
+SELECT run, program, step, place, op_number, max(value_bytes) AS value_bytes
+FROM observed_values
 GROUP BY run, program, step, place;
 
 CREATE VIEW observed_peak_category AS
-SELECT run, program, step, place, category, live_bytes
-FROM (SELECT o.run, o.program, o.step, o.place, o.category, o.live_bytes, max(o.moment)
+SELECT run, program, step, place, category, value_bytes
+FROM (SELECT o.run, o.program, o.step, o.place, o.category, o.value_bytes, max(o.op_number)
       FROM observed_peak AS p
       JOIN observed AS o ON o.run = p.run AND o.program = p.program AND o.step = p.step
-                        AND o.place = p.place AND o.moment <= p.moment
+                        AND o.place = p.place AND o.op_number <= p.op_number
       GROUP BY o.run, o.program, o.step, o.place, o.category);
 
--- Predicted and measured bytes at the peak moment of each place; measured: of its highest step.
+-- Predicted and measured value bytes of each category: the most that it ever has, and its share at the peak of its
+-- place; measured: the most of all steps, and at the peak of the highest one.
 CREATE VIEW peak_by_category AS
 SELECT program, place, category,
-       max(predicted_bytes) AS predicted_bytes, max(measured_bytes) AS measured_bytes
-FROM (SELECT program, place, category, live_bytes AS predicted_bytes, NULL AS measured_bytes
+       max(predicted_most) AS predicted_most_bytes, max(measured_most) AS measured_most_bytes,
+       max(predicted_at_peak) AS predicted_at_peak_bytes,
+       max(measured_at_peak) AS measured_at_peak_bytes
+FROM (SELECT program, place, category, value_bytes AS predicted_most, NULL AS measured_most,
+             NULL AS predicted_at_peak, NULL AS measured_at_peak
+      FROM memory
+      UNION ALL
+      SELECT program, place, category, NULL, value_bytes, NULL, NULL FROM observed
+      UNION ALL
+      SELECT program, place, category, NULL, NULL, value_bytes, NULL
       FROM predicted_peak_category
       UNION ALL
-      SELECT o.program, o.place, o.category, NULL, o.live_bytes
+      SELECT o.program, o.place, o.category, NULL, NULL, NULL, o.value_bytes
       FROM observed_peak_category AS o
-      JOIN (SELECT run, program, place, step, max(live_bytes)
+      JOIN (SELECT run, program, place, step, max(value_bytes)
             FROM observed_peak
             GROUP BY program, place) AS top
         ON top.run = o.run AND top.program = o.program AND top.place = o.place

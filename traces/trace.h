@@ -13,13 +13,14 @@
 
 #include "base/status.h"
 #include "schedule/program.h"
+#include "schedule/values.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define TDM_TRACE_APPLICATION_ID 0x54444d4b /* "TDMK" */
-#define TDM_TRACE_VERSION 4
+#define TDM_TRACE_VERSION 5
 
 /* Batches that go round between the run and the thread. */
 #define TDM_TRACE_BATCHES 4
@@ -42,21 +43,6 @@ struct tdm_trace_timing {
     /* what was counted; 0: nothing */
     uint64_t pairs;                     /* (query, key) pairs of the lists that it made */
     uint64_t fetched_bytes, sent_bytes; /* from and to the host by the op itself */
-};
-
-/* A buffer as the launches touched it in one step. */
-struct tdm_trace_touch {
-    uint32_t buffer; /* of the program */
-    uint64_t bytes;  /* distinct bytes, by slots and meaningful bytes */
-    uint64_t first_op, last_op;
-};
-
-/* Live bytes as observed at the launches: from the write of a value to its last use. */
-struct tdm_trace_observed {
-    int64_t time_ns;
-    enum tdm_place place;
-    enum tdm_category category;
-    uint64_t live_bytes;
 };
 
 /* What the arena of a place showed after a measured step. */
@@ -91,8 +77,8 @@ struct tdm_trace_batch {
     uint64_t tokens;
     size_t timing_count, touch_count, observed_count, arena_count, used_count;
     struct tdm_trace_timing *timings;
-    struct tdm_trace_touch *touches;
-    struct tdm_trace_observed *observed;
+    struct tdm_values_touch *touches;   /* as the launches touched buffers */
+    struct tdm_values_change *observed; /* value bytes as observed at the launches */
     struct tdm_trace_arena arenas[TDM_PLACES];
     struct tdm_trace_used used[TDM_TRACE_SAMPLES];
 };
@@ -110,9 +96,9 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
                                struct tdm_trace_capacity capacity, struct tdm_trace **trace,
                                struct tdm_error *err);
 
-/* Records a program before its first step (synchronously, one transaction): begin, its ops and
- * predicted memory changes in program order, end. `schedule_json` is stored whole. Predicted
- * memory is recorded only where it changes: call tdm_trace_memory for each change. */
+/* Records a program before its first step (synchronously, one transaction): begin, its ops in program order,
+ * allocated and value bytes of ops that are there already and only where they change, end. `schedule_json` is
+ * stored whole. */
 enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *name,
                                         const char *schedule_json,
                                         const struct tdm_program *program, int64_t *program_id,
@@ -120,8 +106,10 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
 enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
                              int64_t predicted_start_ns, int64_t predicted_end_ns,
                              struct tdm_error *err);
-enum tdm_status tdm_trace_memory(struct tdm_trace *trace, int64_t time_ns, enum tdm_place place,
-                                 enum tdm_category category, uint64_t live_bytes,
+enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number,
+                                     enum tdm_place place, uint64_t allocated_bytes,
+                                     struct tdm_error *err);
+enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_values_change *change,
                                  struct tdm_error *err);
 enum tdm_status tdm_trace_program_end(struct tdm_trace *trace, struct tdm_error *err);
 

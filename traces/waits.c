@@ -2,6 +2,8 @@
 /* What the compute lane waited for. */
 #include "traces/waits.h"
 
+#include "base/sort.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -155,7 +157,7 @@ enum tdm_status tdm_trace_sum_waits(const struct tdm_trace_interval *intervals, 
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the waits of %zu ops", count);
     }
     if (sums.count > 0)
-        qsort(sums.rows, sums.count, sizeof(*sums.rows), longest_first);
+        tdm_sort_stable(sums.rows, sums.count, sizeof(*sums.rows), longest_first);
     *waits = sums.rows;
     *wait_count = sums.count;
     return TDM_OK;

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum insertion {
     INSERT_PROGRAM,
@@ -26,6 +27,7 @@ enum insertion {
     INSERT_BUFFER,
     INSERT_OP,
     INSERT_MEMORY,
+    INSERT_ALLOCATION,
     INSERT_REACHED,
     INSERT_STEP,
     INSERT_EVALUATION,
@@ -42,7 +44,8 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_PROGRAM_PLACE] = "INSERT INTO program_place VALUES (?, ?, ?, ?, ?)",
     [INSERT_BUFFER] = "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OP] = "INSERT INTO op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_MEMORY] = "INSERT INTO memory VALUES (?, ?, ?, ?, ?)",
+    [INSERT_ALLOCATION] = "INSERT INTO allocation VALUES (?, ?, ?, ?)",
     [INSERT_REACHED] = "INSERT INTO reached VALUES (?, ?, ?, ?, ?) "
                        "ON CONFLICT (run, program, step) DO UPDATE SET "
                        "op_number = excluded.op_number, seconds = excluded.seconds",
@@ -51,32 +54,21 @@ static const char *const insertion_sql[INSERTIONS] = {
     [INSERT_EVALUATION] = "INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TIMING] = "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_TOUCHED] = "INSERT INTO touched VALUES (?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    [INSERT_OBSERVED] = "INSERT INTO observed VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_ARENA] = "INSERT INTO arena VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_USED] = "INSERT INTO used_memory VALUES (?, ?, ?, ?, ?, ?)",
 };
-
-/* Numbers the moments of a stream of live bytes: a new one begins when time moves, when the same
- * place and category changes again, and when the caller says so. */
-struct moments {
-    int64_t number; /* of the current moment; -1 before the first */
-    int64_t time_ns;
-    bool fresh; /* the next change begins a new moment */
-    uint32_t changed[TDM_PLACES];
-};
-
-_Static_assert(TDM_CATEGORIES <= 32, "moments.changed holds one bit a category");
 
 struct tdm_trace {
     char *path; /* as the caller named it, for messages */
     char *file; /* what it names, symbolic links followed */
     sqlite3 *db;
+    int lock; /* descriptor that keeps others from replacing the file */
     sqlite3_stmt *insertion[INSERTIONS];
     int64_t run_id;
 
     /* The program that is being recorded. */
     int64_t program_id;
-    struct moments moments;
 
     struct tdm_trace_capacity capacity;
     struct tdm_trace_batch batches[TDM_TRACE_BATCHES];
@@ -123,25 +115,6 @@ static void roll_back(struct tdm_trace *trace)
         (void)execute(trace, "ROLLBACK", NULL);
 }
 
-static void moments_start(struct moments *moments)
-{
-    *moments = (struct moments){.number = -1, .fresh = true};
-}
-
-static int64_t moments_next(struct moments *moments, int64_t time_ns, enum tdm_place place,
-                            enum tdm_category category)
-{
-    uint32_t bit = UINT32_C(1) << category;
-    if (moments->fresh || time_ns != moments->time_ns || (moments->changed[place] & bit) != 0) {
-        moments->number++;
-        moments->time_ns = time_ns;
-        moments->fresh = false;
-        memset(moments->changed, 0, sizeof(moments->changed));
-    }
-    moments->changed[place] |= bit;
-    return moments->number;
-}
-
 static struct tdm_value count_or_null(uint64_t count)
 {
     return count == 0 ? tdm_null() : tdm_count(count);
@@ -175,18 +148,15 @@ static enum tdm_status write_rows(struct tdm_trace *trace, const struct tdm_trac
                    count_or_null(row->fetched_bytes), count_or_null(row->sent_bytes));
     }
     for (size_t i = 0; i < batch->touch_count && status == TDM_OK; i++) {
-        const struct tdm_trace_touch *row = &batch->touches[i];
+        const struct tdm_values_touch *row = &batch->touches[i];
         status = INSERT(trace, INSERT_TOUCHED, err, run, program, step, tdm_integer(row->buffer),
                         tdm_count(row->bytes), tdm_count(row->first_op), tdm_count(row->last_op));
     }
-    struct moments moments;
-    moments_start(&moments);
     for (size_t i = 0; i < batch->observed_count && status == TDM_OK; i++) {
-        const struct tdm_trace_observed *row = &batch->observed[i];
-        int64_t moment = moments_next(&moments, row->time_ns, row->place, row->category);
-        status = INSERT(trace, INSERT_OBSERVED, err, run, program, step, tdm_integer(moment),
-                        tdm_integer(row->time_ns), tdm_text(tdm_place_name(row->place)),
-                        tdm_text(tdm_category_name(row->category)), tdm_count(row->live_bytes));
+        const struct tdm_values_change *row = &batch->observed[i];
+        status = INSERT(trace, INSERT_OBSERVED, err, run, program, step, tdm_count(row->op_number),
+                        tdm_text(tdm_place_name(row->place)),
+                        tdm_text(tdm_category_name(row->category)), tdm_count(row->value_bytes));
     }
     for (size_t i = 0; i < batch->arena_count && status == TDM_OK; i++) {
         const struct tdm_trace_arena *row = &batch->arenas[i];
@@ -304,6 +274,7 @@ static void close_database(struct tdm_trace *trace)
     for (size_t i = 0; i < INSERTIONS; i++)
         sqlite3_finalize(trace->insertion[i]);
     sqlite3_close(trace->db);
+    close(trace->lock);
 }
 
 static enum tdm_status prepare_insertions(struct tdm_trace *trace, struct tdm_error *err)
@@ -337,7 +308,7 @@ enum tdm_status tdm_trace_open(const char *path, bool force, const struct tdm_tr
     if (status == TDM_OK)
         status = allocate_batches(made, err);
     if (status == TDM_OK)
-        status = tdm_trace_create(path, force, run, &made->file, &made->db, err);
+        status = tdm_trace_create(path, force, run, &made->file, &made->db, &made->lock, err);
     if (status != TDM_OK)
         goto free_trace;
 
@@ -498,7 +469,6 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
     if (status != TDM_OK)
         return status;
 
-    moments_start(&trace->moments);
     status = execute(trace, "BEGIN IMMEDIATE", err);
     if (status == TDM_OK)
         status = write_program(trace, name, schedule_json, program, err);
@@ -526,7 +496,6 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
     if (!trace->recording)
         return no_program(trace, err);
     bool between_places = op->kind == TDM_OP_COPY && op->lane != TDM_LANE_COMPUTE;
-    trace->moments.fresh = true;
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
         tdm_text(tdm_op_kind_name(op->kind)), part_of(op),
@@ -541,17 +510,27 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 
-enum tdm_status tdm_trace_memory(struct tdm_trace *trace, int64_t time_ns, enum tdm_place place,
-                                 enum tdm_category category, uint64_t live_bytes,
+enum tdm_status tdm_trace_allocation(struct tdm_trace *trace, uint64_t op_number,
+                                     enum tdm_place place, uint64_t allocated_bytes,
+                                     struct tdm_error *err)
+{
+    if (!trace->recording)
+        return no_program(trace, err);
+    enum tdm_status status =
+        INSERT(trace, INSERT_ALLOCATION, err, tdm_integer(trace->program_id), tdm_count(op_number),
+               tdm_text(tdm_place_name(place)), tdm_count(allocated_bytes));
+    return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
+}
+
+enum tdm_status tdm_trace_memory(struct tdm_trace *trace, const struct tdm_values_change *change,
                                  struct tdm_error *err)
 {
     if (!trace->recording)
         return no_program(trace, err);
-    int64_t moment = moments_next(&trace->moments, time_ns, place, category);
     enum tdm_status status =
-        INSERT(trace, INSERT_MEMORY, err, tdm_integer(trace->program_id), tdm_integer(moment),
-               tdm_integer(time_ns), tdm_text(tdm_place_name(place)),
-               tdm_text(tdm_category_name(category)), tdm_count(live_bytes));
+        INSERT(trace, INSERT_MEMORY, err, tdm_integer(trace->program_id),
+               tdm_count(change->op_number), tdm_text(tdm_place_name(change->place)),
+               tdm_text(tdm_category_name(change->category)), tdm_count(change->value_bytes));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }
 

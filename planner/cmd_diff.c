@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tidemark compare-schedules`: in what two schedules differ, and what that costs. */
+/* `tidemark diff`: in what two schedules differ, and what that costs. */
 #include "planner/cmd.h"
 
+#include "base/json.h"
+#include "base/ticker.h"
 #include "base/units.h"
 #include "planner/compare_schedules.h"
 #include "planner/prediction.h"
 #include "planner/print.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -86,12 +87,11 @@ static json_t *costs_json(const struct tdm_comparison *c)
         const struct tdm_cost_row *row = &c->costs[i];
         json_t *values = json_array();
         for (int side = 0; side < 2; side++)
-            json_array_append_new(values, row->unit == TDM_COST_BYTES
-                                              ? json_integer((json_int_t)row->values[side])
-                                              : json_real(row->values[side]));
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:s, s:o}", "section", row->section, "name",
-                                        row->name, "unit", units[row->unit], "values", values));
+            tdm_json_add(&values, row->unit == TDM_COST_BYTES
+                                      ? json_integer((json_int_t)row->values[side])
+                                      : json_real(row->values[side]));
+        tdm_json_add(&list, json_pack("{s:s, s:s, s:s, s:o}", "section", row->section, "name",
+                                      row->name, "unit", units[row->unit], "values", values));
     }
     return list;
 }
@@ -102,11 +102,11 @@ static enum tdm_status print_json(const char *const files[2],
 {
     json_t *knobs = json_array();
     for (size_t i = 0; i < c->knob_count; i++)
-        json_array_append_new(knobs,
-                              json_pack("{s:s, s:[s, s]}", "name", c->knobs[i].name, "values",
-                                        c->knobs[i].values[0], c->knobs[i].values[1]));
-    return tdm_print_json(json_pack("{s:[s, s], s:o, s:o, s:[o, o]}", "files", files[0], files[1],
-                                    "knobs", knobs, "costs", costs_json(c), "predicted",
+        tdm_json_add(&knobs, json_pack("{s:s, s:[s, s]}", "name", c->knobs[i].name, "values",
+                                       c->knobs[i].values[0], c->knobs[i].values[1]));
+    return tdm_print_json(json_pack("{s:[o, o], s:o, s:o, s:[o, o]}", "files",
+                                    tdm_json_text(files[0]), tdm_json_text(files[1]), "knobs",
+                                    knobs, "costs", costs_json(c), "predicted",
                                     tdm_prediction_json(schedules[0], &c->simulation[0]),
                                     tdm_prediction_json(schedules[1], &c->simulation[1])),
                           err);
@@ -116,12 +116,15 @@ static enum tdm_status compare(const char *const files[2], bool as_json, struct 
 {
     struct tdm_schedule *schedules[2] = {NULL, NULL};
     struct tdm_comparison comparison = {0};
+    struct tdm_ticker ticker;
+    tdm_ticker_begin(&ticker, stderr, "simulating both schedules");
     enum tdm_status status = tdm_schedule_load(files[0], &schedules[0], err);
     if (status == TDM_OK)
         status = tdm_schedule_load(files[1], &schedules[1], err);
     const struct tdm_schedule *const both[2] = {schedules[0], schedules[1]};
     if (status == TDM_OK)
         status = tdm_compare_schedules(both, &comparison, err);
+    tdm_ticker_end(&ticker);
     if (status == TDM_OK && as_json) {
         status = print_json(files, both, &comparison, err);
     } else if (status == TDM_OK) {
@@ -140,31 +143,32 @@ static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool as_json = false;
-    opterr = 0;
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    enum tdm_status status;
+    struct tdm_options o = {.command = "diff", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
         switch (option) {
         case 'j':
             as_json = true;
             break;
-        case 'h':
-            tdm_cmd_print_help(&tdm_cmd_compare_schedules);
+        default: /* help */
+            tdm_cmd_print_help(&tdm_cmd_diff);
             return TDM_OK;
-        default:
-            return tdm_cmd_bad_option(&tdm_cmd_compare_schedules, argc, argv, option, err);
         }
     }
+    if (status != TDM_OK)
+        return status;
     if (argc - optind != 2) {
-        tdm_fail(err, TDM_USAGE, "compare-schedules: takes two schedules");
-        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_compare_schedules.usage);
+        tdm_fail(err, TDM_USAGE, "diff: takes two schedules");
+        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_diff.usage);
     }
     const char *const files[2] = {argv[optind], argv[optind + 1]};
     return compare(files, as_json, err);
 }
 
-const struct tdm_command tdm_cmd_compare_schedules = {
-    .name = "compare-schedules",
-    .usage = "compare-schedules A B [--json]",
+const struct tdm_command tdm_cmd_diff = {
+    .name = "diff",
+    .usage = "diff A B [--json]",
     .summary = "in what two schedules differ, and what that costs",
     .help =
         "  --json  one JSON object on stdout\n"
@@ -175,6 +179,6 @@ const struct tdm_command tdm_cmd_compare_schedules = {
         "Each is simulated with the machine that it was planned for.\n"
         "\n"
         "Example:\n"
-        "  tidemark compare-schedules plan.json other.json\n",
+        "  tidemark diff plan.json other.json\n",
     .run = run,
 };

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings as users of the systems write them: "gradient_checkpointing: true" is checkpointing=on. */
+#include "methods/method.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Other names of keys. A row with values holds for that value alone; without, the value stays as it is. */
+static const struct alias {
+    const char *name, *value; /* as it is written */
+    const char *key, *stands_for;
+} aliases[] = {
+    /* Hugging Face's TrainingArguments */
+    {"gradient_checkpointing", NULL, "checkpointing", NULL},
+    {"attn_implementation", "flash_attention_2", "attention", "flash"},
+    {"attn_implementation", NULL, "attention", NULL},
+    {"optim", "adamw_torch", "optimizer", "adamw-foreach"},
+    {"optim", "adamw_torch_fused", "optimizer", "adamw-fused"},
+    {"optim", NULL, "optimizer", NULL},
+    {"use_liger_kernel", "true", "logits", "fused"},
+    {"use_liger_kernel", "false", "logits", "hf"},
+    /* PyTorch */
+    {"PYTORCH_ALLOC_CONF", NULL, "allocator_conf", NULL},
+    {"PYTORCH_CUDA_ALLOC_CONF", NULL, "allocator_conf", NULL},
+    /* DeepSpeed's config */
+    {"offload_optimizer", "{\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
+    {"offload_optimizer", "{\"device\": \"none\"}", "offload_optimizer", "none"},
+    {"offload_param", "{\"device\": \"cpu\"}", "offload_param", "cpu"},
+    {"offload_param", "{\"device\": \"none\"}", "offload_param", "none"},
+    {"data_types", "{\"grad_accum_dtype\": \"bf16\"}", "grad_accum_dtype", "bf16"},
+    {"data_types", "{\"grad_accum_dtype\": \"fp32\"}", "grad_accum_dtype", "fp32"},
+    {"tiled_mlp_compute", "true", "tiled_mlp_compute", "auto"},
+    {"tiled_mlp_compute", "false", "tiled_mlp_compute", "0"},
+    /* OOMB's arguments */
+    {"grad_ckpt", NULL, "layer_checkpoint", NULL},
+    {"cpu_offload", "2", "kv_offload", "yes"},
+    {"cpu_offload", "0", "kv_offload", "no"},
+    {"block_size", NULL, "chunk", NULL},
+    {"page_size", NULL, "page", NULL},
+};
+
+#define ALIASES (sizeof(aliases) / sizeof(aliases[0]))
+
+/* The same word, whatever its case, "-" or "_", dashes or quotes around it. */
+static bool is_word(const char *text, size_t length, const char *word)
+{
+    while (length > 0 && strchr("-\"' ", text[0]) != NULL) {
+        text++;
+        length--;
+    }
+    while (length > 0 && strchr("\"' ", text[length - 1]) != NULL)
+        length--;
+    if (length != strlen(word))
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        char letter = text[i] == '-' ? '_' : text[i];
+        if (strncasecmp(&letter, word[i] == '-' ? "_" : &word[i], 1) != 0)
+            return false;
+    }
+    return true;
+}
+
+static size_t find_key(const struct tdm_method *method, const char *text, size_t length)
+{
+    const struct tdm_method_key *key;
+    size_t k = 0;
+    while ((key = tdm_method_key(method, k)) != NULL && !is_word(text, length, key->name))
+        k++;
+    return key == NULL ? TDM_METHOD_MOST_KEYS : k;
+}
+
+static bool has_value(const struct tdm_method_key *key, const char *value)
+{
+    size_t length = strlen(value);
+    for (const char *at = key->values; at != NULL;
+         at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strcspn(at, "|") == length && memcmp(at, value, length) == 0)
+            return true;
+    return false;
+}
+
+/* Yes and no in the words of the key: "on" for "True". */
+static const char *as_key_has_it(const struct tdm_method_key *key, const char *value)
+{
+    static const char *const words[2][4] = {{"no", "off", "false", NULL},
+                                            {"yes", "on", "true", NULL}};
+    for (unsigned yes = 0; yes < 2; yes++)
+        for (unsigned said = 0; words[yes][said] != NULL; said++) {
+            if (has_value(key, value) || strcasecmp(words[yes][said], value) != 0)
+                continue;
+            for (unsigned has = 0; words[yes][has] != NULL; has++)
+                if (has_value(key, words[yes][has]))
+                    return words[yes][has];
+        }
+    return value;
+}
+
+bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, size_t *number,
+                          const char **value)
+{
+    bool option =
+        strncmp(pair, "--", 2) == 0; /* "--sequence-parallel", "--recompute-granularity full" */
+    size_t length = strcspn(pair, option ? "=: " : "=:");
+    bool has_separator = option || pair[length] != '\0';
+    const char *text = pair + length + (pair[length] != '\0');
+    text += strspn(text, " ");
+    if (option && *text == '\0')
+        text = "true";
+    for (size_t i = 0; i < ALIASES; i++) {
+        const struct alias *alias = &aliases[i];
+        if (!is_word(pair, length, alias->name) ||
+            (alias->value != NULL && strcasecmp(alias->value, text) != 0) ||
+            (find_key(method, pair, length) < TDM_METHOD_MOST_KEYS && alias->stands_for == NULL))
+            continue;
+        size_t k = find_key(method, alias->key, strlen(alias->key));
+        if (k == TDM_METHOD_MOST_KEYS)
+            continue;
+        *number = k;
+        *value = alias->stands_for != NULL ? alias->stands_for
+                                           : as_key_has_it(tdm_method_key(method, k), text);
+        return has_separator;
+    }
+    *number = find_key(method, pair, length);
+    if (*number == TDM_METHOD_MOST_KEYS || !has_separator)
+        return false;
+    *value = as_key_has_it(tdm_method_key(method, *number), text);
+    return true;
+}

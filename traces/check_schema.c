@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Is the schema of a trace the one that this version writes? A file may claim to be a trace and have views in the place of
+ * its tables, or other views: reading it would run whatever these say.
+ */
+#include "traces/query.h"
+#include "traces/sqlite.h"
+
+#include <string.h>
+
+/* Compares one object with the row of `ours` at hand: its type, name and SQL. */
+static enum tdm_status check_object(struct tdm_trace_reader *reader, sqlite3_stmt *ours,
+                                    sqlite3_stmt *theirs, struct tdm_error *err)
+{
+    const char *type = (const char *)sqlite3_column_text(ours, 0);
+    const char *name = (const char *)sqlite3_column_text(ours, 1);
+    const char *sql = (const char *)sqlite3_column_text(ours, 2);
+    sqlite3_reset(theirs);
+    int code = sqlite3_bind_text(theirs, 1, name, -1, SQLITE_STATIC);
+    if (code == SQLITE_OK)
+        code = sqlite3_step(theirs);
+    enum tdm_status status =
+        tdm_sqlite_status(code, TDM_SQLITE_READ, reader->path, reader->db, err);
+    if (status != TDM_OK)
+        return status;
+    const char *found_type =
+        code == SQLITE_ROW ? (const char *)sqlite3_column_text(theirs, 0) : NULL;
+    const char *found_sql =
+        code == SQLITE_ROW ? (const char *)sqlite3_column_text(theirs, 1) : NULL;
+    if (found_type != NULL && found_sql != NULL && strcmp(found_type, type) == 0 &&
+        strcmp(found_sql, sql) == 0)
+        return TDM_OK;
+    if (found_type == NULL)
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: it has no %s \"%s\"", reader->path, type,
+                 name);
+    else if (strcmp(found_type, type) != 0)
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: its \"%s\" is a %.16s, not a %s",
+                 reader->path, name, found_type, type);
+    else
+        tdm_fail(err, TDM_INPUT, "%s: is not a trace: its %s \"%s\" is another one", reader->path,
+                 type, name);
+    return tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+}
+
+enum tdm_status tdm_trace_check_schema(struct tdm_trace_reader *reader, struct tdm_error *err)
+{
+    sqlite3 *model = NULL;
+    sqlite3_stmt *ours = NULL, *theirs = NULL;
+    int code = sqlite3_open(":memory:", &model);
+    if (code == SQLITE_OK)
+        code = sqlite3_exec(model, tdm_trace_schema, NULL, NULL, NULL);
+    if (code == SQLITE_OK)
+        code = sqlite3_prepare_v2(model,
+                                  "SELECT type, name, sql FROM sqlite_master "
+                                  "WHERE sql IS NOT NULL ORDER BY rowid",
+                                  -1, &ours, NULL);
+    enum tdm_status status = tdm_sqlite_status(code, TDM_SQLITE_READ, reader->path, model, err);
+    if (status == TDM_OK)
+        status = tdm_sqlite_status(
+            sqlite3_prepare_v2(reader->db, "SELECT type, sql FROM sqlite_master WHERE name = ?1",
+                               -1, &theirs, NULL),
+            TDM_SQLITE_READ, reader->path, reader->db, err);
+    while (status == TDM_OK && (code = sqlite3_step(ours)) == SQLITE_ROW)
+        status = check_object(reader, ours, theirs, err);
+    if (status == TDM_OK)
+        status = tdm_sqlite_status(code, TDM_SQLITE_READ, reader->path, model, err);
+    sqlite3_finalize(theirs);
+    sqlite3_finalize(ours);
+    sqlite3_close(model);
+    return status;
+}
