@@ -65,7 +65,8 @@ static size_t pairs_of(const struct table *table, char text[][128], const char *
                                           "lora_rank",     "step"};
     static const char *const notes[] = {
         "use_cache",   "lora_targets", "gradient_as_bucket_view", "first_bucket",
-        "empty_cache", "init_device",  "reshard_after_forward",   "units"};
+        "empty_cache", "init_device",  "reshard_after_forward",   "units",
+        "reduce_dtype"};
     char value[128];
     size_t count = 0;
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -98,14 +99,17 @@ static enum tdm_status load_model(const struct table *table, struct tdm_model **
     struct tdm_model *whole = *model;
     json_t *config = json_deep_copy(whole->config);
     if (cut) {
-        json_object_set_new(config, "num_hidden_layers", json_integer(atoll(layers)));
+        tdm_json_set(&config, "num_hidden_layers", json_integer(atoll(layers)));
         json_object_del(config, "layer_types");
     }
     if (said)
-        json_object_set_new(config, "tie_word_embeddings", json_boolean(strcmp(tied, "yes") == 0));
+        tdm_json_set(&config, "tie_word_embeddings", json_boolean(strcmp(tied, "yes") == 0));
     *model = NULL;
-    status =
-        tdm_model_from_config(field(table, "model"), field(table, "model"), config, model, err);
+    if (config == NULL)
+        status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
+    else
+        status =
+            tdm_model_from_config(field(table, "model"), field(table, "model"), config, model, err);
     json_decref(config);
     tdm_model_free(whole);
     return status;

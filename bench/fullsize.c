@@ -389,7 +389,7 @@ static void print_usage(FILE *out)
 
 int main(int argc, char **argv)
 {
-    struct options options = {.machine = "h200-calibrated", .backend = "cuda", .folder = "."};
+    struct options options = {.machine = "h200", .backend = "cuda", .folder = "."};
     struct figures figures[ROWS] = {{0}};
     bool list = false, help = false, met = true;
     int first = 1;

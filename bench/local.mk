@@ -4,10 +4,10 @@
 bench_programs = bench/bounds bench/curves bench/fullsize bench/host_optimizer bench/nests bench/packing bench/packing_programs bench/predictions bench/presets bench/retrieval bench/scale bench/selectors bench/step
 gpu_bench_programs = bench/attention_bench bench/norm_bench
 EXTRA_PROGRAMS = $(bench_programs) $(gpu_bench_programs)
-EXTRA_DIST += bench/curves.gp bench/retrieval.gp bench/selectors.gp bench/torch_peaks.cases bench/torch_peaks.py
+EXTRA_DIST += bench/attention_peer.py bench/curves.gp bench/retrieval.gp bench/selectors.gp bench/torch_peaks.cases bench/torch_peaks.py
 CLEANFILES += $(bench_programs) $(gpu_bench_programs)
 
-bench_attention_bench_SOURCES = bench/attention_bench.c
+bench_attention_bench_SOURCES = bench/attention_bench.c bench/gpu_meter.h
 bench_attention_bench_CPPFLAGS = $(gpu_test_cppflags)
 bench_attention_bench_LDADD = $(gpu_test_libs)
 bench_norm_bench_SOURCES = bench/norm_bench.c

@@ -156,7 +156,7 @@ static bool plan(const struct options *o, enum kind kind, const char *model, con
     else if (kind == TOP_K)
         snprintf(selector, sizeof(selector), "--budget %lu", o->budget);
     snprintf(line, sizeof(line),
-             "tidemark plan '%s' --context %lu --sequences %lu --machine '%s' --set chunk=%lu "
+             "tidemark plan '%s' --context %lu --batch %lu --machine '%s' --set chunk=%lu "
              "--set page=%lu --set optimizer.learning_rate=%g --set optimizer.warmup_steps=%lu "
              "--set optimizer.schedule=cosine --set optimizer.decay_steps=%lu %s -o '%s' --force "
              "> /dev/null",
@@ -394,7 +394,7 @@ static bool check_options(const struct options *o)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.machine = "h200-calibrated",
+    struct options o = {.machine = "h200",
                         .backend = "cuda",
                         .folder = ".",
                         .seed = 1,

@@ -172,7 +172,7 @@ static bool read_options(int argc, char **argv, struct options *o)
 int main(int argc, char **argv)
 {
     struct options o = {.model = "byte-100m",
-                        .machine = "h200-calibrated",
+                        .machine = "h200",
                         .backend = "cuda",
                         .folder = ".",
                         .context = 32768,

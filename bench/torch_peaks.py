@@ -49,7 +49,7 @@ DEFAULTS = {
     "checkpointing": "off", "attention": "sdpa", "optimizer": "none", "weights_dtype": "bf16", "logits": "hf",
     "allocator_conf": "default", "lora_rank": "", "lora": "bf16", "use_cache": "no",
     "lora_targets": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "units": "layers",
+    "gradient_as_bucket_view": "no", "reshard_after_forward": "yes", "units": "layers", "reduce_dtype": "weights",
     "record": "0",
 }  # fmt: skip
 
@@ -163,8 +163,10 @@ def shard(model, case):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     said = {"yes": True, "no": False, "default": None}[case.set["reshard_after_forward"]]
     settings = {}
-    if case.fp32:
-        settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    reduced = {"weights": torch.float32 if case.fp32 else None, "bf16": torch.bfloat16, "fp32": torch.float32}
+    if case.fp32 or case.set["reduce_dtype"] != "weights":
+        settings["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=reduced[case.set["reduce_dtype"]])
     layers = model.model.layers
     for i in range(len(layers)):
         if case.set["checkpointing"] == "on":
@@ -412,7 +414,7 @@ def note_of(case, ranks, at):
         note["init_device"] = "meta"
     elif case.fp32:
         note["autocast"] = "bf16"
-    for key in ("units", "use_cache", "lora", "lora_targets", "num_hidden_layers", "tie_word_embeddings"):
+    for key in ("units", "reduce_dtype", "use_cache", "lora", "lora_targets", "num_hidden_layers", "tie_word_embeddings"):
         if key in case.said:
             note[key] = case.said[key].replace(",", " ")
     if row["status"] == "oom":

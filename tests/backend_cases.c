@@ -101,7 +101,7 @@ static enum tdm_status new_schedule(const struct sizes *sizes, uint64_t tokens,
     enum tdm_status status = tdm_model_from_config("case", "case", config, &model, err);
     json_decref(config);
     if (status == TDM_OK)
-        status = tdm_machine_load("h200", &machine, err);
+        status = tdm_machine_load("h200-published", &machine, err);
     if (status == TDM_OK)
         status = tdm_schedule_new(model, machine, tokens, schedule, err);
     if (status != TDM_OK) {

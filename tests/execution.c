@@ -15,25 +15,21 @@ enum tdm_status tdm_execution_open(struct tdm_program *program, const char *name
 {
     const struct tdm_program *const programs[] = {program};
     const struct tdm_backend *backend;
-    uint64_t tokens = tdm_schedule_tokens(program->schedule);
     *e = (struct tdm_execution){.seed = seed, .program = program};
-    e->inputs = calloc(tokens, sizeof(*e->inputs));
-    e->targets = calloc(tokens, sizeof(*e->targets));
-    if (e->inputs == NULL || e->targets == NULL)
-        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for tokens");
     enum tdm_status status = tdm_backend_find(name, &backend, err);
     if (status == TDM_OK)
         status = tdm_tokens_open(NULL, program->schedule->model->vocabulary, &e->tokens, err);
+    if (status == TDM_OK)
+        status = tdm_batch_new(e->tokens, program->schedule, &e->batch, err);
     return status == TDM_OK ? tdm_arenas_take(backend, 1, programs, &e->arenas, err) : status;
 }
 
 void tdm_execution_close(struct tdm_execution *e)
 {
     tdm_arenas_release(&e->arenas);
+    tdm_batch_free(e->batch);
     tdm_tokens_free(e->tokens);
     tdm_program_free(e->program);
-    free(e->inputs);
-    free(e->targets);
     *e = (struct tdm_execution){0};
 }
 
@@ -52,8 +48,8 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
     *step = (struct tdm_step){.number = number,
                               .learning_rate = tdm_learning_rate(&schedule->optimizer, number),
                               .seed = e->seed};
-    tdm_tokens_step(e->tokens, schedule, e->seed, number, e->inputs, e->targets);
-    return tdm_state_write_tokens(&e->arenas, e->program, e->inputs, e->targets, err);
+    tdm_batch_step(e->batch, e->seed, number);
+    return tdm_state_write_tokens(&e->arenas, e->program, e->batch->inputs, e->batch->targets, err);
 }
 
 enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
@@ -78,18 +74,33 @@ enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_o
     return e->arenas.backend->run[op->kind](e->arenas.executor, &launch, err);
 }
 
-/* The tensors of the unit in a slot. */
-static void copy_unit(const struct tdm_execution *e, const struct tdm_buffer *buffer, uint32_t slot,
+/* Copies the tensors of a unit, and nothing of what lies between them or behind the last one. */
+static void copy_unit(const struct tdm_model *model, uint32_t unit, uint64_t element_bytes,
+                      const unsigned char *from, unsigned char *to)
+{
+    for (uint32_t i = 0; i < model->units[unit].tensor_count; i++) {
+        const struct tdm_tensor *tensor = &model->tensors[model->units[unit].first_tensor + i];
+        memcpy(to + tensor->offset * element_bytes, from + tensor->offset * element_bytes,
+               tensor->elements * element_bytes);
+    }
+}
+
+/* Copies what a slot is there for; its padding may hold anything. */
+static void copy_slot(const struct tdm_execution *e, const struct tdm_buffer *buffer, uint32_t slot,
                       unsigned char *to)
 {
-    const struct tdm_model *model = e->program->schedule->model;
-    const struct tdm_unit *unit =
-        &model->units[tdm_program_initial(e->program, buffer, slot).layer];
+    const struct tdm_schedule *schedule = e->program->schedule;
+    const struct tdm_model *model = schedule->model;
     const unsigned char *from = tdm_arenas_slot(&e->arenas, buffer, slot);
-    uint64_t size = tdm_dtype_bytes(buffer->dtype);
-    for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
-        memcpy(to + tensor->offset * size, from + tensor->offset * size, tensor->elements * size);
+    uint64_t element_bytes = tdm_dtype_bytes(buffer->dtype);
+    if (buffer->by_part) {
+        uint32_t unit = tdm_program_initial(e->program, buffer, slot).layer;
+        copy_unit(model, unit, element_bytes, from, to);
+    } else if (buffer->content == TDM_TIED_GRADIENT) {
+        copy_unit(model, tdm_model_embedding_unit(model), element_bytes, from, to);
+    } else {
+        uint64_t tokens = buffer->axis == TDM_AXIS_CHUNK ? e->program->chunks[slot].tokens : 1;
+        memcpy(to, from, tdm_content_bytes(schedule, buffer->content, 0, tokens));
     }
 }
 
@@ -103,13 +114,10 @@ unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *byte
     unsigned char *state = calloc(*bytes + 1, 1), *at = state;
     for (uint32_t i = 0; i < program->buffer_count && state != NULL; i++) {
         const struct tdm_buffer *buffer = &program->buffers[i];
-        if (!buffer->resident)
-            continue;
-        for (uint32_t slot = 0; slot < buffer->slots && buffer->by_part; slot++)
-            copy_unit(e, buffer, slot, at + slot * buffer->slot_bytes);
-        if (!buffer->by_part)
-            memcpy(at, tdm_arenas_slot(&e->arenas, buffer, 0), buffer->bytes);
-        at += buffer->bytes;
+        for (uint32_t slot = 0; slot < buffer->slots && buffer->resident; slot++) {
+            copy_slot(e, buffer, slot, at);
+            at += buffer->slot_bytes;
+        }
     }
     return state;
 }

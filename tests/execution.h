@@ -4,7 +4,7 @@
 #define TDM_TESTS_EXECUTION_H
 
 #include "executor/arenas.h"
-#include "executor/tokens.h"
+#include "executor/batch.h"
 
 /* What TDM_POISON leaves in memory: not-a-number in every dtype of values. */
 #define TDM_POISON 0xff
@@ -14,7 +14,7 @@ struct tdm_execution {
     struct tdm_program *program; /* owned */
     struct tdm_arenas arenas;
     struct tdm_tokens *tokens;
-    int32_t *inputs, *targets;
+    struct tdm_batch *batch;
 };
 
 /* Takes over a lowered program and takes its arenas from a backend. The caller closes, also after a
@@ -34,8 +34,8 @@ enum tdm_status tdm_execution_step(struct tdm_execution *e, uint64_t number, str
 enum tdm_status tdm_execution_launch(struct tdm_execution *e, const struct tdm_op *op,
                                      const struct tdm_step *step, struct tdm_error *err);
 
-/* A copy of the bytes of all buffers that outlive the step, malloc'ed: what a run leaves. What lies between
- * the tensors of a unit is nobody's, and zero in the copy. */
+/* A copy of all buffers that outlive the step, malloc'ed: what a run leaves. Padding is zero in the copy,
+ * whatever it holds: between the tensors of a unit, and behind the last element of any slot. */
 unsigned char *tdm_execution_state(const struct tdm_execution *e, uint64_t *bytes);
 
 #endif

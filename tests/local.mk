@@ -18,11 +18,23 @@
 LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
+	tests/address-space \
 	tests/calibrate-run \
+	tests/closed-streams \
 	tests/golden-run \
 	tests/huggingface-run \
+	tests/json-checked \
 	tests/killed-run \
-	tests/links
+	tests/left-behind \
+	tests/links \
+	tests/two-writers
+
+# Preloaded into programs by scripts.
+check_DATA = tests/fast_clock.so
+tests/fast_clock.so: tests/fast_clock.c
+	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
+EXTRA_DIST += tests/fast_clock.c
+CLEANFILES += tests/fast_clock.so
 
 # The referee: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -38,7 +50,7 @@ tests_reference_huggingface_test_LDADD = tests/reference/libreference.a $(LDADD)
 EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
 
 # Random schedules, and what executing them must give.
-random_schedule = tests/random_schedule.c tests/random_schedule.h
+random_schedule = tests/random_schedule.c tests/random_schedule.h tests/cases.c tests/cases.h
 run_steps = tests/run_steps.c tests/run_steps.h tests/step_data.c tests/step_data.h \
 	$(random_schedule)
 cmocka_tests += tests/property_gradients
@@ -52,6 +64,11 @@ gather_cases = tests/gather_cases.c tests/gather_cases.h tests/backend_cases.c t
 	$(run_steps)
 tests_property_gather_SOURCES = tests/property_gather.c $(gather_cases)
 
+# Documents that a step's text has, against the same documents in the schedule.
+cmocka_tests += tests/property_documents
+text_documents = tests/text_documents.c tests/text_documents.h $(run_steps)
+tests_property_documents_SOURCES = tests/property_documents.c $(text_documents)
+
 # Selectors that see all, and windows, by schedule or by model.
 cmocka_tests += tests/property_selectors
 tests_property_selectors_SOURCES = tests/property_selectors.c $(run_steps)
@@ -59,18 +76,18 @@ tests_property_selectors_SOURCES = tests/property_selectors.c $(run_steps)
 # Evaluations between steps.
 cmocka_tests += tests/property_evaluation
 tests_property_evaluation_SOURCES = tests/property_evaluation.c $(seen) \
-	tests/random_schedule.c tests/random_schedule.h
+	$(random_schedule)
 tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
 cmocka_tests += tests/property_order
 tests_property_order_SOURCES = tests/property_order.c tests/execution.c tests/execution.h \
-	tests/random_schedule.c tests/random_schedule.h tests/recording.c tests/recording.h
+	$(random_schedule) tests/recording.c tests/recording.h
 
 # Touched bytes against planned ones.
 cmocka_tests += tests/property_memory
 tests_property_memory_SOURCES = tests/property_memory.c tests/execution.c tests/execution.h \
-	tests/random_schedule.c tests/random_schedule.h
+	$(random_schedule)
 
 # What the planner finds, executed.
 plan_cases = tests/plan_cases.c tests/plan_cases.h tests/backend_cases.c tests/backend_cases.h $(run_steps)
@@ -82,7 +99,7 @@ cmocka_tests += tests/property_search
 tests_property_search_SOURCES = tests/property_search.c $(random_schedule)
 
 cmocka_tests += tests/no_allocation
-tests_no_allocation_SOURCES = tests/no_allocation.c tests/random_schedule.c tests/random_schedule.h
+tests_no_allocation_SOURCES = tests/no_allocation.c $(random_schedule)
 tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc \
 	-Wl,--wrap=posix_memalign,--wrap=strdup,--wrap=mmap
@@ -99,6 +116,9 @@ cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_
 recording = tests/recording.c tests/recording.h
 cmocka_tests += tests/unit_room tests/unit_scratch tests/unit_sequence
 tests_unit_sequence_SOURCES = tests/unit_sequence.c $(random_schedule)
+cmocka_tests += tests/unit_buffers
+tests_unit_buffers_SOURCES = tests/unit_buffers.c $(random_schedule)
+tests_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 cmocka_tests += tests/unit_kv_row
 tests_unit_kv_row_SOURCES = tests/unit_kv_row.c $(random_schedule)
 tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
@@ -106,6 +126,8 @@ tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)
 tests_unit_pack_SOURCES = tests/unit_pack.c $(random_schedule)
 tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
 tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random_schedule)
+cmocka_tests += tests/unit_values
+tests_unit_values_SOURCES = tests/unit_values.c $(random_schedule)
 tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
 
 # One backend against another, op by op.
@@ -123,6 +145,7 @@ gpu_tests = \
 	tests/gpu/attention_test \
 	tests/gpu/backend_test \
 	tests/gpu/copy_test \
+	tests/gpu/documents_test \
 	tests/gpu/gather_test \
 	tests/gpu/lockstep_test \
 	tests/gpu/memory_test \
@@ -144,6 +167,10 @@ tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(rando
 tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=cudaHostRegister
+tests_gpu_documents_test_SOURCES = tests/gpu/documents_test.c tests/gpu/gpu_test.h \
+	tests/backend_cases.c tests/backend_cases.h $(text_documents)
+tests_gpu_documents_test_CPPFLAGS = $(gpu_test_cppflags)
+tests_gpu_documents_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_gather_test_SOURCES = tests/gpu/gather_test.c tests/gpu/gpu_test.h $(gather_cases)
 tests_gpu_gather_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_gather_test_LDADD = $(EXECUTOR_LIBS)
@@ -217,7 +244,8 @@ check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
 PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order \
-	tests/property_keys tests/property_memory tests/property_plans
+	tests/property_documents tests/property_gather tests/property_keys tests/property_memory \
+	tests/property_plans tests/property_search tests/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
 	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \

@@ -18,7 +18,7 @@
 #include "executor/products.h"
 #include "tests/written.h"
 
-#define TDM_SLACK_ARRAYS 8
+#define TDM_SLACK_ARRAYS 9
 
 struct tdm_slack {
     const struct tdm_launch *launch; /* operands as they were before the op, in host memory */

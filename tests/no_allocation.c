@@ -112,9 +112,9 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
     (void)self, (void)path, (void)program, (void)amounts, (void)predicted_seconds;
 }
 
-static void tokens(void *self, uint64_t token_count, double entropy)
+static void tokens(void *self, const struct tdm_tokens *text, double entropy)
 {
-    (void)self, (void)token_count, (void)entropy;
+    (void)self, (void)text, (void)entropy;
 }
 
 static void moved(void *self, const char *what, uint64_t done, uint64_t elements)

@@ -126,6 +126,7 @@ static enum tdm_status find_plan(struct setting *s, struct tdm_plan_outcome *out
     if (status != TDM_OK)
         return status;
     tdm_schedule_describe(s->plan, outcome->text, sizeof(outcome->text));
+    outcome->offloads = search.simulation.arena_bytes[TDM_HOST] > 0;
     for (int place = 0; place < TDM_PLACES; place++) {
         outcome->planned_bytes[place] = search.simulation.used_peak_bytes[place];
         if (outcome->planned_bytes[place] > outcome->limit_bytes[place])

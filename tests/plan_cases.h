@@ -18,6 +18,7 @@ struct tdm_plan_outcome {
     uint64_t least_bytes[TDM_PLACES];   /* of the device with ample host memory; of the host then */
     uint64_t planned_bytes[TDM_PLACES]; /* used, by plan */
     uint64_t used_bytes; /* of the device, as its driver reports; 0: none of its own */
+    bool offloads;       /* the plan keeps something on the host */
     bool compared;       /* with a random nest, to the last bit */
 };
 

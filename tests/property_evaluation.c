@@ -7,6 +7,7 @@
  * Before and after every evaluation all bytes of the arenas but the state are poison: nothing passes
  * from one program to the other.
  */
+#include "executor/batch.h"
 #include "executor/evaluate.h"
 #include "executor/state.h"
 #include "executor/walk.h"
@@ -46,9 +47,10 @@ struct trial {
     struct tdm_walk *walk;
     struct tdm_tokens *tokens, *held_out;
     struct tdm_evaluation *evaluation;
-    int32_t *inputs, *targets;
+    struct tdm_batch *batch;
     bool fp32; /* the reference is exact enough */
     double worst;
+    uint64_t compared; /* losses, with the reference's */
 };
 
 static enum tdm_status lower(const struct tdm_schedule *schedule, struct tdm_program **program,
@@ -62,11 +64,6 @@ static enum tdm_status lower(const struct tdm_schedule *schedule, struct tdm_pro
 static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
 {
     const struct tdm_backend *backend;
-    uint64_t tokens = tdm_schedule_tokens(t->schedule);
-    t->inputs = calloc(tokens, sizeof(*t->inputs));
-    t->targets = calloc(tokens, sizeof(*t->targets));
-    assert_non_null(t->inputs);
-    assert_non_null(t->targets);
     enum tdm_status status = tdm_backend_find("cpu", &backend, err);
     if (status == TDM_OK)
         status = lower(t->schedule, &t->program, err);
@@ -83,6 +80,8 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
     if (status == TDM_OK)
         status = tdm_tokens_open(NULL, t->schedule->model->vocabulary, &t->tokens, err);
     if (status == TDM_OK)
+        status = tdm_batch_new(t->tokens, t->schedule, &t->batch, err);
+    if (status == TDM_OK)
         status = tdm_tokens_split(t->tokens, 0.5, &t->held_out, err);
     if (status == TDM_OK && t->evaluator != NULL)
         status = tdm_evaluation_new(t->evaluator, &t->arenas, t->held_out, t->seed, WINDOWS,
@@ -95,14 +94,13 @@ static enum tdm_status open_trial(struct trial *t, struct tdm_error *err)
 static void close_trial(struct trial *t)
 {
     tdm_evaluation_free(t->evaluation);
+    tdm_batch_free(t->batch);
     tdm_tokens_free(t->held_out);
     tdm_tokens_free(t->tokens);
     tdm_walk_free(t->walk);
     tdm_arenas_release(&t->arenas);
     tdm_program_free(t->evaluator);
     tdm_program_free(t->program);
-    free(t->inputs);
-    free(t->targets);
 }
 
 /* Not-a-numbers over everything above the state, which is at the bottom. */
@@ -152,15 +150,14 @@ static double due_loss(const struct trial *t, const float *values)
 {
     const struct tdm_schedule *schedule = t->evaluated;
     const struct tdm_model *model = schedule->model;
-    uint64_t tokens = tdm_schedule_tokens(schedule);
-    int32_t *inputs = calloc(tokens, sizeof(*inputs)), *targets = calloc(tokens, sizeof(*targets));
+    struct tdm_batch *batch;
     struct tdm_reference *reference;
     struct tdm_error err;
     double sum = 0;
     uint32_t documents;
     uint64_t *lengths = document_lengths(schedule, &documents);
     const struct tdm_seen seen = {.schedule = schedule};
-    assert_true(inputs != NULL && targets != NULL);
+    assert_int_equal(tdm_batch_new(t->held_out, schedule, &batch, &err), TDM_OK);
     assert_int_equal(tdm_reference_new(model, &reference, &err), TDM_OK);
     for (uint32_t unit = 0; unit < model->unit_count; unit++)
         for (uint64_t i = 0; i < model->units[unit].elements; i++)
@@ -168,16 +165,16 @@ static double due_loss(const struct trial *t, const float *values)
     tdm_reference_set_sees(reference, tdm_seen, &seen);
     for (uint64_t window = 0; window < WINDOWS; window++) {
         double loss;
-        tdm_tokens_window(t->held_out, schedule, t->seed, window, inputs, targets);
-        assert_int_equal(tdm_reference_step(reference, documents, lengths, (const uint32_t *)inputs,
-                                            (const uint32_t *)targets, &loss, &err),
+        tdm_batch_window(batch, t->seed, window);
+        assert_int_equal(tdm_reference_step(reference, documents, lengths,
+                                            (const uint32_t *)batch->inputs,
+                                            (const uint32_t *)batch->targets, &loss, &err),
                          TDM_OK);
         sum += loss;
     }
     tdm_reference_free(reference);
     free(lengths);
-    free(inputs);
-    free(targets);
+    tdm_batch_free(batch);
     return sum / WINDOWS;
 }
 
@@ -195,6 +192,7 @@ static enum tdm_status evaluate(struct trial *t, uint64_t step, float *values,
     status = read_weights(t, values, err);
     double due = due_loss(t, values), error = fabs(loss - due) / fmax(fabs(due), 1e-3);
     t->worst = fmax(t->worst, error);
+    t->compared++;
     if (status == TDM_OK && !(error <= BOUND))
         return tdm_fail(err, TDM_INTERNAL, "evaluated %.9g after step %llu, %.9g is due", loss,
                         (unsigned long long)step, due);
@@ -209,8 +207,9 @@ static enum tdm_status run_steps(struct trial *t, struct outcome *outcome, struc
         struct tdm_step step = {.number = i,
                                 .learning_rate = tdm_learning_rate(&t->schedule->optimizer, i),
                                 .seed = t->seed};
-        tdm_tokens_step(t->tokens, t->schedule, t->seed, i, t->inputs, t->targets);
-        status = tdm_state_write_tokens(&t->arenas, t->program, t->inputs, t->targets, err);
+        tdm_batch_step(t->batch, t->seed, i);
+        status = tdm_state_write_tokens(&t->arenas, t->program, t->batch->inputs, t->batch->targets,
+                                        err);
         if (status == TDM_OK)
             status = tdm_walk_step(t->walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
@@ -232,7 +231,8 @@ static struct outcome new_outcome(const struct tdm_model *model)
     return outcome;
 }
 
-static bool run_case(uint64_t seed, double *worst)
+/* *compared: evaluations whose loss was compared with the reference's. */
+static bool run_case(uint64_t seed, double *worst, uint64_t *compared)
 {
     bool fp32 = seed % 3 != 0;
     struct tdm_random_options options = {.dtypes = fp32 ? TDM_RANDOM_FP32 : TDM_RANDOM_MIXED,
@@ -268,6 +268,7 @@ static bool run_case(uint64_t seed, double *worst)
         fprintf(stderr, "  evaluation: %s\n", tdm_schedule_describe(evaluated, text, sizeof(text)));
     }
     *worst = fmax(*worst, one.worst);
+    *compared += one.compared;
     close_trial(&one);
     close_trial(&other);
     free(with.weights);
@@ -280,14 +281,16 @@ static bool run_case(uint64_t seed, double *worst)
 static void evaluations_are_right_and_leave_no_trace(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(15, 80), failed = 0;
+    uint64_t cases = tdm_case_count(15, 80), failed = 0, compared = 0;
     double worst = 0;
     for (uint64_t i = 0; i < cases; i++)
-        failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst);
+        failed += !run_case(tdm_case_seed(BASE_SEED, i), &worst, &compared);
     print_message("%llu cases from seed %llu: worst relative error of a loss %.2e\n",
                   (unsigned long long)cases, (unsigned long long)tdm_case_seed(BASE_SEED, 0),
                   worst);
     assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("losses of evaluations were compared with the reference's",
+                                compared, cases * STEPS, 0.1));
 }
 
 /* What two programs must have in common. */

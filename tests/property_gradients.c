@@ -40,14 +40,16 @@
  * that they are rounded to different sides of it. Often there is none, or its effect ends with it (in a
  * gradient), and errors are those of fp32. An activation, though, moves all that follow from it, more of
  * which cross boundaries, until the roundings have little in common. So a case has wide bounds, and a
- * narrow one holds for most gradients of each role. In 500 cases 81 to 96% of the gradients of a role
- * were within MIXED_CLOSE, the worst loss was off by 7e-4, the worst tensor by 0.07; by a reference that
- * does not round 3 to 11%, 0.09 and 0.57. Rounding twice where one op rounds once, in RMSNorm, SwiGLU or
+ * narrow one holds for most losses, norms and gradients of each role. In 500 cases 81 to 96% of the gradients of
+ * a role were within MIXED_CLOSE, the worst loss was off by 7e-4, the worst tensor by 0.07; by a
+ * reference that does not round 3 to 11%, 0.09 and 0.57. Of losses and norms 99% were; one loss of 1.8, of
+ * logits near 20, was off by 0.017. Rounding twice where one op rounds once, in RMSNorm, SwiGLU or
  * the sums of dK, leaves 65% or less of several roles. */
-#define MIXED_BOUND 1e-2 /* of a loss, and of the norm of all gradients */
+#define MIXED_BOUND 5e-2 /* of a loss, and of the norm of all gradients */
 #define MIXED_TENSOR_BOUND 0.15
 #define MIXED_CLOSE 1e-3
 #define MIXED_SHARE 0.7
+#define MIXED_LOSS_SHARE 0.9 /* of cases, with both loss and norm */
 #define MIXED_CASES_LEAST 20 /* with a gradient of a role, to judge by that */
 /* Of values rounded to bf16, those that may differ from the reference's because what was rounded, in
  * fp32 there and in double here, lay on both sides of a boundary. Any other rounding, and any other
@@ -123,6 +125,7 @@ struct worst {
 struct tally {
     struct worst worst;
     uint64_t cases, elections;
+    uint64_t close_losses; /* cases whose loss and norm are right to MIXED_CLOSE */
     uint64_t moved[2]; /* cases in which K and V move in their rows: by both schedules, or by one */
     uint64_t roles[TDM_ROLES],
         close[TDM_ROLES]; /* cases that have such gradients; close: to MIXED_CLOSE */
@@ -362,6 +365,7 @@ static void note(const struct worst *here, struct tally *tally)
     worst->tensor = fmax(worst->tensor, here->tensor);
     worst->rounded = fmax(worst->rounded, here->rounded);
     tally->cases++;
+    tally->close_losses += here->loss <= MIXED_CLOSE && here->norm <= MIXED_CLOSE;
     for (int role = 0; role < TDM_ROLES; role++) {
         tally->roles[role] += !isnan(here->roles[role]);
         tally->close[role] += here->roles[role] <= MIXED_CLOSE;
@@ -437,10 +441,12 @@ static bool run_case(uint64_t seed, struct tally tally[2])
     return passed;
 }
 
-/* Of the gradients of every role, in cases of mixed dtypes. */
+/* Of the losses and norms, and of the gradients of every role, in cases of mixed dtypes. */
 static bool most_are_close(const struct tally *tally)
 {
-    bool passed = true;
+    bool passed = tally->cases < MIXED_CASES_LEAST ||
+                  tdm_case_enough("losses in mixed dtypes, with their norms, are close",
+                                  tally->close_losses, tally->cases, MIXED_LOSS_SHARE);
     for (int role = 0; role < TDM_ROLES; role++) {
         uint64_t cases = tally->roles[role], close = tally->close[role];
         if (cases < MIXED_CASES_LEAST || (double)close >= MIXED_SHARE * (double)cases)
@@ -479,14 +485,23 @@ static void gradients_are_those_of_the_reference(void **state)
                   (unsigned long long)one);
     failed += !most_are_close(&tally[1]);
     assert_int_equal(failed, 0);
-    if (cases >= 400)
-        assert_true(one >= cases / 20);
+    assert_true(tdm_case_enough("cases let K and V move in one schedule alone", one, cases, 0.04));
+}
+
+/* Two entries in the vocabulary, and the target's probability is nearly 1. */
+static void nearly_certain_targets_are_exact(void **state)
+{
+    (void)state;
+    struct tally tally[2];
+    memset(tally, 0, sizeof(tally));
+    assert_true(run_case(1795376930, tally));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_those_of_the_reference),
+        cmocka_unit_test(nearly_certain_targets_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

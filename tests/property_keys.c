@@ -2,12 +2,13 @@
 /*
  * Property: a key has an effect, unless it needs something that is not there.
  *
- * Settings of every method are drawn. A key whose needs are not met may have any of its values, or none: no figure
- * changes, of memory or of cost. And every key that has a choice changes a figure in some settings: else nobody
- * needs it. Each case begins the draws anew.
+ * Settings of every method are drawn. All keys whose needs are not met may have any of their values, or none: no
+ * figure changes, of memory or of cost. A case is some such settings of every method. And every key that has a
+ * choice changes a figure in some settings, else nobody needs it: these are looked for once.
  */
 #include "base/json.h"
 #include "methods/prediction.h"
+#include "tests/cases.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,9 +22,9 @@
 
 enum {
     BASE_SEED = 83000,
-    LEAST_DRAWS = 400, /* of a method */
-    MOST_DRAWS = 200000,
-    ENOUGH = 6, /* times that a key without effect has all its values */
+    SETTINGS = 4,     /* of a method in a case */
+    MOST_DRAWS = 400, /* to find them */
+    EFFECT_DRAWS = 200000,
     MOST_VALUES = 24,
     VALUE_BYTES = 128,
 };
@@ -34,12 +35,6 @@ static uint32_t draw(uint64_t *state, uint32_t below)
 {
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)((*state >> 33) % below);
-}
-
-static uint64_t number_of(const char *variable, uint64_t unsaid)
-{
-    const char *text = getenv(variable);
-    return text != NULL && *text != '\0' ? strtoull(text, NULL, 10) : unsaid;
 }
 
 /* ---- models ---- */
@@ -227,8 +222,112 @@ static bool settle(const struct drawn *d, struct tdm_method_settings *settings)
            tdm_method_check(d->model, settings, &err) == TDM_OK;
 }
 
-/* Does one of a key's values, said or not, make another figure than the rest? *compared: two of them can be run. */
-static bool has_effect(struct drawn *d, size_t k, bool *compared)
+/* ---- keys without effect ---- */
+
+/* What was seen of a method. */
+struct tally {
+    uint64_t drawn, settled;    /* settings, and those that can be run */
+    uint64_t compared, changed; /* of these, with another value of some keys; the keys */
+};
+
+/* What each key needs and has not; NULL: nothing. False: it cannot be run. */
+static bool find_unmet(const struct drawn *d,
+                       const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS])
+{
+    struct tdm_method_settings settings;
+    if (!settle(d, &settings))
+        return false;
+    const struct tdm_key_case c = {
+        .model = d->model, .settings = &settings, .choices = &d->choices};
+    for (size_t k = 0; k < d->keys; k++)
+        unmet[k] = tdm_key_unmet(d->key[k], &c);
+    return true;
+}
+
+static void fail_drawn(const struct drawn *d, uint64_t seed, size_t key, const char *unmet)
+{
+    char said[2048] = "";
+    for (size_t k = 0; k < d->keys; k++)
+        if (d->choices.said[k] != NULL) {
+            size_t used = strlen(said);
+            snprintf(said + used, sizeof(said) - used, " %s=%.64s", d->key[k]->name,
+                     d->choices.said[k]);
+        }
+    tdm_case_again("property_keys", seed);
+    fail_msg("seed %" PRIu64 ": %s has an effect %s: %s of %s, %" PRIu64 " tokens, batch %" PRIu64
+             ", %" PRIu64 " GPUs,%s",
+             seed, d->key[key]->name, unmet, d->method->name, d->model->name, d->tokens, d->batch,
+             d->gpus, said);
+}
+
+/* Gives keys the values of other choices one by one, and fails at the first whose needs are not met and that changes
+ * a figure. */
+static void fail_first(struct drawn *d, const struct tdm_method_choices *others, uint64_t seed)
+{
+    const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS];
+    struct tdm_method_settings settings;
+    for (size_t k = 0; k < d->keys; k++) {
+        if (!find_unmet(d, unmet) || !settle(d, &settings))
+            return;
+        uint64_t before = figures(d->model, d->machine, &settings);
+        d->choices.said[k] = others->said[k];
+        if (unmet[k] != NULL && settle(d, &settings) &&
+            figures(d->model, d->machine, &settings) != before)
+            fail_drawn(d, seed, k, unmet[k]->unmet);
+    }
+}
+
+/* Draws other values of the keys whose needs are not met, as far as that can be run and meets none of these needs.
+ * Returns how many keys have another. */
+static uint32_t draw_others(uint64_t *state, struct drawn *d)
+{
+    const struct tdm_key_need *unmet[TDM_METHOD_MOST_KEYS], *now[TDM_METHOD_MOST_KEYS];
+    uint32_t changed = 0;
+    bool same = find_unmet(d, unmet);
+    assert_true(same);
+    for (size_t k = 0; k < d->keys; k++) {
+        const char *said = d->choices.said[k];
+        uint32_t i = draw(state, d->values[k].count + 1);
+        if (unmet[k] == NULL)
+            continue;
+        d->choices.said[k] = i < d->values[k].count ? d->values[k].text[i] : NULL;
+        same = find_unmet(d, now);
+        for (size_t other = 0; other < d->keys && same; other++)
+            same = (unmet[other] == NULL) == (now[other] == NULL);
+        if (!same)
+            d->choices.said[k] = said;
+        changed += d->choices.said[k] != said;
+    }
+    return changed;
+}
+
+static void try_settings(struct drawn *d, uint64_t *state, uint64_t seed, struct tally *tally)
+{
+    struct tdm_method_settings settings;
+    uint64_t before, after;
+    if (!settle(d, &settings))
+        return;
+    tally->settled++;
+    struct tdm_method_choices first = d->choices;
+    uint32_t changed = draw_others(state, d);
+    if (changed == 0)
+        return;
+    tally->compared++;
+    tally->changed += changed;
+    before = figures(d->model, d->machine, &settings);
+    assert_true(settle(d, &settings));
+    after = figures(d->model, d->machine, &settings);
+    if (before != after) {
+        struct tdm_method_choices others = d->choices;
+        d->choices = first;
+        fail_first(d, &others, seed);
+    }
+}
+
+/* ---- keys with one ---- */
+
+/* Does one of a key's values, said or not, make another figure than the rest? */
+static bool has_effect(struct drawn *d, size_t k)
 {
     const char *said = d->choices.said[k];
     uint32_t count = 0;
@@ -244,46 +343,17 @@ static bool has_effect(struct drawn *d, size_t k, bool *compared)
         differs = sum != first;
     }
     d->choices.said[k] = said;
-    *compared = count > 1;
     return differs;
 }
 
-static void fail_drawn(const struct drawn *d, uint64_t seed, size_t key, const char *unmet)
-{
-    char said[2048] = "";
-    for (size_t k = 0; k < d->keys; k++)
-        if (d->choices.said[k] != NULL) {
-            size_t used = strlen(said);
-            snprintf(said + used, sizeof(said) - used, " %s=%.64s", d->key[k]->name,
-                     d->choices.said[k]);
-        }
-    fail_msg("TDM_SEED=%" PRIu64 ": %s has an effect %s: %s of %s, %" PRIu64
-             " tokens, batch %" PRIu64 ", %" PRIu64 " GPUs,%s",
-             seed, d->key[key]->name, unmet, d->method->name, d->model->name, d->tokens, d->batch,
-             d->gpus, said);
-}
-
-/* What was seen of a key. */
-struct seen {
-    bool effect;   /* it changed a figure */
-    uint32_t vain; /* draws where it had all its values without effect */
-};
-
-static void try_keys(struct drawn *d, const struct tdm_method_settings *settings, uint64_t seed,
-                     struct seen *seen)
+/* Notes the keys that change a figure of some settings. */
+static void look_for_effects(struct drawn *d, const struct tdm_method_settings *settings,
+                             bool *effect)
 {
     const struct tdm_key_case c = {.model = d->model, .settings = settings, .choices = &d->choices};
-    for (size_t k = 0; k < d->keys; k++) {
-        const struct tdm_key_need *unmet = tdm_key_unmet(d->key[k], &c);
-        bool compared = false;
-        if (unmet == NULL && !seen[k].effect)
-            seen[k].effect = has_effect(d, k, &compared);
-        if (unmet != NULL && seen[k].vain < ENOUGH) {
-            if (has_effect(d, k, &compared))
-                fail_drawn(d, seed, k, unmet->unmet);
-            seen[k].vain += compared;
-        }
-    }
+    for (size_t k = 0; k < d->keys; k++)
+        if (!effect[k] && tdm_key_unmet(d->key[k], &c) == NULL)
+            effect[k] = has_effect(d, k);
 }
 
 /* Keys of a table that several methods share, which one of them takes for its other keys' sake, and says that they
@@ -302,52 +372,115 @@ static bool is_always_vain(const struct drawn *d, size_t k)
 }
 
 /* A key with a choice that changed nothing so far; NULL: none. */
-static const char *idle_key(const struct drawn *d, const struct seen *seen)
+static const char *idle_key(const struct drawn *d, const bool *effect)
 {
     for (size_t k = 0; k < d->keys; k++)
-        if (d->values[k].count > 1 && !seen[k].effect && !is_always_vain(d, k))
+        if (d->values[k].count > 1 && !effect[k] && !is_always_vain(d, k))
             return d->key[k]->name;
     return NULL;
 }
 
-static void check_method(struct drawn *d, struct tdm_model *const *models, uint64_t seed)
-{
-    struct seen seen[TDM_METHOD_MOST_KEYS] = {{.vain = 0}};
-    struct tdm_method_settings settings;
-    uint64_t state = seed;
-    for (d->keys = 0; (d->key[d->keys] = tdm_method_key(d->method, d->keys)) != NULL; d->keys++)
-        values_of(d->key[d->keys], &d->values[d->keys]);
-    for (uint32_t i = 0; i < MOST_DRAWS && (i < LEAST_DRAWS || idle_key(d, seen) != NULL); i++) {
-        draw_settings(&state, models, d);
-        if (settle(d, &settings))
-            try_keys(d, &settings, seed, seen);
-    }
-    if (idle_key(d, seen) != NULL)
-        fail_msg("TDM_SEED=%" PRIu64 ": %s of %s has no effect in any of %d draws", seed,
-                 idle_key(d, seen), d->method->name, MOST_DRAWS);
-}
+/* ---- all methods ---- */
 
-static void keys_have_effects(void **unused)
-{
-    uint64_t seed = number_of("TDM_SEED", BASE_SEED), cases = number_of("TDM_CASES", 1);
+struct bench {
     struct tdm_model *models[MODELS];
     struct tdm_machine *machine;
+};
+
+static int open_bench(void **state)
+{
+    static struct bench bench;
     struct tdm_error err;
-    (void)unused;
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &bench.machine, &err), &err);
     for (unsigned i = 0; i < MODELS; i++)
-        models[i] = small_model(model_names[i]);
-    for (uint64_t end = seed + cases; seed < end; seed++)
-        for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++)
-            if (method->system != NULL)
-                check_method(&(struct drawn){.method = method, .machine = machine}, models, seed);
+        bench.models[i] = small_model(model_names[i]);
+    *state = &bench;
+    return 0;
+}
+
+static int close_bench(void **state)
+{
+    struct bench *bench = *state;
     for (unsigned i = 0; i < MODELS; i++)
-        tdm_model_free(models[i]);
-    tdm_machine_free(machine);
+        tdm_model_free(bench->models[i]);
+    tdm_machine_free(bench->machine);
+    return 0;
+}
+
+static void begin_method(struct drawn *d, const struct tdm_method *method,
+                         const struct bench *bench)
+{
+    *d = (struct drawn){.method = method, .machine = bench->machine};
+    for (; (d->key[d->keys] = tdm_method_key(method, d->keys)) != NULL; d->keys++)
+        values_of(d->key[d->keys], &d->values[d->keys]);
+}
+
+static void unmet_keys_have_no_effect(void **state)
+{
+    const struct bench *bench = *state;
+    uint64_t cases = tdm_case_count(4, 40);
+    struct drawn d;
+    struct tally all = {0};
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++) {
+        struct tally tally = {0};
+        if (method->system == NULL)
+            continue;
+        begin_method(&d, method, bench);
+        for (uint64_t n = 0; n < cases; n++) {
+            uint64_t seed = tdm_case_seed(BASE_SEED, n), random = seed,
+                     end = tally.compared + SETTINGS;
+            for (int i = 0; i < MOST_DRAWS && tally.compared < end; i++) {
+                draw_settings(&random, bench->models, &d);
+                try_settings(&d, &random, seed, &tally);
+                tally.drawn++;
+            }
+        }
+        all.drawn += tally.drawn;
+        all.settled += tally.settled;
+        all.compared += tally.compared;
+        all.changed += tally.changed;
+        if (tally.compared < cases * SETTINGS / 2)
+            fail_msg("of %" PRIu64 " settings of %s only %" PRIu64 " were compared", tally.drawn,
+                     method->name, tally.compared);
+    }
+    print_message("%" PRIu64 " cases from seed %" PRIu64 ": %" PRIu64
+                  " settings of methods with other values of %" PRIu64
+                  " keys whose needs are not met\n",
+                  cases, tdm_case_seed(BASE_SEED, 0), all.compared, all.changed);
+    assert_true(tdm_case_enough("settings drawn can be run", all.settled, all.drawn, 0.1));
+}
+
+static void every_key_has_an_effect(void **state)
+{
+    const struct bench *bench = *state;
+    uint64_t seed = tdm_case_seed(BASE_SEED, 0), keys = 0;
+    struct drawn d;
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++) {
+        bool effect[TDM_METHOD_MOST_KEYS] = {false};
+        struct tdm_method_settings settings;
+        uint64_t random = seed;
+        if (method->system == NULL)
+            continue;
+        begin_method(&d, method, bench);
+        for (uint32_t i = 0; i < EFFECT_DRAWS && idle_key(&d, effect) != NULL; i++) {
+            draw_settings(&random, bench->models, &d);
+            if (settle(&d, &settings))
+                look_for_effects(&d, &settings, effect);
+        }
+        if (idle_key(&d, effect) != NULL)
+            fail_msg("seed %" PRIu64 ": %s of %s has no effect in any of %d draws", seed,
+                     idle_key(&d, effect), method->name, EFFECT_DRAWS);
+        for (size_t k = 0; k < d.keys; k++)
+            keys += effect[k];
+    }
+    print_message("%" PRIu64 " keys of methods have an effect\n", keys);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_have_effects)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unmet_keys_have_no_effect),
+        cmocka_unit_test(every_key_has_an_effect),
+    };
+    return cmocka_run_group_tests(tests, open_bench, close_bench);
 }

@@ -42,12 +42,13 @@ static void plans_run(void **state)
         }
         tight += outcome.limit_bytes[TDM_DEVICE] == outcome.least_bytes[TDM_DEVICE];
         compared += outcome.compared;
-        host += outcome.planned_bytes[TDM_HOST] > 0;
+        host += outcome.offloads;
     }
-    print_message("%" PRIu64 " plans: %" PRIu64 " in the least device memory, %" PRIu64
-                  " with host memory, %" PRIu64 " compared with another nest, %" PRIu64 " failed\n",
-                  cases, tight, host, compared, failed);
+    print_message("%" PRIu64 " plans from seed %" PRIu64 "\n", cases, tdm_case_seed(BASE_SEED, 0));
     assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("plans kept something on the host", host, cases, 0.2));
+    assert_true(tdm_case_enough("plans had the least device memory", tight, cases, 0.1));
+    assert_true(tdm_case_enough("plans were compared with another nest", compared, cases, 0.05));
 }
 
 int main(void)

@@ -15,6 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the planner finds may be slower than the best, and the bound lower, by so much. Of 700 instances 98% were
+ * equal; the worst was 4.8% over, the largest gap 13%. */
+#define MOST_OVER 0.1
+#define MOST_GAP 0.25
+
 static void must(enum tdm_status status, const struct tdm_error *err)
 {
     if (status != TDM_OK)
@@ -160,7 +165,7 @@ static struct tdm_schedule *draw_instance(uint64_t seed)
 static void test_exhaustive(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(20, 200), equal = 0, near = 0, compared = 0;
+    uint64_t cases = tdm_case_count(10, 60), equal = 0, near = 0, compared = 0;
     double worst = 0, worst_gap = 0;
     for (uint64_t i = 0; i < cases; i++) {
         uint64_t seed = tdm_case_seed(52000, i), least;
@@ -176,9 +181,10 @@ static void test_exhaustive(void **state)
         tdm_dice_seed(&dice, seed);
         schedule->memory_bytes = schedule->host_memory_bytes = UINT64_C(1) << 40;
         must(tdm_candidates_least(schedule, &pins, TDM_DEVICE, &least, &err), &err);
-        uint64_t extra = (least - schedule->machine->runtime_bytes[TDM_DEVICE]) / 50;
+        const uint64_t *runtime_bytes = schedule->machine->runtime_bytes;
+        uint64_t extra = (least - runtime_bytes[TDM_DEVICE]) / 50;
         schedule->memory_bytes = least + extra * tdm_dice_roll(&dice, 0, 40);
-        schedule->host_memory_bytes = extra * tdm_dice_roll(&dice, 0, 60);
+        schedule->host_memory_bytes = runtime_bytes[TDM_HOST] + extra * tdm_dice_roll(&dice, 0, 60);
 
         struct tdm_schedule base = *schedule;
         struct all all = {
@@ -208,10 +214,11 @@ static void test_exhaustive(void **state)
     print_message("of %" PRIu64 " instances %" PRIu64 " as exhaustive search, %" PRIu64
                   " within 0.5%%, worst %.2f%%; largest gap %.2f%%\n",
                   compared, equal, near, 100 * worst, 100 * worst_gap);
-    if (compared > 10) {
-        assert_true(2 * (equal + near) > compared);
-        assert_true(worst < 0.1);
-    }
+    assert_true(tdm_case_enough("instances fit", compared, cases, 0.8));
+    assert_true(tdm_case_enough("plans are as fast as the best of exhaustive search", equal,
+                                compared, 0.9));
+    assert_true(worst < MOST_OVER);
+    assert_true(worst_gap < MOST_GAP);
 }
 
 int main(void)

@@ -24,6 +24,8 @@
 /* Longer than all sequences of a case. */
 #define ALL UINT64_C(1024)
 
+enum { COVERING = 7 }; /* selectors that see all */
+
 static void must(enum tdm_status status, const struct tdm_error *err)
 {
     if (status != TDM_OK)
@@ -67,11 +69,12 @@ static struct tdm_schedule *draw(uint64_t seed)
     return schedule;
 }
 
-static bool all_is_seen(uint64_t seed)
+/* *listed: comparisons of attention that goes by lists of pages. */
+static bool all_is_seen(uint64_t seed, uint64_t *listed)
 {
     struct tdm_schedule *schedule = draw(seed);
     uint64_t page = schedule->page_tokens, pages = ALL / page + 1;
-    const struct tdm_selector covering[] = {
+    const struct tdm_selector covering[COVERING] = {
         {.kind = TDM_SELECT_WINDOW, .window = ALL},
         {.kind = TDM_SELECT_BLOCK, .block = ALL},
         {.kind = TDM_SELECT_LONGFORMER, .window = ALL, .global = 1},
@@ -84,12 +87,13 @@ static bool all_is_seen(uint64_t seed)
     assert_true(tdm_step_data_draw(&data, schedule, seed));
     struct tdm_steps dense = run(schedule, &data, seed);
     bool same = true;
-    for (size_t i = 0; i < sizeof(covering) / sizeof(covering[0]); i++) {
+    for (int i = 0; i < COVERING; i++) {
         /* pages are cut anew with every chunk: as many more of them may lie in a context */
         struct tdm_selector selector = covering[i];
         if (selector.kind == TDM_SELECT_DILATED || selector.kind == TDM_SELECT_TOP_K)
             selector.window *= ALL, selector.budget *= ALL;
         same = is_same(schedule, &selector, &data, seed, &dense) && same;
+        *listed += tdm_schedule_lists(schedule) != TDM_SELECT_DENSE;
     }
     tdm_steps_free(&dense);
     tdm_step_data_free(&data);
@@ -97,13 +101,28 @@ static bool all_is_seen(uint64_t seed)
     return same;
 }
 
-static bool windows_are_windows(uint64_t seed)
+/* Tokens of the longest document. */
+static uint64_t longest_document(const struct tdm_schedule *schedule)
+{
+    uint64_t longest = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        for (uint32_t d = 0; d < schedule->sequences[s].document_count; d++) {
+            uint64_t start = d == 0 ? 0 : tdm_document_end(&schedule->sequences[s], d - 1);
+            uint64_t tokens = tdm_document_end(&schedule->sequences[s], d) - start;
+            longest = tokens > longest ? tokens : longest;
+        }
+    return longest;
+}
+
+/* *cuts: cases in which the window hides a token from another. */
+static bool windows_are_windows(uint64_t seed, uint64_t *cuts)
 {
     struct tdm_schedule *schedule = draw(seed);
     struct tdm_dice dice;
     tdm_dice_seed(&dice, seed);
     const struct tdm_selector window = {.kind = TDM_SELECT_WINDOW,
                                         .window = tdm_dice_roll(&dice, 1, 90)};
+    *cuts += window.window < longest_document(schedule);
     struct tdm_step_data data;
     assert_true(tdm_step_data_draw(&data, schedule, seed));
     for (uint32_t layer = 0; layer < schedule->model->layers; layer++)
@@ -121,19 +140,22 @@ static bool windows_are_windows(uint64_t seed)
 static void selectors_that_see_all_are_dense(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(12, 60), failed = 0;
+    uint64_t cases = tdm_case_count(12, 60), failed = 0, listed = 0;
     for (uint64_t i = 0; i < cases; i++)
-        failed += !all_is_seen(tdm_case_seed(BASE_SEED, i));
+        failed += !all_is_seen(tdm_case_seed(BASE_SEED, i), &listed);
     assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("comparisons with dense attention went by lists", listed,
+                                cases * COVERING, 0.3));
 }
 
 static void a_window_is_a_window(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(12, 100), failed = 0;
+    uint64_t cases = tdm_case_count(12, 100), failed = 0, cuts = 0;
     for (uint64_t i = 0; i < cases; i++)
-        failed += !windows_are_windows(tdm_case_seed(BASE_SEED, i));
+        failed += !windows_are_windows(tdm_case_seed(BASE_SEED, i), &cuts);
     assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("windows were shorter than a document", cuts, cases, 0.1));
 }
 
 int main(void)

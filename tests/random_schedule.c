@@ -481,7 +481,7 @@ enum tdm_status tdm_random_schedule(uint64_t seed, const struct tdm_random_optio
     enum tdm_status status = random_model(&dice, seed, &model, err);
     if (status != TDM_OK)
         return status;
-    status = tdm_machine_load("h200", &machine, err);
+    status = tdm_machine_load("h200-published", &machine, err);
     if (status == TDM_OK)
         status = tdm_schedule_new(model, machine, 1, &schedule, err);
     if (status != TDM_OK) {
@@ -659,32 +659,4 @@ const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *out
         tdm_dtype_name(dtypes->gradients), tdm_dtype_name(dtypes->moments),
         tdm_dtype_name(dtypes->logits));
     return out;
-}
-
-/* ---- which cases ---- */
-
-uint64_t tdm_case_seed(uint64_t base, uint64_t number)
-{
-    const char *seed = getenv("TDM_SEED");
-    return (seed == NULL || *seed == '\0' ? base : strtoull(seed, NULL, 0)) + number;
-}
-
-static bool asked_for(const char *name)
-{
-    const char *value = getenv(name);
-    return value != NULL && strcmp(value, "1") == 0;
-}
-
-uint64_t tdm_case_count(uint64_t few, uint64_t many)
-{
-    const char *cases = getenv("TDM_CASES");
-    if (cases != NULL && *cases != '\0')
-        return strtoull(cases, NULL, 0);
-    return asked_for("TDM_SHORT") || asked_for("TDM_SANITIZED") ? few : many;
-}
-
-void tdm_case_again(const char *test, uint64_t seed)
-{
-    fprintf(stderr, "  again: make check-property PROPERTY=tests/%s TDM_SEED=%llu TDM_CASES=1\n",
-            test, (unsigned long long)seed);
 }

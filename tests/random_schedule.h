@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random schedules for property tests: small models, ragged sequences, any loop nest that
- * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine.
- *
- * The seed of a failing case is enough to see it again: TDM_SEED=N TDM_CASES=1 runs that one case
- * alone, and tests print the command.
+ * tdm_schedule_check allows. Everything follows from a 64-bit seed, on any machine. Which seeds a test
+ * draws is in cases.h.
  */
 #ifndef TDM_TESTS_RANDOM_SCHEDULE_H
 #define TDM_TESTS_RANDOM_SCHEDULE_H
 
 #include "base/status.h"
 #include "schedule/schedule.h"
+#include "tests/cases.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,7 +48,7 @@ struct tdm_random_options {
 };
 
 /* A random model (1 to 6 layers, all architectures, tied or not, all kinds of RoPE) on the shipped
- * machine h200 with a random schedule: 1 to 3 sequences, some packed from documents, both orders, any groups, chunks from one
+ * machine h200-published with a random schedule: 1 to 3 sequences, some packed from documents, both orders, any groups, chunks from one
  * token to more than the context, pages and LM-head tiles that need not divide them, places, kept
  * and held sets with splits that may lie beyond the last chunk, homes, rings, prefetch 0 to 5. The same seed and
  * options give the same schedule. The caller owns *schedule (tdm_schedule_free), which passed
@@ -77,14 +76,5 @@ enum tdm_status tdm_random_evaluation(const struct tdm_schedule *schedule, uint6
 /* One line that says what a schedule is, for the report of a failure. Returns `text`. */
 const char *tdm_schedule_describe(const struct tdm_schedule *schedule, char *text,
                                   size_t text_bytes);
-
-/* Seed of case `number` of a test: TDM_SEED, else `base`, + number. */
-uint64_t tdm_case_seed(uint64_t base, uint64_t number);
-
-/* Cases that a test runs: TDM_CASES, else `few` with TDM_SHORT=1 or under sanitizers, else `many`. */
-uint64_t tdm_case_count(uint64_t few, uint64_t many);
-
-/* Says on stderr how to run a case of tests/`test` alone. */
-void tdm_case_again(const char *test, uint64_t seed);
 
 #endif

@@ -83,6 +83,14 @@ static enum tdm_status check_arenas(const struct tdm_arenas *arenas,
     return TDM_OK;
 }
 
+static uint64_t trained_tokens(const struct tdm_step_data *data)
+{
+    uint64_t trained = 0;
+    for (uint64_t i = 0; i < data->tokens; i++)
+        trained += data->targets[i] >= 0;
+    return trained;
+}
+
 /* ---- what ran beside what ---- */
 
 /* Lanes of all ops, and the times of a step. */
@@ -183,7 +191,9 @@ enum tdm_status tdm_steps_run(const struct tdm_schedule *schedule,
     for (uint32_t i = 0; i < steps->steps && status == TDM_OK; i++) {
         struct tdm_step step = {.number = i + 1,
                                 .learning_rate = tdm_learning_rate(&schedule->optimizer, i + 1),
-                                .seed = seed};
+                                .seed = seed,
+                                .sequences = data->sequences,
+                                .trained_tokens = trained_tokens(data)};
         status = tdm_walk_step(walk, &step, NULL, NULL, err);
         if (status == TDM_OK)
             status = read_step(&arenas, program, i, steps, err);

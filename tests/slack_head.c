@@ -3,7 +3,7 @@
 #include "tests/slack_parts.h"
 
 /* Of logits [tokens, entries]: their gradients' sizes and slack, by row and by entry; of the normed rows by
- * column; of a row's loss; of a row's largest logit. */
+ * column; of a row's loss; of its logits, and, relative, of what all entries but the target add up to. */
 enum {
     LOGITS,
     GRADIENT_SLACK,
@@ -12,7 +12,8 @@ enum {
     ROW_NORMS,
     ENTRY_NORMS,
     LOSSES,
-    LOGIT_SLACK
+    LOGIT_SLACK,
+    OTHERS_ERRORS
 };
 
 struct head {
@@ -42,46 +43,98 @@ static struct head head_of(const struct tdm_slack *slack)
     };
 }
 
+/* Relative error of exp(-distance) in fp32: arguments are rounded, too. */
+static double exponent_error(double distance)
+{
+    return (16 + 6 * distance) * UNIT;
+}
+
+/* Of a row of logits: what its loss and gradients follow from, and how far that may be off. */
+struct sums {
+    double most, total;   /* the largest logit, sum of exp(logit - most) */
+    double others;        /* of this, without the target */
+    double others_error;  /* relative, but for the errors of `most` */
+    double mean_slack;    /* of the logits, by their probabilities */
+    double largest_slack; /* of them all */
+    double moved;         /* error of others / total, given the target: of log(total / target) */
+};
+
+/* The op's logits of row t; `target` is an entry, or beyond them. */
+static struct sums sum_row(const struct head *x, const double *logits, const double *slacks,
+                           uint64_t target)
+{
+    struct sums sums = {.most = -INFINITY};
+    double of_target = target < x->entries ? slacks[target] : 0;
+    for (uint64_t v = 0; v < x->entries; v++) {
+        slack_raise_to(&sums.most, logits[v]);
+        slack_raise_to(&sums.largest_slack, slacks[v]);
+    }
+    for (uint64_t v = 0; v < x->entries; v++) {
+        double distance = sums.most - logits[v], term = exp(-distance);
+        double error = slacks[v] + exponent_error(distance);
+        sums.total += term;
+        sums.mean_slack += term * slacks[v];
+        if (v == target)
+            continue;
+        sums.others += term;
+        sums.others_error += term * error;
+        sums.moved += term * expm1(error + of_target) + LEAST_EXP;
+    }
+    double added = slack_sum_error((double)x->entries);
+    sums.mean_slack /= sums.total;
+    sums.moved = (sums.moved + added * sums.others) / sums.total;
+    sums.others_error = sums.others > 0 ? sums.others_error / sums.others + added : added;
+    return sums;
+}
+
+/* Slack of a loss. Where logits of other entries are given, the target's probability is not known here, and so not how
+ * far its slack goes. */
+static double loss_slack(const struct tdm_slack *slack, const struct head *x,
+                         const struct sums *sums, double of_target)
+{
+    if (x->entries == slack_model(slack)->vocabulary)
+        return sums->moved;
+    return sums->moved + expm1(of_target) +
+           slack_sum_error((double)x->entries) * (1 + log((double)x->entries));
+}
+
 /* Slack of a logit and of its gradient, row by row. */
 static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, const double *rows,
                      const double *entries)
 {
     const struct tdm_operand *operand = slack->launch->operand;
+    const struct tdm_op *op = slack->launch->op;
     double *logits = slack->array[LOGITS] + t * x->entries;
     double *gradients = slack->array[GRADIENT_SLACK] + t * x->entries;
     double *slacks = slack->array[LOGIT_SLACK] + t * x->entries;
-    double error = slack_product_error((double)x->hidden, operand[0].dtype), most = -INFINITY,
-           sum = 0;
-    double mean = 0;
+    double error = slack_product_error((double)x->hidden, operand[0].dtype);
     for (uint64_t v = 0; v < x->entries; v++) {
         slacks[v] = error * rows[t] * entries[v];
         if (x->narrow) /* to one neighbour or the other */
             slacks[v] += 2 * ROUNDED_BF16 * (fabs(logits[v]) + slacks[v]);
-        slack_raise_to(&most, logits[v]);
     }
-    if (slack->launch->op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, and the same */
+    uint64_t target = (uint64_t)(uint32_t)x->targets[t] - op->first_entry;
+    double of_target = target < x->entries ? slacks[target] : 0;
+    struct sums sums = sum_row(x, logits, slacks, target);
+    slack->array[OTHERS_ERRORS][t] = sums.others_error;
+    slack->array[LOSSES][t] = loss_slack(slack, x, &sums, of_target);
+    if (op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, and the same bits */
         const double *lse = (const double *)operand[5].data + 3 * t;
-        most = lse[0];
-        sum = lse[1];
-    } else {
-        for (uint64_t v = 0; v < x->entries; v++)
-            sum += exp(logits[v] - most);
-        for (uint64_t v = 0; v < x->entries; v++)
-            mean += exp(logits[v] - most) / sum * slacks[v];
+        sums = (struct sums){.most = lse[0], .others = lse[1]};
+        sums.total = lse[1] + exp(lse[2] - lse[0]);
     }
-    uint64_t target = (uint64_t)(uint32_t)x->targets[t] - slack->launch->op->first_entry;
     for (uint64_t v = 0; v < x->entries; v++) {
-        double p = exp(logits[v] - most) / sum;
-        double exponent = (16 + 4 * fabs(logits[v] - most)) * UNIT;
-        gradients[v] = x->per_token * (p * (slacks[v] + mean + exponent) + LEAST_EXP +
-                                       (v == target ? 16 * UNIT * fabs(1 - p) : 0));
-        logits[v] = x->per_token * (v == target ? fabs(1 - p) : p); /* the gradient's size */
+        double p = exp(logits[v] - sums.most) / sums.total, rest = sums.others / sums.total;
+        double most_p = fmin(1, p * exp(of_target + sums.largest_slack));
+        double each =
+            v == target
+                ? most_p * sums.moved + 16 * UNIT * rest
+                : p * (slacks[v] + sums.mean_slack + exponent_error(fabs(logits[v] - sums.most)));
+        gradients[v] = x->per_token * (each + LEAST_EXP);
+        logits[v] = x->per_token * (v == target ? rest : p); /* the gradient's size */
         if (x->narrow)
             gradients[v] += 2 * ROUNDED_BF16 * (logits[v] + gradients[v]);
     }
-    double of_target = target < x->entries ? slacks[target] : 0;
-    slack->array[LOSSES][t] =
-        mean + of_target + slack_sum_error((double)x->entries) * (1 + log((double)x->entries));
 }
 
 bool slack_begin_head(struct tdm_slack *slack)
@@ -97,7 +150,8 @@ bool slack_begin_head(struct tdm_slack *slack)
                                                most,
                                                3 * x.entries,
                                                x.tokens,
-                                               x.tokens * x.entries};
+                                               x.tokens * x.entries,
+                                               x.tokens};
     for (int i = 0; i < TDM_SLACK_ARRAYS; i++)
         if (slack_take(slack, i, counts[i]) == NULL)
             return false;
@@ -172,8 +226,8 @@ static double of_logit(const struct tdm_slack *slack, const struct head *x, uint
     return x->targets[t] < 0 ? INFINITY : slack->array[LOGIT_SLACK][element];
 }
 
-/* Largest logit, sum of exponentials, logit of the target: together with those of a row so far, of which
- * the bits are given. */
+/* Largest logit, sum of the others' exponentials, logit of the target: together with those of a row so far,
+ * of which the bits are given. */
 static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64_t element,
                      double due)
 {
@@ -183,7 +237,9 @@ static double of_lse(const struct tdm_slack *slack, const struct head *x, uint64
         return EXACT;
     for (uint64_t v = 0; v < x->entries; v++)
         slack_raise_to(&most, slack->array[LOGIT_SLACK][t * x->entries + v]);
-    return element % 3 == 1 ? (2 * most + slack_sum_error((double)x->entries)) * fabs(due) : most;
+    if (element % 3 != 1)
+        return most;
+    return (2 * most + slack->array[OTHERS_ERRORS][t]) * fabs(due) + (double)x->entries * LEAST_EXP;
 }
 
 double slack_of_head(const struct tdm_slack *slack, const struct tdm_written *piece,

@@ -11,6 +11,8 @@ struct tdm_step_data {
     size_t count;                  /* of these */
     int32_t *inputs, *targets;     /* [tokens]; -1 where a document ends inside its sequence */
     uint64_t tokens;
+    /* of a schedule that takes documents from the text, the step's; borrowed; NULL: the schedule has them */
+    const struct tdm_sequence *sequences;
 };
 
 /* Weights around those of a trained model: norms about 1, biases small, matrices such that activations

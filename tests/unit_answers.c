@@ -31,7 +31,7 @@ static bool is_short(void)
 static struct tdm_request new_request(const char *model, uint64_t context)
 {
     return (struct tdm_request){.model = model,
-                                .machine = "h200",
+                                .machine = "h200-published",
                                 .context = context,
                                 .sequences = 1,
                                 .optimizer = TDM_OPTIMIZER_ADAMW};

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,8 @@ static void test_solver(void **state)
     tdm_solver_free(solver);
 }
 
-/* A program that is too large for the solver takes the others along, but not the process. */
+/* A program that is larger than the solver may be takes the others along, but not the process. That is no lack of
+ * memory: the limit is the solver's own. */
 static void test_solver_without_memory(void **state)
 {
     (void)state;
@@ -80,10 +82,10 @@ static void test_solver_without_memory(void **state)
     enum tdm_status status = TDM_OK;
     for (int i = 0; i < MOST && status == TDM_OK; i++)
         status = tdm_solver_column(large, "column", 0, 1, 1, entries, ROWS, &column, &err);
-    assert_int_equal(status, TDM_NO_MEMORY);
-    assert_int_equal(tdm_solver_solve(large, 1, &err), TDM_NO_MEMORY);
-    assert_int_equal(tdm_solver_solve(small, 1, &err), TDM_NO_MEMORY);
-    assert_int_equal(tdm_solver_write(small, "/dev/null", &err), TDM_NO_MEMORY);
+    assert_int_equal(status, TDM_INTERNAL);
+    assert_int_equal(tdm_solver_solve(large, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_solver_solve(small, 1, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_solver_write(small, "/dev/null", &err), TDM_INTERNAL);
     assert_string_equal(tdm_solver_row_name(small, 0), "");
     tdm_solver_free(small);
     tdm_solver_free(large);
@@ -92,12 +94,18 @@ static void test_solver_without_memory(void **state)
 
 /* ---- the bound ---- */
 
+/* Bounds as shares of the times of random schedules, most of which are not the fastest: of 1600 the mean was
+ * 0.875, the standard deviation 0.065, the least 0.66. A bound that loses a part of the step falls below. */
+#define MEAN_SHARE 0.865
+#define SPREAD 0.07
+#define LEAST_SHARE 0.5
+
 /* A schedule fits what it uses, so the bound for that much memory is not above its time. */
 static void test_bound(void **state)
 {
     (void)state;
     uint64_t cases = tdm_case_count(100, 400);
-    double near = 0;
+    double sum = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_TRAIN,
                                                    .max_tokens = i % 2 == 0 ? 64 : 4000};
@@ -116,21 +124,25 @@ static void test_bound(void **state)
         must(tdm_relaxation_new(estimator, schedule->order, s.used_peak_bytes, free_homes, NULL,
                                 &relaxation, &err),
              &err);
-        tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed);
+        must(tdm_relaxation_solve(relaxation, 1e300, 1e-4, 60, &relaxed, &err), &err);
         if (relaxed.bound_seconds > s.step_seconds * (1 + 1e-9))
             fail_msg("TDM_SEED=%" PRIu64 ": bound %.9g s, simulated %.9g s: %s", seed,
                      relaxed.bound_seconds, s.step_seconds,
                      tdm_schedule_describe(schedule, text, sizeof(text)));
         assert_true(relaxed.solved);
-        near += relaxed.bound_seconds / s.step_seconds;
+        double share = relaxed.bound_seconds / s.step_seconds;
+        if (!(share >= LEAST_SHARE))
+            fail_msg("TDM_SEED=%" PRIu64 ": the bound is %.3f of the simulated time: %s", seed,
+                     share, tdm_schedule_describe(schedule, text, sizeof(text)));
+        sum += share;
         tdm_relaxation_free(relaxation);
         tdm_estimator_free(estimator);
         tdm_schedule_free(schedule);
     }
+    double mean = sum / (double)cases;
     print_message("bounds over simulated times of random schedules, mean of %" PRIu64 ": %.3f\n",
-                  cases, near / (double)cases);
-    if (cases > 1)
-        assert_true(near / (double)cases > 0.5);
+                  cases, mean);
+    assert_true(mean >= MEAN_SHARE - 4 * SPREAD / sqrt((double)cases));
 }
 
 int main(void)

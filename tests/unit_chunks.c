@@ -33,7 +33,7 @@ static struct tdm_torch_step third_step(const char *name, uint64_t tokens, const
     if (tdm_method_find(name, &method, &err) != TDM_OK ||
         tdm_method_apply(method, all, count + 2, &settings, &choices, &err) != TDM_OK ||
         tdm_model_load("qwen2.5-7b", &model, &err) != TDM_OK ||
-        tdm_machine_load("h200", &machine, &err) != TDM_OK ||
+        tdm_machine_load("h200-published", &machine, &err) != TDM_OK ||
         tdm_method_check(model, &settings, &err) != TDM_OK ||
         tdm_method_predict(model, machine, &settings, 0, &p, &err) != TDM_OK)
         fail_msg("%s", err.message);

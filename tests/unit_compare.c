@@ -46,9 +46,9 @@ static void timelines_reach_the_peak(void **state)
     (void)state;
     read_settings("parallel", pairs, 1, 4096, 1, &settings);
     must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
-    must(tdm_method_timeline(model, machine, &settings, 2, &timeline, &err), &err);
+    must(tdm_method_timeline(model, machine, &settings, 2, false, &timeline, &err), &err);
     uint64_t most = 0, events = 0;
     for (uint32_t i = 0; i < timeline->count; i++) {
         uint64_t sum = 0;
@@ -80,7 +80,7 @@ static void seconds_are_the_formula(void **state)
     struct tdm_error err;
     (void)state;
     must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     const double *rate = machine->rate;
     double computing = 1e15 / rate[TDM_RATE_PRODUCT] + 4e13 / rate[TDM_RATE_ATTENTION_FORWARD] +
                        6e13 / rate[TDM_RATE_ATTENTION_BACKWARD];
@@ -185,7 +185,7 @@ static void methods_of_two_gpus(void **state)
 static void words_are_checked(void **state)
 {
     struct tdm_compare_request request = {.model = "qwen2.5-0.5b",
-                                          .machine = "h200",
+                                          .machine = "h200-published",
                                           .batch = 1,
                                           .gpus = 1,
                                           .contexts = {2048},

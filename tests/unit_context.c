@@ -431,7 +431,7 @@ static void windows_take_no_memory(void **state)
     assert_int_equal(settle("mistral-7b-v0.1", "ulysses", 8, NULL, &settings), TDM_OK);
     settings.torch.tokens = 65536;
     must(tdm_model_load("mistral-7b-v0.1", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &with, &err), &err);
     assert_non_null(tdm_method_assumption(model, &settings));
     for (uint32_t i = 0; i < model->layers; i++)
@@ -459,7 +459,7 @@ static struct tdm_method_prediction predict_burst(const char *const *pairs)
     assert_int_equal(settle("burst-7b", "burst", LORA_RANKS, pairs, &settings), TDM_OK);
     settings.torch.tokens = LORA_TOKENS;
     must(tdm_model_load("burst-7b", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
     tdm_model_free(model);
     tdm_machine_free(machine);

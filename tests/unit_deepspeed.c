@@ -59,7 +59,8 @@ static void count_size(void *context, const struct tdm_torch_event *event)
     counting->count += event->step == 2 && event->allocated && event->bytes == counting->bytes;
 }
 
-static const struct tdm_gpu_facts gpu = {132, 2048, 32 * MIB, MIB};
+static const struct tdm_torch_device gpu = {
+    {132, 2048, 32 * MIB, MIB}, UINT64_C(1) << 42, UINT64_C(1) << 42};
 
 static struct tdm_torch_run run(const struct setting *setting, struct counting *counting)
 {
@@ -69,8 +70,7 @@ static struct tdm_torch_run run(const struct setting *setting, struct counting *
     struct tdm_torch_run out;
     struct tdm_error err;
     read_setting(setting, &model, &settings);
-    must(tdm_torch_run(model, &settings, &gpu, UINT64_C(1) << 42, 3,
-                       counting != NULL ? &observer : NULL, &out, &err),
+    must(tdm_torch_run(model, &settings, &gpu, 3, counting != NULL ? &observer : NULL, &out, &err),
          &err);
     assert_int_equal(out.steps, 3);
     assert_false(out.step[2].failed);
@@ -204,7 +204,7 @@ static void trace_holds(void **state)
         void *system = NULL;
         read_setting(&settings[i], &model, &chosen);
         must(tdm_torch_allocator_create(UINT64_C(1) << 42, false, &allocator, &err), &err);
-        tdm_eager_start(&eager, allocator, &gpu);
+        tdm_eager_start(&eager, allocator, &gpu.gpu);
         must(chosen.method->system->create(&eager, model, &chosen, &system, &err), &err);
         const struct tdm_torch_model *t = system;
         assert_int_equal(gathered(t), 0);

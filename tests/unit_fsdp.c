@@ -71,7 +71,8 @@ static void note(void *context, const struct tdm_torch_event *event)
 static void check_order(bool tied, const char *const *pairs, const char *forward,
                         const char *backward)
 {
-    static const struct tdm_gpu_facts gpu = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20}, UINT64_C(1) << 40, UINT64_C(1) << 40};
     const struct tdm_method *method;
     struct tdm_method_settings settings = {.step = 0};
     struct tdm_method_choices choices;
@@ -90,7 +91,7 @@ static void check_order(bool tied, const char *const *pairs, const char *forward
     must(tdm_method_find("fsdp", &method, &err), &err);
     must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
     must(tdm_method_check(model, &settings, &err), &err);
-    must(tdm_torch_run(model, &settings, &gpu, UINT64_C(1) << 40, 3, &observer, &out, &err), &err);
+    must(tdm_torch_run(model, &settings, &gpu, 3, &observer, &out, &err), &err);
     snprintf(expected, sizeof(expected), "%s%s", forward, backward);
     assert_string_equal(log.letters, expected);
     assert_int_equal(out.step[1].end_bytes[TDM_PHASE_OPTIMIZER],
@@ -178,13 +179,61 @@ static void units_of_ends_take_less(void **state)
     assert_true(peak(ENDS) + UINT64_C(2) * 128256 * 4096 <= peak("units=layers"));
 }
 
+#define VOCABULARY 65536u
+#define HIDDEN 128u
+
+/* Of the third step of a model whose ends are nearly all of it: the most of the backward beyond what its end has. */
+static uint64_t beyond_the_end(const char *weights, const char *reduced)
+{
+    static const struct tdm_torch_device gpu = {
+        {132, 2048, UINT64_C(1) << 20, UINT64_C(1) << 20}, UINT64_C(1) << 40, UINT64_C(1) << 40};
+    const char *pairs[] = {weights, reduced, YES, "checkpointing=on", "grads=none"};
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.torch = {.tokens = 8, .batch = 1, .ranks = RANKS}};
+    struct tdm_method_choices choices;
+    struct tdm_torch_run out;
+    struct tdm_model *model = load(false), *large;
+    struct tdm_error err;
+    json_t *config = json_deep_copy(model->config);
+    json_object_set_new(config, "vocab_size", json_integer(VOCABULARY));
+    must(tdm_model_from_config(MODEL, MODEL, config, &large, &err), &err);
+    must(tdm_method_find("fsdp", &method, &err), &err);
+    must(tdm_method_apply(method, pairs, 5, &settings, &choices, &err), &err);
+    must(tdm_method_check(large, &settings, &err), &err);
+    must(tdm_torch_run(large, &settings, &gpu, 3, NULL, &out, &err), &err);
+    json_decref(config);
+    tdm_model_free(model);
+    tdm_model_free(large);
+    return out.step[2].highest_bytes[TDM_PHASE_BACKWARD] -
+           out.step[2].end_bytes[TDM_PHASE_BACKWARD];
+}
+
+/* foreach_reduce of the whole, which has embedding and head: the buffer of all gradients, what came out of it until it is
+ * cast, and the head's gradient, which a loop's name still holds. Beyond the end, where the cast shards are. */
+static void last_reduction_is_the_peak(void **state)
+{
+    const uint64_t matrix = (uint64_t)VOCABULARY * HIDDEN, all = 2 * matrix, slack = 2 << 20;
+    (void)state;
+    uint64_t wide = beyond_the_end("weights_dtype=bf16", "reduce_dtype=fp32"),
+             wide_expected = 4 * all + 4 * all / RANKS + 2 * matrix;
+    assert_true(wide >= wide_expected && wide < wide_expected + slack);
+    uint64_t narrow = beyond_the_end("weights_dtype=fp32", "reduce_dtype=bf16"),
+             narrow_expected = 2 * all + 2 * all / RANKS + 2 * matrix;
+    assert_true(narrow >= narrow_expected && narrow < narrow_expected + slack);
+    /* Alike, nothing is cast. */
+    uint64_t alike = beyond_the_end("weights_dtype=fp32", "reduce_dtype=weights"),
+             alike_expected = 4 * all + 2 * matrix;
+    assert_true(alike >= alike_expected && alike < alike_expected + slack);
+    assert_int_equal(alike, beyond_the_end("weights_dtype=fp32", "reduce_dtype=fp32"));
+    assert_true(beyond_the_end("weights_dtype=bf16", "reduce_dtype=bf16") < wide / 2 + slack);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_is_as_torch_has_it),
-        cmocka_unit_test(frozen_units_are_gathered),
-        cmocka_unit_test(head_may_not_run),
-        cmocka_unit_test(units_of_ends_take_less),
+        cmocka_unit_test(order_is_as_torch_has_it),   cmocka_unit_test(frozen_units_are_gathered),
+        cmocka_unit_test(head_may_not_run),           cmocka_unit_test(units_of_ends_take_less),
+        cmocka_unit_test(last_reduction_is_the_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,16 +45,29 @@ static void test_names(void **state)
 static void test_shipped(void **state)
 {
     (void)state;
-    static const char *const expected[] = {"a100-80",        "h100", "h200",    "h200-calibrated",
-                                           "h200-published", "l40s", "rtx-4090"};
+    static const char *const expected[] = {
+        "a100-40", "a100-80", "a10g",   "b200",     "h100",     "h200",    "h200-published",
+        "l4",      "l40s",    "mi300x", "rtx-3090", "rtx-4090", "rtx-5090"};
     char **names;
     assert_int_equal(tdm_machine_names(&names, NULL), TDM_OK);
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         assert_string_equal(names[i], expected[i]);
         struct tdm_machine *machine = load(names[i]);
         assert_string_equal(machine->name, names[i]);
-        bool measured = strncmp(names[i], "h200", 4) == 0;
-        assert_int_equal(strncmp(machine->source, measured ? "measured" : "datasheet", 8), 0);
+        bool measured = strcmp(names[i], "h200") == 0;
+        bool published = strcmp(names[i], "h200-published") == 0;
+        /* Of some only the memory is known: their rates are assumed, and low. */
+        bool sized = json_array_size(json_object_get(machine->description, "assumed")) > 0;
+        const char *source = measured    ? "measured by tidemark calibrate"
+                             : published ? "published kernels"
+                             : sized     ? "memory as the driver"
+                                         : "datasheet, derated";
+        assert_int_equal(machine->measured, measured);
+        assert_int_equal(strncmp(machine->source, source, strlen(source)), 0);
+        assert_true(!sized || machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops / 2);
+        /* Predictions are for a server of such cards, which has more than what one plans on. */
+        assert_true(machine->server_host_bytes > machine->capacity_bytes[TDM_HOST]);
+        assert_true(machine->server_name[0] != '\0');
         /* No rate exceeds what the card could do at best. */
         assert_true(machine->rate[TDM_RATE_PRODUCT] < machine->peak_flops);
         assert_true(machine->rate[TDM_RATE_ATTENTION_FORWARD] < machine->rate[TDM_RATE_PRODUCT]);
@@ -87,10 +100,10 @@ static void test_h200_published(void **state)
     tdm_machine_free(machine);
 }
 
-/* h200 with the fields of a JSON object put over its own; rate_changes may be NULL. */
+/* h200-published with the fields of a JSON object put over its own; rate_changes may be NULL. */
 static json_t *changed(const char *changes, const char *rate_changes)
 {
-    struct tdm_machine *machine = load("h200");
+    struct tdm_machine *machine = load("h200-published");
     json_t *description = json_deep_copy(machine->description);
     tdm_machine_free(machine);
     json_t *update = json_loads(changes, 0, NULL);
@@ -280,10 +293,35 @@ static void test_unknown(void **state)
         assert_contains(err.message, "is not a shipped machine, \"local\", or a file");
         assert_string_equal(
             err.hint,
-            "shipped machines: a100-80, h100, h200, h200-calibrated, h200-published, l40s, rtx-4090");
+            "shipped machines: a100-40, a100-80, a10g, b200, h100, h200, h200-published, l4, l40s, "
+            "mi300x, rtx-3090, rtx-4090, rtx-5090");
     }
     assert_null(machine);
     tdm_machine_free(NULL);
+}
+
+/* As people write them; what may be several is none. */
+static void test_other_names(void **state)
+{
+    static const char *const names[][2] = {{"H100", "h100"},
+                                           {"4090", "rtx-4090"},
+                                           {"RTX 3090", "rtx-3090"},
+                                           {"NVIDIA GeForce RTX 5090", "rtx-5090"},
+                                           {"A10G", "a10g"},
+                                           {"a100_40", "a100-40"},
+                                           {"AMD Instinct MI300X", "mi300x"}};
+    struct tdm_machine *machine = NULL;
+    struct tdm_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        machine = load(names[i][0]);
+        assert_string_equal(machine->name, names[i][1]);
+        tdm_machine_free(machine);
+    }
+    assert_int_equal(tdm_machine_load("A100", &machine, &err), TDM_INPUT);
+    assert_contains(err.hint, "did you mean a100-40 or a100-80? ");
+    assert_int_equal(tdm_machine_load("L40", &machine, &err), TDM_INPUT); /* another card */
+    assert_contains(err.hint, "l40s");
 }
 
 /* A folder to stand for the user's configuration. */
@@ -303,7 +341,8 @@ static void test_local(void **state)
     const char *home = *state;
     struct tdm_machine *machine = load("local");
     assert_string_equal(machine->name, "local");
-    assert_contains(machine->source, "not measured");
+    assert_contains(machine->source, "assumed");
+    assert_false(machine->measured);
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
     assert_true(machine->capacity_bytes[TDM_DEVICE] <= memory / 4);
     assert_true(machine->capacity_bytes[TDM_HOST] / 2 <= machine->capacity_bytes[TDM_DEVICE]);
@@ -341,11 +380,17 @@ static void test_local(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_h200_published), cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_tables),         cmocka_unit_test(test_described_tables),
-        cmocka_unit_test(test_host_rates),     cmocka_unit_test(test_fallback),
-        cmocka_unit_test(test_unknown),        cmocka_unit_test_setup(test_local, make_config_home),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_h200_published),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_described_tables),
+        cmocka_unit_test(test_host_rates),
+        cmocka_unit_test(test_fallback),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_other_names),
+        cmocka_unit_test_setup(test_local, make_config_home),
     };
     return cmocka_run_group_tests_name("machines", tests, NULL, NULL);
 }

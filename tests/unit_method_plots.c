@@ -4,7 +4,7 @@
 #include "plots/compare_plot.h"
 #include "plots/events_plot.h"
 
-#include "base/file.h"
+#include "tests/pictures.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,49 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #define GIB (UINT64_C(1) << 30)
 
-/* Draws into a file of the test's own folder and expects these words in the picture. */
-static void expect_words(enum tdm_status status, const struct tdm_error *err, const char *path,
-                         const char *const *words)
-{
-    char *text = NULL;
-    uint64_t bytes;
-    struct tdm_error reading;
-    if (status != TDM_OK)
-        fail_msg("%s", err->message);
-    assert_int_equal(tdm_file_read(path, UINT64_C(1) << 26, &text, &bytes, &reading), TDM_OK);
-    for (; *words != NULL; words++)
-        if (strstr(text, *words) == NULL)
-            fail_msg("the picture says nothing of \"%s\"", *words);
-    free(text);
-    unlink(path);
-}
-
-static const char *picture_path(char out[600])
-{
-    const char *folder = getenv("TDM_SCRATCH");
-    snprintf(out, 600, "%s/unit_method_plots.%d.svg", folder == NULL ? "/tmp" : folder,
-             (int)getpid());
-    return out;
-}
-
-static bool has_gnuplot(void)
-{
-    return system("gnuplot --version >/dev/null 2>&1") == 0;
-}
-
 static void comparisons(void **state)
 {
     static const char *const words[] = {"longest that fits", "does not fit", "the device: 100 GiB",
                                         "weights",           "1M",           NULL};
-    char names[20][32], path[600];
+    char names[20][32], path[TDM_PICTURE_PATH];
     (void)state;
-    if (!has_gnuplot())
+    if (!tdm_has_gnuplot())
         skip();
     for (size_t count = 2; count <= 20; count += 9) {
         struct tdm_compare_line lines[20] = {0};
@@ -72,22 +41,56 @@ static void comparisons(void **state)
             lines[i].categories[TDM_ALLOCATOR] = 5 * GIB;
             for (size_t k = 0; lines[i].has_bar && k < 3 + i / 4; k++)
                 lines[i].dots[lines[i].dot_count++] =
-                    (struct tdm_compare_dot){UINT64_C(8192) << k, (10 + i + 9 * k) * GIB};
+                    (struct tdm_compare_dot){UINT64_C(8192) << k, (10 + 3 * i + 9 * k) * GIB};
         }
         lines[0].dots[lines[0].dot_count - 1].context = 1 << 20;
-        const struct tdm_picture picture = {picture_path(path), true, 1600, 900};
+        const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 900};
         struct tdm_error err;
-        expect_words(tdm_compare_plot_draw(&plot, &picture, &err), &err, path, words);
+        tdm_expect_words(tdm_compare_plot_draw(&plot, &picture, &err), &err, path, words);
     }
+}
+
+/* Methods whose peaks and reach are nearly the same are one line with the names of both, others have one each; at most
+ * eight are drawn, and it is said which are not. */
+static void lines_of_comparisons(void **state)
+{
+    static const char *const words[] = {"a, b  64K to 65K<",
+                                        "c  65K<", /* the same reach, and more bytes on the way */
+                                        "d  32K<", /* the same bytes, and less reach */
+                                        "j  8K<",
+                                        "no line: k 8K, l fits nowhere<",
+                                        NULL};
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
+    enum { COUNT = sizeof(names) / sizeof(names[0]) };
+    struct tdm_compare_line lines[COUNT] = {0};
+    struct tdm_compare_plot plot = {
+        .bar_context = 8192, .device_bytes = 100 * GIB, .count = COUNT, .lines = lines};
+    char path[TDM_PICTURE_PATH];
+    (void)state;
+    if (!tdm_has_gnuplot())
+        skip();
+    for (uint64_t i = 0; i < COUNT - 1; i++)
+        lines[i] = (struct tdm_compare_line){.dot_count = 1, .dots = {{8192, (30 + 5 * i) * GIB}}};
+    lines[5] = lines[4]; /* e and f */
+    for (uint64_t i = 0; i < 4; i++) {
+        static const uint64_t gib[] = {20, 21, 25, 20}, reach[] = {65536, 66560, 66560, 32768};
+        lines[i].dots[0].bytes = gib[i] * GIB;
+        lines[i].dots[lines[i].dot_count++] = (struct tdm_compare_dot){reach[i], 99 * GIB};
+    }
+    for (int i = 0; i < COUNT; i++)
+        lines[i].name = names[i];
+    const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 900};
+    struct tdm_error err;
+    tdm_expect_words(tdm_compare_plot_draw(&plot, &picture, &err), &err, path, words);
 }
 
 static void steps(void **state)
 {
     static const char *const words[] = {"allocations and frees", "GiB allocated", "backward", NULL};
     static struct tdm_method_timeline timeline;
-    char path[600];
+    char path[TDM_PICTURE_PATH];
     (void)state;
-    if (!has_gnuplot())
+    if (!tdm_has_gnuplot())
         skip();
     for (uint32_t count = 2; count <= TDM_TIMELINE_POINTS; count *= 8) {
         timeline = (struct tdm_method_timeline){.step = 1, .stretch = 1, .count = count};
@@ -104,9 +107,9 @@ static void steps(void **state)
                                        .runtime_bytes = GIB,
                                        .device_bytes = (count == 2 ? 12 : 100) * GIB,
                                        .timeline = &timeline};
-        const struct tdm_picture picture = {picture_path(path), true, 1600, 900};
+        const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 900};
         struct tdm_error err;
-        expect_words(tdm_events_plot_draw(&plot, &picture, &err), &err, path, words);
+        tdm_expect_words(tdm_events_plot_draw(&plot, &picture, &err), &err, path, words);
     }
 }
 
@@ -114,6 +117,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparisons),
+        cmocka_unit_test(lines_of_comparisons),
         cmocka_unit_test(steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,12 +209,11 @@ static void compare_recording(const char *path, const char *name, size_t *named)
             add_event(&recorded, atoll(line), line + strcspn(line, " "));
     }
     fclose(file);
-    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    const struct tdm_torch_device hopper = {
+        {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20}, UINT64_C(1) << 40, UINT64_C(1) << 40};
     const struct tdm_torch_observer observer = {observe, &predicted};
     struct tdm_torch_run run;
-    must(tdm_torch_run(model, &settings, &hopper, UINT64_C(1) << 40, predicted.step, &observer,
-                       &run, &err),
-         &err);
+    must(tdm_torch_run(model, &settings, &hopper, predicted.step, &observer, &run, &err), &err);
     sort_frees(&recorded);
     sort_frees(&predicted);
     for (size_t i = 0; i < recorded.count && i < predicted.count; i++)
@@ -265,7 +264,7 @@ static struct tdm_method_prediction predict(const char *model_name, uint64_t con
     must(tdm_method_find("parallel", &method, &err), &err);
     must(tdm_method_apply(method, pairs, count, &settings, &choices, &err), &err);
     must(tdm_model_load(model_name, &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_method_predict(model, machine, &settings, margin, &prediction, &err), &err);
     tdm_model_free(model);
     tdm_machine_free(machine);
@@ -321,6 +320,71 @@ static void margin_refuses(void **state)
     p = predict("qwen2.5-7b", 12288, pairs, 1, 0.5);
     assert_true(p.runs);
     assert_false(p.fits);
+}
+
+/* What does not fit: where it ends, and what it takes in total. */
+static void needs_are_whole(void **state)
+{
+    const struct tdm_method *method;
+    struct tdm_method_settings settings = {.torch = {.tokens = 32768, .batch = 1, .ranks = 1}};
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction p, large;
+    struct tdm_machine *machine;
+    struct tdm_model *model;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_method_find("torch", &method, &err), &err);
+    must(tdm_method_apply(method, NULL, 0, &settings, &choices, &err), &err);
+    must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, 0.03, &p, &err), &err);
+    assert_false(p.runs);
+    assert_int_equal(p.failure.step, 1);
+    assert_true(p.failure.used_bytes <= machine->capacity_bytes[TDM_DEVICE]);
+    must(tdm_method_need(model, machine, &settings, &p, &err), &err);
+    assert_true(p.endless && !p.runs && !p.fits);
+    assert_int_equal(p.count, TDM_TORCH_STEPS);
+    machine->capacity_bytes[TDM_DEVICE] = UINT64_C(1) << 50;
+    must(tdm_method_predict(model, machine, &settings, 0.03, &large, &err), &err);
+    assert_int_equal(tdm_method_peak_bytes(&p), tdm_method_peak_bytes(&large));
+    tdm_machine_free(machine);
+    tdm_model_free(model);
+}
+
+/* Settings in the words of those who use the systems. */
+static void words_are_read(void **state)
+{
+    static const struct {
+        const char *method, *pair, *key, *value;
+    } words[] = {
+        {"torch", "gradient_checkpointing: true", "checkpointing", "on"},
+        {"torch", "gradient_checkpointing=false", "checkpointing", "off"},
+        {"HF", "use_liger_kernel=True", "logits", "fused"},
+        {"transformers", "optim: adamw_torch_fused", "optimizer", "adamw-fused"},
+        {"parallel", "PYTORCH_ALLOC_CONF=expandable_segments:True", "allocator_conf",
+         "expandable_segments:True"},
+        {"parallel", "attn_implementation=eager", "attention", "eager"},
+        {"fsdp2", "reshard_after_forward=True", "reshard_after_forward", "yes"},
+        {"ZeRO-3", "\"offload_optimizer\": {\"device\": \"cpu\"}", "offload_optimizer", "cpu"},
+        {"zero3", "\"reduce_bucket_size\": 5e7", "reduce_bucket_size", "5e7"},
+        {"tp", "--sequence-parallel", "sequence_parallel", "yes"},
+        {"tensor-parallel", "--recompute-granularity full", "recompute_granularity", "full"},
+        {"oomb", "cpu_offload: 2", "kv_offload", "yes"},
+    };
+    const struct tdm_method *method;
+    struct tdm_error err;
+    const char *value;
+    size_t k;
+    (void)state;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        must(tdm_method_find(words[i].method, &method, &err), &err);
+        assert_true(tdm_method_read_pair(method, words[i].pair, &k, &value));
+        assert_string_equal(tdm_method_key(method, k)->name, words[i].key);
+        assert_string_equal(value, words[i].value);
+    }
+    assert_false(tdm_method_read_pair(method, "gradient_checkpointing=true", &k, &value));
+    assert_int_equal(tdm_method_find("deepspeed", &method, &err), TDM_USAGE);
+    assert_non_null(strstr(err.hint, "did you mean zero2, zero3"));
 }
 
 static void keys_are_checked(void **state)
@@ -404,6 +468,8 @@ int main(void)
         cmocka_unit_test(categories_add_up),
         cmocka_unit_test(orders_hold),
         cmocka_unit_test(margin_refuses),
+        cmocka_unit_test(needs_are_whole),
+        cmocka_unit_test(words_are_read),
         cmocka_unit_test(keys_are_checked),
         cmocka_unit_test(memory_runs_out_anywhere),
     };

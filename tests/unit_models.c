@@ -101,6 +101,8 @@ static void test_parameter_counts(void **state)
         struct tdm_model *model = load(names[i]);
         assert_string_equal(model->name, shipped[i].name);
         assert_int_equal(model->parameters, shipped[i].parameters);
+        char unknown[TDM_MODEL_UNKNOWN]; /* what is for predictions alone says why */
+        assert_int_equal(tdm_model_unknown(model, unknown)[0] != '\0', model->sized_only);
         tdm_model_free(model);
     }
     assert_null(names[SHIPPED]);
@@ -628,7 +630,8 @@ static void test_loading(void **state)
     (void)state;
     struct tdm_model *model = NULL;
     struct tdm_error err;
-    static const char *const unknown[] = {"", "no-such-model", "/no/such/file", "qwen2.5-7B"};
+    static const char *const unknown[] = {"", "no-such-model", "/no/such/file",
+                                          "models/qwen2.5-7b"};
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
         assert_int_equal(tdm_model_load(unknown[i], &model, &err), TDM_INPUT);
         assert_contains(err.message, "is not a shipped model, a config.json or a directory");
@@ -652,6 +655,37 @@ static void test_loading(void **state)
     }
     assert_null(model);
     tdm_model_free(NULL);
+}
+
+/* In any case, and as the Hub has them; a path that is none is no name. */
+static void test_other_names(void **state)
+{
+    static const char *const names[][2] = {
+        {"Qwen2.5-7B", "qwen2.5-7b"},
+        {"Qwen/Qwen2.5-7B", "qwen2.5-7b"},
+        {"Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"},
+        {"meta-llama/Meta-Llama-3-8B", "llama-3-8b"},
+        {"meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"},
+        {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"},
+        {"mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-12b"},
+        {"mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"},
+        {"google/gemma-2-9b-it", "gemma-2-9b"},
+    };
+    static const char *const none[] = {"qwen2.5-8b", "Qwen/Qwen2.5-Coder-7B", "mistral-7b",
+                                       "mistralai/Ministral-3B-2410", "./Qwen2.5-7B"};
+    struct tdm_model *model = NULL;
+    struct tdm_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (tdm_model_load(names[i][0], &model, &err) != TDM_OK)
+            fail_msg("%s: %s", names[i][0], err.message);
+        assert_string_equal(model->name, names[i][1]);
+        tdm_model_free(model);
+    }
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        assert_int_equal(tdm_model_load(none[i], &model, &err), TDM_INPUT);
+    assert_int_equal(tdm_model_load("mistral-7b", &model, &err), TDM_INPUT);
+    assert_contains(err.hint, "did you mean mistral-7b-v0.1 or mistral-7b-v0.3? ");
 }
 
 /* A directory with a config.json gives the model its name. */
@@ -698,6 +732,7 @@ int main(void)
         cmocka_unit_test(test_shortest_window),
         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_other_names),
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_directory),
     };

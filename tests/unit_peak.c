@@ -130,7 +130,7 @@ static void host_memory_is_a_limit(void **state)
     struct tdm_error err;
     (void)state;
     must(tdm_model_load("qwen2.5-0.5b", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         read_settings(cases[i].method, on, 1, 2048, cases[i].gpus, &settings);
         machine->capacity_bytes[TDM_HOST] = UINT64_C(1) << 50;

@@ -45,7 +45,7 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
     struct tdm_schedule *schedule;
     struct tdm_error err;
     must(tdm_model_load(name, &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, context, &schedule, &err), &err);
     schedule->memory_bytes = memory_bytes;
     schedule->host_memory_bytes = host_memory_bytes + machine->runtime_bytes[TDM_HOST];
@@ -167,7 +167,7 @@ static double search(struct tdm_schedule *schedule, const struct tdm_pins *pins)
     struct tdm_simulation again;
     struct tdm_error err;
     enum tdm_status status = tdm_candidates_search(schedule, pins, &found, &err);
-    assert_int_equal(found.counts.examined > 0, true);
+    assert_true(found.counts.examined + found.counts.simulated > 0);
     if (status == TDM_INFEASIBLE)
         return 0;
     must(status, &err);

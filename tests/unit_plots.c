@@ -6,7 +6,7 @@
 #include "models/model.h"
 #include "planner/simulate.h"
 #include "plots/plot.h"
-#include "plots/sweep_plot.h"
+#include "tests/pictures.h"
 #include "traces/trace.h"
 
 #include <setjmp.h>
@@ -91,21 +91,30 @@ static size_t read_begin(const char *path, unsigned char *begin, size_t bytes)
 
 /* Timelines. */
 
-static void add_change(struct tdm_timeline *timeline, uint64_t moment, double seconds, int place,
-                       int category, uint64_t live_bytes)
+static void add_value(struct tdm_timeline *timeline, uint64_t op_number, double seconds, int place,
+                      int category, uint64_t bytes)
 {
-    struct tdm_timeline_change change = {.moment = moment,
-                                         .live_bytes = live_bytes,
+    struct tdm_timeline_change change = {.op_number = op_number,
+                                         .bytes = bytes,
                                          .seconds = seconds,
                                          .place = (enum tdm_place)place,
                                          .category = (enum tdm_category)category};
-    assert_int_equal(tdm_timeline_add_change(timeline, &change, NULL), TDM_OK);
+    assert_int_equal(tdm_timeline_add_change(&timeline->values, &change, NULL), TDM_OK);
+}
+
+static void add_allocation(struct tdm_timeline *timeline, uint64_t op_number, double seconds,
+                           int place, uint64_t bytes)
+{
+    struct tdm_timeline_change change = {
+        .op_number = op_number, .bytes = bytes, .seconds = seconds, .place = (enum tdm_place)place};
+    assert_int_equal(tdm_timeline_add_change(&timeline->allocations, &change, NULL), TDM_OK);
 }
 
 static void add_op(struct tdm_timeline *timeline, int kind, int phase, int lane, double start,
                    double end)
 {
-    struct tdm_timeline_op op = {.start = start,
+    struct tdm_timeline_op op = {.number = timeline->op_count,
+                                 .start = start,
                                  .end = end,
                                  .kind = (enum tdm_op_kind)kind,
                                  .phase = (enum tdm_phase)phase,
@@ -123,41 +132,58 @@ static uint64_t total(const uint64_t categories[TDM_CATEGORIES])
     return bytes;
 }
 
-/* As many moments stay as can, the others move to a neighbour, and times rise. */
-static void test_straighten(void **state)
+static void assert_seconds(const struct tdm_timeline_change *change, double seconds)
 {
-    (void)state;
-    for (int round = 0; round < 200; round++) {
-        struct tdm_timeline timeline = {0};
-        enum { MOST = 60 };
-        double before[MOST];
-        int longest[MOST];
-        int count = 1 + (int)draw(MOST);
-        int most = 0;
-        for (int i = 0; i < count; i++) {
-            before[i] = (double)(i + (int)draw(20));
-            add_change(&timeline, (uint64_t)i, before[i], 0, 0, 1);
-            longest[i] = 1;
-            for (int j = 0; j < i; j++) {
-                if (before[j] <= before[i] && longest[j] + 1 > longest[i])
-                    longest[i] = longest[j] + 1;
-            }
-            if (longest[i] > most)
-                most = longest[i];
-        }
-        assert_int_equal(tdm_timeline_straighten(&timeline, NULL), TDM_OK);
-        int kept = 0;
-        for (int i = 0; i < count; i++) {
-            kept += timeline.changes[i].seconds == before[i];
-            if (i > 0)
-                assert_true(timeline.changes[i].seconds >= timeline.changes[i - 1].seconds);
-        }
-        assert_true(kept >= most);
-        tdm_timeline_free(&timeline);
-    }
+    if (fabs(change->seconds - seconds) > 1e-12)
+        fail_msg("op %llu at %g, not %g", (unsigned long long)change->op_number, change->seconds,
+                 seconds);
 }
 
-/* Every column shows the moment in it at which the place holds most, by brute force. */
+/* Copies that run ahead count when the compute lane is there, those that lag do not hold it up. */
+static void test_clock(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tdm_lane lane;
+        double start, seconds; /* the time that it is given */
+    } ops[] = {
+        {TDM_LANE_H2D, 0.5, 0},    /* the first one: the begin of the step */
+        {TDM_LANE_COMPUTE, 1, 1},  /* as it starts */
+        {TDM_LANE_H2D, 0.7, 1},    /* ahead: after the one before it */
+        {TDM_LANE_H2D, 1.5, 1.5},  /* beside the one before it */
+        {TDM_LANE_D2H, 9, 2},      /* late: with the next one of the compute lane */
+        {TDM_LANE_COMPUTE, 2, 2},  /* as it starts */
+        {TDM_LANE_COMPUTE, 4, 4},  /* as it starts */
+        {TDM_LANE_D2H, 6, 6},      /* after the compute lane's last one */
+        {TDM_LANE_HOST, 5, 6},     /* after the one before it */
+        {TDM_LANE_HOST, 7.5, 7.5}, /* as it starts */
+    };
+    enum { OPS = sizeof(ops) / sizeof(ops[0]) };
+    struct tdm_timeline timeline = {0};
+    for (int i = 0; i < OPS; i++) {
+        add_op(&timeline, TDM_OP_COPY, TDM_FORWARD, ops[i].lane, ops[i].start, ops[i].start + 0.1);
+        for (int category = 0; category < 2; category++)
+            add_value(&timeline, (uint64_t)i, -1, TDM_DEVICE, category, 1);
+        if (i % 3 == 0)
+            add_allocation(&timeline, (uint64_t)i, -1, TDM_HOST, 1);
+    }
+    tdm_timeline_clock(&timeline);
+    for (size_t i = 0; i < timeline.values.count; i++)
+        assert_seconds(&timeline.values.change[i], ops[i / 2].seconds);
+    for (size_t i = 0; i < timeline.allocations.count; i++)
+        assert_seconds(&timeline.allocations.change[i], ops[3 * i].seconds);
+    assert_true(tdm_timeline_op(&timeline, 4) == &timeline.ops[4]);
+    assert_null(tdm_timeline_op(&timeline, OPS));
+    timeline.ops[4].number = 3; /* of a step that was cut short some are missing */
+    timeline.ops[3].number = 2;
+    timeline.ops[2].number = 1;
+    timeline.ops[1].number = 0;
+    assert_null(tdm_timeline_op(&timeline, 4));
+    tdm_timeline_free(&timeline);
+}
+
+/* Every column shows the op in it at which values take most of the place, and the most that is allocated, by brute
+ * force. */
 static void test_thin_memory(void **state)
 {
     (void)state;
@@ -168,6 +194,7 @@ static void test_thin_memory(void **state)
         struct tdm_timeline_peak peak;
         uint64_t live[TDM_PLACES][TDM_CATEGORIES] = {{0}};
         uint64_t most[TDM_PLACES][COLUMNS] = {{0}};
+        uint64_t allocated = 0, most_allocated[COLUMNS] = {0};
         double end = 10;
         double seconds = 0;
         int column = 0;
@@ -177,32 +204,40 @@ static void test_thin_memory(void **state)
             assert_true(target < COLUMNS);
             while (column < target) {
                 column++;
+                most_allocated[column] = allocated;
                 for (int place = 0; place < TDM_PLACES; place++)
                     most[place][column] = total(live[place]);
             }
+            allocated = draw(1000000);
+            add_allocation(&timeline, (uint64_t)moment, seconds, TDM_HOST, allocated);
+            if (allocated > most_allocated[column])
+                most_allocated[column] = allocated;
             for (int place = 0; place < TDM_PLACES; place++) {
                 int category = (int)draw(TDM_CATEGORIES);
                 live[place][category] = draw(1000000);
-                add_change(&timeline, (uint64_t)moment, seconds, place, category,
-                           live[place][category]);
+                add_value(&timeline, (uint64_t)moment, seconds, place, category,
+                          live[place][category]);
                 if (total(live[place]) > most[place][column])
                     most[place][column] = total(live[place]);
             }
         }
         while (++column < COLUMNS) {
+            most_allocated[column] = allocated;
             for (int place = 0; place < TDM_PLACES; place++)
                 most[place][column] = total(live[place]);
         }
 
         assert_int_equal(tdm_timeline_thin(&timeline, end, COLUMNS, &columns, NULL), TDM_OK);
+        for (int i = 0; i < COLUMNS; i++)
+            assert_int_equal(columns[i].allocated_bytes[TDM_HOST], most_allocated[i]);
         for (int place = 0; place < TDM_PLACES; place++) {
             bool there = false;
             tdm_timeline_find_peak(&timeline, (enum tdm_place)place, &peak);
             assert_true(peak.known);
             for (int i = 0; i < COLUMNS; i++) {
-                assert_int_equal(total(columns[i].live_bytes[place]), most[place][i]);
-                assert_true(most[place][i] <= peak.live_bytes);
-                there = there || memcmp(columns[i].live_bytes[place], peak.categories,
+                assert_int_equal(total(columns[i].value_bytes[place]), most[place][i]);
+                assert_true(most[place][i] <= peak.value_bytes);
+                there = there || memcmp(columns[i].value_bytes[place], peak.categories,
                                         sizeof(peak.categories)) == 0;
             }
             assert_true(there);
@@ -221,15 +256,15 @@ static void test_spike(void **state)
     struct tdm_column *columns;
     struct tdm_timeline_peak peak;
     for (uint64_t moment = 0; moment < MOMENTS; moment++)
-        add_change(&timeline, moment, (double)moment, TDM_DEVICE, TDM_WORKSPACE,
-                   moment == SPIKE ? 5000 : 1000 + moment % 7);
-    timeline.changes[SPIKE].seconds = timeline.changes[SPIKE + 1].seconds;
+        add_value(&timeline, moment, (double)moment, TDM_DEVICE, TDM_WORKSPACE,
+                  moment == SPIKE ? 5000 : 1000 + moment % 7);
+    timeline.values.change[SPIKE].seconds = timeline.values.change[SPIKE + 1].seconds;
     assert_int_equal(tdm_timeline_thin(&timeline, MOMENTS, COLUMNS, &columns, NULL), TDM_OK);
     tdm_timeline_find_peak(&timeline, TDM_DEVICE, &peak);
-    assert_int_equal(peak.live_bytes, 5000);
-    assert_int_equal(peak.moment, SPIKE);
+    assert_int_equal(peak.value_bytes, 5000);
+    assert_int_equal(peak.op_number, SPIKE);
     for (uint64_t i = 0; i < COLUMNS; i++)
-        assert_int_equal(total(columns[i].live_bytes[TDM_DEVICE]),
+        assert_int_equal(total(columns[i].value_bytes[TDM_DEVICE]),
                          i == (uint64_t)(SPIKE + 1) * COLUMNS / MOMENTS ? 5000 : 1006);
     tdm_timeline_find_peak(&timeline, TDM_HOST, &peak);
     assert_false(peak.known);
@@ -310,7 +345,7 @@ static struct tdm_schedule *make_schedule(bool host)
     struct tdm_schedule *schedule = NULL;
     struct tdm_error err = {0};
     if (tdm_model_load("byte-1m", &model, &err) != TDM_OK ||
-        tdm_machine_load("h200", &machine, &err) != TDM_OK ||
+        tdm_machine_load("h200-published", &machine, &err) != TDM_OK ||
         tdm_schedule_new(model, machine, 2048, &schedule, &err) != TDM_OK)
         fail_msg("%s", err.message);
     schedule->chunk_tokens = 256;
@@ -330,6 +365,12 @@ static void write_schedule(const char *path)
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
     tdm_schedule_free(schedule);
+}
+
+static void assert_times_rise(const struct tdm_timeline_changes *changes)
+{
+    for (size_t i = 1; i < changes->count; i++)
+        assert_true(changes->change[i].seconds >= changes->change[i - 1].seconds);
 }
 
 static void test_read_schedule(void **state)
@@ -353,11 +394,19 @@ static void test_read_schedule(void **state)
     assert_int_equal(panel->timeline.op_count, simulation.op_count);
     assert_true(fabs(panel->end_seconds - simulation.step_seconds) < 1e-12);
     for (int place = 0; place < TDM_PLACES; place++) {
-        assert_int_equal(panel->peak[place].live_bytes, simulation.live_peak_bytes[place]);
+        uint64_t allocated = 0;
+        for (size_t i = 0; i < panel->timeline.allocations.count; i++) {
+            const struct tdm_timeline_change *change = &panel->timeline.allocations.change[i];
+            if (change->place == (enum tdm_place)place && change->bytes > allocated)
+                allocated = change->bytes;
+        }
+        assert_int_equal(allocated, simulation.live_peak_bytes[place]);
+        assert_true(panel->peak[place].value_bytes <= allocated);
+        assert_true(panel->peak[place].known);
         assert_int_equal(plot->arena_bytes[place], simulation.arena_bytes[place]);
     }
-    for (size_t i = 1; i < panel->timeline.change_count; i++)
-        assert_true(panel->timeline.changes[i].seconds >= panel->timeline.changes[i - 1].seconds);
+    assert_times_rise(&panel->timeline.values);
+    assert_times_rise(&panel->timeline.allocations);
     assert_int_equal(plot->limit_bytes[TDM_DEVICE], schedule->memory_bytes);
     assert_string_equal(plot->title, "byte-1m, context 2K");
     assert_contains(plot->subtitle, "layer-major, 4 groups of 1 layer, chunks of 256 tokens");
@@ -384,8 +433,12 @@ static enum tdm_status record(void *self, const struct tdm_op *op, double start,
         tdm_trace_op(recording->trace, op, (int64_t)(start * 1e9), (int64_t)(end * 1e9), err);
     if (status == TDM_OK && live[0][TDM_WORKSPACE] != recording->last_live) {
         recording->last_live = live[0][TDM_WORKSPACE];
-        status = tdm_trace_memory(recording->trace, (int64_t)(start * 1e9), TDM_DEVICE,
-                                  TDM_WORKSPACE, recording->last_live, err);
+        const struct tdm_values_change change = {op->number, TDM_DEVICE, TDM_WORKSPACE,
+                                                 recording->last_live};
+        status = tdm_trace_memory(recording->trace, &change, err);
+        if (status == TDM_OK)
+            status = tdm_trace_allocation(recording->trace, op->number, TDM_DEVICE,
+                                          recording->last_live + 1000, err);
     }
     recording->ops++;
     return status;
@@ -427,8 +480,9 @@ static void write_trace(const char *path, uint64_t steps)
                 (struct tdm_trace_timing){i, (int64_t)i * 1000, 1000 + (int64_t)i * 1000, 0, 0, 0};
         batch->observed_count = step == 1 ? 3 : 0;
         for (size_t i = 0; i < batch->observed_count; i++)
-            batch->observed[i] = (struct tdm_trace_observed){(int64_t)i * 100000, TDM_DEVICE,
-                                                             TDM_KV, i == 1 ? 123456789 : 1000};
+            batch->observed[i] =
+                (struct tdm_values_change){i * 100, TDM_DEVICE, TDM_KV, i == 1 ? 123456789 : 1000};
+        batch->used[batch->used_count++] = (struct tdm_trace_used){5, TDM_HOST, 777 + step};
         tdm_trace_send(recording.trace, batch);
     }
     assert_int_equal(tdm_trace_close(recording.trace, "finished", NULL), TDM_OK);
@@ -450,8 +504,14 @@ static void test_read_trace(void **state)
     const struct tdm_plot_panel *measured = &plot->panels[TDM_MEASURED];
     assert_true(plot->from_trace && plot->panels[TDM_PREDICTED].known && measured->known);
     assert_int_equal(plot->step, 1);
-    assert_int_equal(measured->peak[TDM_DEVICE].live_bytes, 123456789);
+    assert_int_equal(measured->peak[TDM_DEVICE].value_bytes, 123456789);
+    assert_int_equal(measured->peak[TDM_DEVICE].op_number, 100);
     assert_true(fabs(measured->peak[TDM_DEVICE].seconds - 1e-4) < 1e-12);
+    assert_int_equal(measured->timeline.allocations.count,
+                     plot->panels[TDM_PREDICTED].timeline.allocations.count);
+    assert_true(measured->timeline.allocations.count > 10);
+    assert_int_equal(plot->used_bytes[TDM_HOST], 778);
+    assert_int_equal(plot->used_bytes[TDM_DEVICE], 0);
     assert_int_equal(measured->timeline.op_count, plot->panels[TDM_PREDICTED].timeline.op_count);
     assert_contains(plot->subtitle, "measured on here 'n' there, backend cpu");
     tdm_plot_free(plot);
@@ -543,6 +603,14 @@ static void test_draw(void **state)
     assert_int_equal(stat(svg, &info), 0);
     assert_in_range(info.st_size, 10000, 3000000);
 
+    picture = (struct tdm_picture){in_folder("a.pdf", svg), false, 1600, 1000};
+    if (tdm_plot_draw(plot, &picture, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    read_begin(svg, begin, 5);
+    assert_memory_equal(begin, "%PDF-", 5);
+    assert_int_equal(stat(svg, &info), 0);
+    assert_in_range(info.st_size, 10000, 1000000);
+
     picture = (struct tdm_picture){png, true, 800, 500}; /* over the old one */
     assert_int_equal(tdm_plot_draw(plot, &picture, &err), TDM_OK);
     read_begin(png, begin, 24);
@@ -551,54 +619,41 @@ static void test_draw(void **state)
     tdm_plot_free(plot);
 }
 
-/* A point, a machine where nothing fits at the begin, more nests than a legend is meant for. */
-static void test_draw_sweep(void **state)
+/* The legend of a trace's picture has what is in its stacks, in their order, and both panels end at the same time. */
+static void test_legend(void **state)
 {
     (void)state;
+    static const char *const order[] = {"runtime (modelled)", "KV", "workspace", "allocated", NULL};
     if (system("gnuplot --version >/dev/null 2>&1") != 0)
         skip();
-    static const size_t counts[] = {1, 2, 200};
     struct tdm_error err = {0};
-    struct tdm_sweep_dot dots[200] = {0};
-    char path[768];
-    char text[4096] = {0};
-    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
-        for (int tokens = 0; tokens < 2; tokens++) {
-            struct tdm_sweep_plot plot = {.title = "a model's title",
-                                          .subtitle = "where",
-                                          .x_title = "x",
-                                          .tokens = tokens == 1,
-                                          .count = counts[i],
-                                          .dots = dots};
-            const struct tdm_picture picture = {in_folder("sweep.svg", path), true, 1600, 1000};
-            for (size_t n = 0; n < counts[i]; n++) {
-                struct tdm_sweep_dot *dot = &dots[n];
-                *dot = (struct tdm_sweep_dot){.x = tokens ? 1000.0 + 500.0 * (double)n : (double)n,
-                                              .fits = counts[i] == 1 || (n > 0 && n % 7 != 3),
-                                              .step_seconds = 0.5 + (double)n,
-                                              .mfu = 0.5,
-                                              .peak_bytes = {(n + 1) << 30, n << 29},
-                                              .limit_bytes = {UINT64_C(60) << 30, 0}};
-                snprintf(dot->nest, sizeof(dot->nest), "nest '%zu'", n / 3);
-            }
-            if (tdm_sweep_plot_draw(&plot, &picture, &err) != TDM_OK)
-                fail_msg("%zu points: %s", counts[i], err.message);
-            assert_nothing_left();
-            assert_true(read_begin(path, (unsigned char *)text, sizeof(text) - 1) > 2000);
-            assert_contains(text, "<svg");
-        }
+    struct tdm_plot *plot = plot_to_draw();
+    char path[768], word[64];
+    const struct tdm_picture picture = {in_folder("legend.svg", path), true, 1600, 1000};
+    if (tdm_plot_draw(plot, &picture, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    char *text = tdm_picture_text_of(path), *from = text;
+    for (size_t i = 0; order[i] != NULL; i++) {
+        snprintf(word, sizeof(word), ">%s<", order[i]);
+        from = strstr(from, word);
+        if (from == NULL)
+            fail_msg("\"%s\" is not in the legend behind the one before it", order[i]);
+    }
+    assert_null(strstr(text, "own scale"));
+    free(text);
+    tdm_plot_free(plot);
 }
 
 static void test_refused(void **state)
 {
     (void)state;
-    static const char *const names[] = {"a", "a.pdf", "a.PNG", ".png", "a.png/b", "-", "a.svg.gz"};
+    static const char *const names[] = {"a", "a.jpg", "a.PNG", ".png", "a.png/b", "-", "a.svg.gz"};
     struct tdm_error err = {0};
     char path[768];
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct tdm_picture picture = {in_folder(names[i], path), true, 800, 500};
         assert_int_equal(tdm_picture_check(&picture, &err), TDM_USAGE);
-        assert_contains(err.hint, ".png or .svg");
+        assert_contains(err.hint, ".png, .svg or .pdf");
     }
     struct tdm_picture picture = {in_folder("there.svg", path), false, 800, 500};
     assert_int_equal(tdm_picture_check(&picture, &err), TDM_OK);
@@ -694,8 +749,9 @@ static void test_data_is_small(void **state)
     for (int i = 0; i < OPS; i++) {
         add_op(&panel->timeline, (int)draw(TDM_OP_KINDS), i < OPS / 2 ? TDM_FORWARD : TDM_BACKWARD,
                TDM_LANE_COMPUTE, i, i + 0.9);
-        add_change(&panel->timeline, (uint64_t)i, i, TDM_DEVICE, (int)draw(TDM_CATEGORIES),
-                   draw(1000000000));
+        add_value(&panel->timeline, (uint64_t)i, i, TDM_DEVICE, (int)draw(TDM_CATEGORIES),
+                  draw(1000000000));
+        add_allocation(&panel->timeline, (uint64_t)i, i, TDM_DEVICE, draw(1000000000));
     }
     panel->known = true;
     panel->end_seconds = OPS;
@@ -743,7 +799,7 @@ static int teardown_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_straighten),
+        cmocka_unit_test(test_clock),
         cmocka_unit_test(test_thin_memory),
         cmocka_unit_test(test_spike),
         cmocka_unit_test(test_thin_lanes),
@@ -752,7 +808,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read_trace, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_read_neither, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_draw, setup_folder, teardown_folder),
-        cmocka_unit_test_setup_teardown(test_draw_sweep, setup_folder, teardown_folder),
+        cmocka_unit_test_setup_teardown(test_legend, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_refused, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_gnuplot_fails, setup_folder, teardown_folder),
         cmocka_unit_test_setup_teardown(test_unwritable, setup_folder, teardown_folder),

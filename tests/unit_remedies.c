@@ -2,6 +2,7 @@
 /* What would make a step fit: it does, nothing of it can be left out, and there is always an answer. */
 #include "base/json.h"
 #include "base/units.h"
+#include "methods/longest.h"
 #include "methods/remedy.h"
 
 #include <stdarg.h>
@@ -101,8 +102,41 @@ static void ask(const struct question *q, const struct tdm_model *model,
     must(tdm_method_find(q->method, &method, &err), &err);
     must(tdm_method_apply(method, &q->pair, q->pair != NULL, &settings, &choices, &err), &err);
     must(tdm_method_check(model, &settings, &err), &err);
-    must(tdm_method_remedies(method, model, machine, &settings, &choices, MARGIN, remedies, &err),
+    struct tdm_method_prediction asked;
+    must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+    must(tdm_method_need(model, machine, &settings, &asked, &err), &err);
+    must(tdm_method_remedies(method, model, machine, &settings, &choices, MARGIN, &asked, 0, 0,
+                             remedies, &err),
          &err);
+    assert_true(remedies->complete);
+}
+
+/* --set takes the words of a change back, up to a bracket or a second option. */
+static void words_can_be_typed(const struct question *q, const struct tdm_remedy *remedy)
+{
+    const struct tdm_method *method;
+    const char *name = value_of(remedy, "method"), *value;
+    struct tdm_error err;
+    must(tdm_method_find(name != NULL ? name : q->method, &method, &err), &err);
+    for (size_t c = 0; c < remedy->count; c++) {
+        const struct tdm_remedy_change *change = &remedy->changes[c];
+        char words[sizeof(change->words)];
+        size_t k;
+        if (change->words[0] == '\0' || strcmp(change->key, "method") == 0 ||
+            strcmp(change->key, "gpus") == 0 || strcmp(change->key, "batch") == 0 ||
+            strcmp(change->key, "host_memory") == 0)
+            continue;
+        snprintf(words, sizeof(words), "%s", change->words);
+        char *bracket = strstr(words, " ("), *second = strstr(words + 2, " --");
+        if (bracket != NULL)
+            *bracket = '\0';
+        if (second != NULL)
+            *second = '\0';
+        if (!tdm_method_read_pair(method, words, &k, &value))
+            fail_msg("%s: --set \"%s\" is not taken", method->name, words);
+        assert_string_equal(tdm_method_key(method, k)->name, change->key);
+        assert_string_equal(value, change->value);
+    }
 }
 
 /* The remedies of a question, each of which fits and is the least, in the order of effects; false if it fits as it
@@ -114,7 +148,7 @@ static bool ask_and_check(const struct question *q, struct tdm_remedies *remedie
     struct tdm_machine *machine;
     struct tdm_error err;
     must(tdm_model_load(q->model, &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     if (q->host_memory != NULL)
         must(tdm_parse_bytes(q->host_memory, "host", &machine->capacity_bytes[TDM_HOST], &err),
              &err);
@@ -129,6 +163,7 @@ static bool ask_and_check(const struct question *q, struct tdm_remedies *remedie
         assert_int_equal(prediction.steps[prediction.highest].used_bytes, remedy->peak_bytes);
         assert_int_equal(prediction.kept_bytes, remedy->kept_bytes);
         assert_int_equal(prediction.host_peak_bytes, remedy->host_peak_bytes);
+        words_can_be_typed(q, remedy);
         if (i > 0)
             assert_true(remedies->list[i - 1].effect <= remedy->effect);
         assert_int_equal(value_of(remedy, "lora_rank") != NULL ||
@@ -279,6 +314,85 @@ static void host_memory_is_a_limit(void **state)
                     value_of(&remedies.list[i], "host_memory") != NULL);
 }
 
+/* In 1K tokens, also right below what was asked; the same from wherever the search begins, and nothing right beyond it
+ * fits. */
+static void longest_context_is_found(void **state)
+{
+    static const struct {
+        const char *method, *pair;
+        uint64_t gpus, tokens[3];
+    } cases[] = {
+        {"parallel", "checkpointing=off", 1, {11 * 1024 + 512, 32768, 1u << 20}},
+        {"zero3", "checkpointing=on", 2, {65536, 131072, 1u << 20}},
+        {"ring", "checkpointing=off", 4, {65536, 131072, 1u << 20}},
+    };
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t first = 0;
+        for (size_t t = 0; t < 3; t++) {
+            const struct tdm_method *method;
+            struct tdm_method_choices choices;
+            struct tdm_method_prediction asked;
+            struct tdm_method_settings settings = {
+                .torch = {.tokens = cases[i].tokens[t], .batch = 1, .ranks = cases[i].gpus}};
+            uint64_t tokens;
+            must(tdm_method_find(cases[i].method, &method, &err), &err);
+            must(tdm_method_apply(method, &cases[i].pair, 1, &settings, &choices, &err), &err);
+            must(tdm_method_check(model, &settings, &err), &err);
+            must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+            assert_false(asked.fits);
+            must(tdm_method_need(model, machine, &settings, &asked, &err), &err);
+            must(tdm_method_longest_below(model, machine, &settings, MARGIN, &asked, &tokens, &err),
+                 &err);
+            assert_true(tokens > 0 && tokens % 1024 == 0);
+            first = t == 0 ? tokens : first;
+            assert_int_equal(tokens, first);
+            settings.torch.tokens = tokens;
+            must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+            assert_true(asked.fits);
+            settings.torch.tokens = tokens + 1024;
+            must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+            assert_false(asked.fits);
+        }
+    }
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
+/* With little work there are fewer remedies, or none, and the answer says so. */
+static void search_ends_in_time(void **state)
+{
+    const struct tdm_method *method;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction asked;
+    struct tdm_method_settings settings = {.torch = {.tokens = 32768, .batch = 1, .ranks = 1}};
+    struct tdm_remedies all, few;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    (void)state;
+    must(tdm_model_load("llama-3.1-70b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_find("torch", &method, &err), &err);
+    must(tdm_method_apply(method, NULL, 0, &settings, &choices, &err), &err);
+    must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
+    must(tdm_method_remedies(method, model, machine, &settings, &choices, MARGIN, &asked, 0, 1,
+                             &few, &err),
+         &err);
+    must(tdm_method_remedies(method, model, machine, &settings, &choices, MARGIN, &asked, 0, 0,
+                             &all, &err),
+         &err);
+    assert_true(!few.complete && few.count == 0);
+    assert_true(all.complete && all.count > 0);
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +402,8 @@ int main(void)
         cmocka_unit_test(there_is_always_an_answer),
         cmocka_unit_test(every_method_is_answered_in_order),
         cmocka_unit_test(host_memory_is_a_limit),
+        cmocka_unit_test(longest_context_is_found),
+        cmocka_unit_test(search_ends_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

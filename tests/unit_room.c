@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "executor/amounts.h"
 #include "executor/arenas.h"
+#include "executor/backends.h"
 #include "executor/host_arena.h"
 #include "executor/host_memory.h"
 #include "executor/numa.h"
@@ -308,8 +309,9 @@ static void test_dry_run(void **state)
     const struct tdm_schedule schedule = {.machine = &machine};
     struct tdm_program small = {.schedule = &schedule}, large = {.schedule = &schedule};
     const struct tdm_program *programs[] = {&small, &large};
-    struct tdm_backend backend = {
-        .executes = true, .own_device_memory = true, .free_bytes = free_bytes};
+    struct tdm_backend backend = tdm_null_backend;
+    backend.executes = backend.own_device_memory = true;
+    backend.free_bytes = free_bytes;
     struct tdm_free_memory memory;
     struct tdm_error err = {0};
     large.arena_bytes[TDM_DEVICE] = 9 * GIB;
@@ -328,7 +330,8 @@ static void test_dry_run(void **state)
 
     small.arena_bytes[TDM_HOST] = 0; /* a device's arena that is memory of this computer */
     large.arena_bytes[TDM_DEVICE] = UINT64_MAX / 2;
-    backend = (struct tdm_backend){.executes = true};
+    backend = tdm_null_backend;
+    backend.executes = true;
     assert_int_equal(tdm_arenas_check(&backend, 2, programs, &memory, &err), TDM_INFEASIBLE);
     assert_true(memory.device_bytes == 0 && strstr(err.message, "of this computer's") != NULL);
     backend.executes = false;

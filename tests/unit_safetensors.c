@@ -92,7 +92,7 @@ static void test_bad_headers(void **unused)
     (void)unused;
     bad(" {}", 0, "does not begin with {", "");
     bad("[]", 0, "does not begin with {", "");
-    bad("{\"a\"", 0, "not valid JSON", "byte 4");
+    bad("{\"a\"", 0, "its header: line 1", "column 4");
     bad("{} x", 0, "not valid JSON", "end of file expected");
     bad("{\"a\xff\":1}", 0, "not valid JSON", "decode byte 0xff");
     bad("{\"a\\u0000\":1}", 0, "not valid JSON", "");

@@ -515,7 +515,7 @@ static struct tdm_schedule *qwen(uint64_t tokens, uint64_t chunk_tokens)
     struct tdm_error err;
     seed = 0;
     must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, tokens, &schedule, &err), &err);
     schedule->chunk_tokens = chunk_tokens;
     return schedule;

@@ -52,7 +52,7 @@ static void test_many_digits(void **state)
     json_t *root = NULL;
     struct tdm_error err;
     must(tdm_model_from_config("config", "many-digits", config, &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, 16, &schedule, &err), &err);
     must(tdm_schedule_to_json(schedule, NULL, &root, &err), &err);
     char *text = json_dumps(root, JSON_REAL_PRECISION(12));

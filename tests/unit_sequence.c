@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of sequences and documents: where they begin, what is refused, who attends to whom, and the
  * tokens that a run trains on. */
-#include "executor/tokens.h"
+#include "executor/batch.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
 #include "tests/random_schedule.h"
@@ -256,9 +256,13 @@ static void write_text(const char *path)
 static void check_tokens(const struct tdm_tokens *tokens, const struct tdm_schedule *schedule,
                          bool text)
 {
-    int32_t inputs[64], targets[64];
+    struct tdm_batch *batch;
+    struct tdm_error err;
     uint64_t row = 0;
-    tdm_tokens_step(tokens, schedule, 3, 1, inputs, targets);
+    must(tdm_batch_new(tokens, schedule, &batch, &err), &err);
+    const int32_t *inputs = batch->inputs, *targets = batch->targets;
+    tdm_batch_step(batch, 3, 1);
+    assert_null(batch->sequences);
     for (uint32_t s = 0; s < schedule->sequence_count; s++) {
         const struct tdm_sequence *sequence = &schedule->sequences[s];
         for (uint64_t t = 0; t < sequence->tokens; t++, row++) {
@@ -271,6 +275,7 @@ static void check_tokens(const struct tdm_tokens *tokens, const struct tdm_sched
             assert_in_range(inputs[row], 0, 255);
         }
     }
+    tdm_batch_free(batch);
 }
 
 static void test_tokens(void **state)
@@ -287,7 +292,7 @@ static void test_tokens(void **state)
     snprintf(path, sizeof(path), "%s/rising", folder == NULL ? "." : folder);
     write_text(path);
     must(tdm_model_load("byte-1m", &model, &err), &err);
-    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_machine_load("h200-published", &machine, &err), &err);
     must(tdm_schedule_new(model, machine, 1, &schedule, &err), &err);
     must(tdm_schedule_set_sequences(schedule, 2, 30, &err), &err);
     must(tdm_sequence_pack(&schedule->sequences[1], "test", 4, starts, &err), &err);
@@ -299,9 +304,11 @@ static void test_tokens(void **state)
     check_tokens(random, schedule, false);
 
     /* documents are from different places */
-    int32_t inputs[64], targets[64];
-    tdm_tokens_step(text, schedule, 3, 1, inputs, targets);
-    assert_int_not_equal(inputs[37], inputs[36] + 1);
+    struct tdm_batch *batch;
+    must(tdm_batch_new(text, schedule, &batch, &err), &err);
+    tdm_batch_step(batch, 3, 1);
+    assert_int_not_equal(batch->inputs[37], batch->inputs[36] + 1);
+    tdm_batch_free(batch);
     tdm_tokens_free(text);
     tdm_tokens_free(random);
     tdm_schedule_free(schedule);

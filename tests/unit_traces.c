@@ -185,6 +185,14 @@ static int64_t example_duration(uint64_t number)
     return number % 4 == 3 ? 5 : 10;
 }
 
+static void write_value(struct tdm_trace *trace, uint64_t op_number, enum tdm_place place,
+                        enum tdm_category category, uint64_t value_bytes)
+{
+    const struct tdm_values_change change = {op_number, place, category, value_bytes};
+    struct tdm_error err = {0};
+    assert_int_equal(tdm_trace_memory(trace, &change, &err), TDM_OK);
+}
+
 static int64_t write_program(struct tdm_trace *trace, const char *name)
 {
     struct example example;
@@ -199,19 +207,15 @@ static int64_t write_program(struct tdm_trace *trace, const char *name)
         int64_t start = (int64_t)i * 20;
         assert_int_equal(tdm_trace_op(trace, &op, start, start + example_duration(i), &err),
                          TDM_OK);
+        if (i % 10 == 0)
+            assert_int_equal(tdm_trace_allocation(trace, i, TDM_DEVICE, 4500 + i, &err), TDM_OK);
         if (i == 0)
-            assert_int_equal(tdm_trace_memory(trace, 0, TDM_DEVICE, TDM_WEIGHTS, 1000, &err),
-                             TDM_OK);
-        /* Both change at once: 3000 + 500 never live together. */
+            write_value(trace, 0, TDM_DEVICE, TDM_WEIGHTS, 1000);
+        /* Both change at once: 3000 + 500 are never there together. */
         if (i % 10 == 5) {
-            assert_int_equal(tdm_trace_memory(trace, start, TDM_DEVICE, TDM_RESIDUALS,
-                                              i == 15 ? 3000 : 10, &err),
-                             TDM_OK);
-            assert_int_equal(
-                tdm_trace_memory(trace, start, TDM_DEVICE, TDM_KV, i == 15 ? 0 : 500, &err),
-                TDM_OK);
-            assert_int_equal(tdm_trace_memory(trace, start, TDM_HOST, TDM_RESIDUALS, i, &err),
-                             TDM_OK);
+            write_value(trace, i, TDM_DEVICE, TDM_RESIDUALS, i == 15 ? 3000 : 10);
+            write_value(trace, i, TDM_DEVICE, TDM_KV, i == 15 ? 0 : 500);
+            write_value(trace, i, TDM_HOST, TDM_RESIDUALS, i);
         }
     }
     assert_int_equal(tdm_trace_program_end(trace, &err), TDM_OK);
@@ -234,11 +238,11 @@ static void fill_batch(struct tdm_trace_batch *batch, int64_t program, uint64_t 
     for (uint32_t i = 0; i < BUFFERS; i++)
         if (i != 2)
             batch->touches[batch->touch_count++] =
-                (struct tdm_trace_touch){i, 900 + i, i, OPS - 1 - i};
-    for (int64_t i = 0; i < CHANGES; i++)
-        batch->observed[batch->observed_count++] = (struct tdm_trace_observed){
-            i * 7, i % 3 == 2 ? TDM_HOST : TDM_DEVICE, i % 3 == 0 ? TDM_WEIGHTS : TDM_RESIDUALS,
-            (uint64_t)(i % 11) * 100 + step};
+                (struct tdm_values_touch){i, 900 + i, i, OPS - 1 - i};
+    for (uint64_t i = 0; i < CHANGES; i++)
+        batch->observed[batch->observed_count++] = (struct tdm_values_change){
+            i, i % 3 == 2 ? TDM_HOST : TDM_DEVICE, i % 3 == 0 ? TDM_WEIGHTS : TDM_RESIDUALS,
+            i % 11 * 100 + step};
     batch->arenas[batch->arena_count++] =
         (struct tdm_trace_arena){TDM_DEVICE, 5000, 4000 + step, 4500 + step};
     batch->used[batch->used_count++] =
@@ -414,7 +418,8 @@ static void check_time(struct tdm_trace_reader *reader)
 static void check_memory(struct tdm_trace_reader *reader)
 {
     struct tdm_error err = {0};
-    struct tdm_trace_change *changes;
+    struct tdm_values_change *changes;
+    struct tdm_trace_allocation_row *allocations;
     struct tdm_trace_arena_row *arenas;
     struct tdm_trace_used_row *used;
     struct tdm_trace_touched_row *touched;
@@ -422,21 +427,27 @@ static void check_memory(struct tdm_trace_reader *reader)
     size_t count;
     assert_int_equal(tdm_trace_read_memory(reader, 1, &changes, &count, &err), TDM_OK);
     assert_int_equal(count, 13);
-    assert_true(changes[0].category == TDM_WEIGHTS && changes[0].live_bytes == 1000);
-    assert_int_equal(changes[1].moment, changes[3].moment);
-    assert_int_equal(changes[12].time_ns, 35 * 20);
+    assert_true(changes[0].category == TDM_WEIGHTS && changes[0].value_bytes == 1000);
+    assert_int_equal(changes[1].op_number, changes[3].op_number);
+    assert_int_equal(changes[12].op_number, 35);
     free(changes);
     assert_int_equal(tdm_trace_read_observed(reader, 2, 9, &changes, &count, &err), TDM_OK);
     assert_int_equal(count, CHANGES);
-    assert_true(changes[5].place == TDM_HOST && changes[5].live_bytes == 509);
+    assert_true(changes[5].place == TDM_HOST && changes[5].value_bytes == 509);
     free(changes);
+    assert_int_equal(tdm_trace_read_allocation(reader, 2, &allocations, &count, &err), TDM_OK);
+    assert_int_equal(count, 4);
+    assert_true(allocations[3].op_number == 30 && allocations[3].allocated_bytes == 4530);
+    free(allocations);
 
     assert_int_equal(tdm_trace_read_peaks(reader, 1, TDM_TRACE_EVERY_STEP, &peaks, &err), TDM_OK);
     const struct tdm_trace_peak *peak = &peaks.predicted[TDM_DEVICE];
-    assert_true(peak->known && peak->live_bytes == 4000 && peak->time_ns == 300);
-    assert_int_equal(peak->categories[TDM_RESIDUALS], 3000);
-    assert_int_equal(peak->categories[TDM_KV], 0);
-    assert_int_equal(peaks.predicted[TDM_HOST].live_bytes, 35);
+    assert_true(peak->known && peak->value_bytes == 4000 && peak->op_number == 15);
+    assert_int_equal(peak->at_peak[TDM_RESIDUALS], 3000);
+    assert_int_equal(peak->at_peak[TDM_KV], 0);
+    assert_int_equal(peak->most[TDM_RESIDUALS], 3000);
+    assert_int_equal(peak->most[TDM_KV], 500);
+    assert_int_equal(peaks.predicted[TDM_HOST].value_bytes, 35);
     assert_int_equal(peaks.measured[TDM_DEVICE].step, 10);
     assert_int_equal(tdm_trace_read_peaks(reader, 1, 4, &peaks, &err), TDM_OK);
     assert_int_equal(peaks.measured[TDM_DEVICE].step, 4);
@@ -486,9 +497,12 @@ static void test_round_trip(void **state)
     assert_int_equal(ask(path, "SELECT sum(bytes) FROM transfer WHERE step = 1 AND lane = 'h2d'"),
                      2 * 220);
     assert_int_equal(ask(path, "SELECT count(*) FROM prediction_error WHERE error = -0.5"), 19 * 4);
-    assert_int_equal(ask(path, "SELECT predicted_bytes FROM peak_by_category WHERE program = 1 "
-                               "AND place = 'device' AND category = 'residuals'"),
+    assert_int_equal(ask(path, "SELECT predicted_at_peak_bytes FROM peak_by_category "
+                               "WHERE program = 1 AND place = 'device' AND category = 'residuals'"),
                      3000);
+    assert_int_equal(ask(path, "SELECT predicted_most_bytes FROM peak_by_category "
+                               "WHERE program = 1 AND place = 'device' AND category = 'kv'"),
+                     500);
 
     struct tdm_trace_reader *reader = open_reader(path);
     const struct tdm_trace_run_info *run = tdm_trace_reader_run(reader);
@@ -574,12 +588,19 @@ static void test_peaks_as_views(void **state)
         assert_int_equal(tdm_trace_take(trace, &batch, &err), TDM_OK);
         batch->program_id = program;
         batch->step = step;
-        int64_t now = 0;
+        bool told[TDM_PLACES][TDM_CATEGORIES] = {{false}}; /* of this op */
+        uint64_t op_number = 0;
         size_t changes = next_random(&random) % (CHANGES + 1);
         for (size_t i = 0; i < changes; i++) {
-            now += (int64_t)(next_random(&random) % 3);
-            batch->observed[batch->observed_count++] = (struct tdm_trace_observed){
-                now, next_random(&random) % TDM_PLACES, next_random(&random) % TDM_CATEGORIES,
+            int place = next_random(&random) % TDM_PLACES;
+            int category = next_random(&random) % TDM_CATEGORIES;
+            if (next_random(&random) % 3 > 0 || told[place][category]) {
+                op_number++;
+                memset(told, 0, sizeof(told));
+            }
+            told[place][category] = true;
+            batch->observed[batch->observed_count++] = (struct tdm_values_change){
+                op_number, (enum tdm_place)place, (enum tdm_category)category,
                 next_random(&random) % 1000};
         }
         tdm_trace_send(trace, batch);
@@ -596,16 +617,25 @@ static void test_peaks_as_views(void **state)
                          TDM_OK);
         for (int place = 0; place < TDM_PLACES; place++) {
             char sql[256];
+            const struct tdm_trace_peak *peak = &peaks.measured[place];
             snprintf(sql, sizeof(sql),
-                     "SELECT max(live_bytes) FROM observed_peak WHERE (%" PRId64
+                     "SELECT max(value_bytes) FROM observed_peak WHERE (%" PRId64
                      " = 0 OR step = %" PRId64 ") AND place = '%s'",
                      step, step, tdm_place_name((enum tdm_place)place));
-            assert_int_equal(ask(path, sql), peaks.measured[place].live_bytes);
+            assert_int_equal(ask(path, sql), peak->value_bytes);
             snprintf(sql, sizeof(sql),
-                     "SELECT coalesce(sum(live_bytes), 0) FROM observed_peak_category "
+                     "SELECT coalesce(sum(value_bytes), 0) FROM observed_peak_category "
                      "WHERE step = %" PRId64 " AND place = '%s'",
-                     peaks.measured[place].step, tdm_place_name((enum tdm_place)place));
-            assert_int_equal(ask(path, sql), peaks.measured[place].live_bytes);
+                     peak->step, tdm_place_name((enum tdm_place)place));
+            assert_int_equal(ask(path, sql), peak->value_bytes);
+            for (int c = 0; c < TDM_CATEGORIES && step == 0; c++) {
+                snprintf(sql, sizeof(sql),
+                         "SELECT coalesce(max(measured_most_bytes), 0) FROM peak_by_category "
+                         "WHERE place = '%s' AND category = '%s'",
+                         tdm_place_name((enum tdm_place)place),
+                         tdm_category_name((enum tdm_category)c));
+                assert_int_equal(ask(path, sql), peak->most[c]);
+            }
         }
     }
     tdm_trace_reader_close(reader);
@@ -781,7 +811,9 @@ static void test_bad_program(void **state)
     assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_OK);
     assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_op(trace, &op, 0, 1, &err), TDM_INTERNAL);
-    assert_int_equal(tdm_trace_memory(trace, 0, TDM_HOST, TDM_KV, 1, &err), TDM_INTERNAL);
+    const struct tdm_values_change value = {0, TDM_HOST, TDM_KV, 1};
+    assert_int_equal(tdm_trace_memory(trace, &value, &err), TDM_INTERNAL);
+    assert_int_equal(tdm_trace_allocation(trace, 0, TDM_HOST, 1, &err), TDM_INTERNAL);
     assert_int_equal(tdm_trace_program_end(trace, &err), TDM_INTERNAL);
     /* Given up in the middle. */
     assert_int_equal(tdm_trace_program_begin(trace, "y", "{}", &example.program, &program, &err),
@@ -1039,7 +1071,44 @@ static void test_bad_files(void **state)
     change(whole, sql);
     read_is_refused(whole, TDM_INPUT, "holds no run");
     change(whole, "ALTER TABLE run RENAME TO runs;");
-    read_is_refused(whole, TDM_INPUT, "is not a trace, or damaged: no such table: run");
+    read_is_refused(whole, TDM_INPUT, "is not a trace: it has no table \"run\"");
+}
+
+/* What claims to be a trace may hold anything where tables are due; reading that would run it. */
+static void test_other_schemas(void **state)
+{
+    (void)state;
+    char path[640];
+    write_trace(in_folder("views.trace", path), 2);
+    change(path, "ALTER TABLE touched RENAME TO seen; CREATE VIEW touched AS SELECT * FROM seen;");
+    read_is_refused(path, TDM_INPUT, "its \"touched\" is a view, not a table");
+    write_trace(in_folder("view.trace", path), 2);
+    change(path, "DROP VIEW transfer; CREATE VIEW transfer AS WITH RECURSIVE n(i) AS (SELECT 1 "
+                 "UNION ALL SELECT i + 1 FROM n) SELECT i FROM n;");
+    read_is_refused(path, TDM_INPUT, "its view \"transfer\" is another one");
+    write_trace(in_folder("more.trace", path), 2);
+    change(path, "CREATE TABLE of_mine (a);"); /* which nothing reads */
+    tdm_trace_reader_close(open_reader(path));
+}
+
+/* Names may have been written by anybody, and are printed. */
+static void test_unprintable_names(void **state)
+{
+    (void)state;
+    char path[640];
+    struct tdm_error err = {0};
+    struct tdm_trace_program_row *programs;
+    size_t count;
+    write_trace(in_folder("names.trace", path), 2);
+    change(path, "UPDATE run SET command = 'run ' || char(27) || ']0;x' || char(7, 155, 228) || "
+                 "CAST(x'ff' AS TEXT);"
+                 "UPDATE program SET name = 'a' || char(10) || 'b';");
+    struct tdm_trace_reader *reader = open_reader(path);
+    assert_string_equal(tdm_trace_reader_run(reader)->command, "run ?]0;x??\xc3\xa4?");
+    assert_int_equal(tdm_trace_read_programs(reader, &programs, &count, &err), TDM_OK);
+    assert_string_equal(programs[0].name, "a?b");
+    free(programs);
+    tdm_trace_reader_close(reader);
 }
 
 /* A name that this program does not know is not taken for another one. */
@@ -1049,7 +1118,7 @@ static void test_unknown_names(void **state)
     char path[640];
     struct tdm_error err = {0};
     write_trace(in_folder("run.trace", path), 2);
-    change(path, "UPDATE memory SET category = 'moonlight' WHERE moment = 0;");
+    change(path, "UPDATE memory SET category = 'moonlight' WHERE op_number = 0;");
     struct tdm_trace_reader *reader = open_reader(path);
     struct tdm_trace_peaks peaks;
     assert_int_equal(tdm_trace_read_peaks(reader, 1, 1, &peaks, &err), TDM_INPUT);
@@ -1130,6 +1199,8 @@ int main(void)
         cmocka_unit_test_setup(test_read_only_folder, setup_case),
         cmocka_unit_test_setup(test_read_while_running, setup_case),
         cmocka_unit_test_setup(test_bad_files, setup_case),
+        cmocka_unit_test_setup(test_other_schemas, setup_case),
+        cmocka_unit_test_setup(test_unprintable_names, setup_case),
         cmocka_unit_test_setup(test_unknown_names, setup_case),
     };
     return cmocka_run_group_tests_name("traces", tests, setup_folder, teardown_folder);

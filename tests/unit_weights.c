@@ -236,6 +236,52 @@ static void test_replace(void **unused)
     tdm_model_free(model);
 }
 
+/* Gemma 2: four norms a layer, each a vector, with the names that transformers gives them; they multiply by 1 + weight,
+ * and so start at 0. */
+static void test_gemma(void **unused)
+{
+    (void)unused;
+    static const char *const norms[] = {
+        "model.layers.1.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight",
+        "model.layers.1.pre_feedforward_layernorm.weight",
+        "model.layers.1.post_feedforward_layernorm.weight", "model.norm.weight"};
+    struct tdm_model *model = make_model("Gemma2ForCausalLM", true);
+    struct tdm_model *llama = make_model("LlamaForCausalLM", true);
+    struct tdm_safetensors *file = NULL;
+    struct tdm_weights *weights = NULL;
+    struct tdm_error err = {0};
+    uint32_t found = 0;
+
+    save(model, TDM_DTYPE_BF16, TDM_SHARD_BYTES);
+    assert_int_equal(tdm_safetensors_open(DIRECTORY "/model.safetensors", &file, &err), TDM_OK);
+    assert_int_equal(file->tensor_count, 2 * 11 + 2);
+    for (uint32_t i = 0; i < file->tensor_count; i++)
+        for (size_t n = 0; n < sizeof(norms) / sizeof(norms[0]); n++)
+            if (strcmp(file->tensors[i].name, norms[n]) == 0) {
+                found++;
+                assert_int_equal(file->tensors[i].rank, 1);
+                assert_int_equal(file->tensors[i].shape[0], 24);
+            }
+    assert_int_equal(found, sizeof(norms) / sizeof(norms[0]));
+    tdm_safetensors_close(file);
+    if (tdm_weights_open(DIRECTORY, model, &weights, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    check_values(weights);
+    tdm_weights_close(weights);
+
+    for (int role = 0; role < TDM_ROLES; role++) {
+        bool norm = tdm_role_is_norm((enum tdm_role)role);
+        assert_true(!norm || tdm_role_is_vector((enum tdm_role)role));
+        assert_true(tdm_model_vector_start(model, (enum tdm_role)role) == 0);
+        assert_true(tdm_model_vector_start(llama, (enum tdm_role)role) == (norm ? 1 : 0));
+    }
+    assert_true(tdm_role_is_norm(TDM_ROLE_POST_ATTENTION_NORM));
+    assert_true(tdm_role_is_norm(TDM_ROLE_POST_MLP_NORM));
+    tdm_model_free(model);
+    tdm_model_free(llama);
+    remove_saved();
+}
+
 /* A disk that is full after n bytes of a file: an error; what was there stays, and nothing else. */
 static void test_full_disk(void **unused)
 {
@@ -486,11 +532,11 @@ static int enter_scratch(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_config),
-        cmocka_unit_test(test_gradients),    cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_full_disk),    cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_index),
-        cmocka_unit_test(test_edited_index),
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_config),
+        cmocka_unit_test(test_gradients),   cmocka_unit_test(test_replace),
+        cmocka_unit_test(test_gemma),       cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_other_model), cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_index),       cmocka_unit_test(test_edited_index),
     };
     return cmocka_run_group_tests(tests, enter_scratch, NULL);
 }

@@ -525,11 +525,61 @@ static bool cost_forged(struct trial *t)
     return false;
 }
 
+static bool bytes_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (t->r.items[i].item.kind == TDM_RUN) {
+            op_at(t, i)->bytes++;
+            return true;
+        }
+    return false;
+}
+
+static bool attends_by_lists(const struct tdm_op *op)
+{
+    return op->access_count > 3 && op->access[3].buffer != TDM_NONE;
+}
+
+/* A pair too many in layers that see a range, none where there are lists; FLOPs as they follow. */
+static bool pairs_forged(struct trial *t)
+{
+    const struct tdm_model *model = t->r.program.schedule->model;
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION)) {
+            struct tdm_op *op = op_at(t, i);
+            op->pairs = attends_by_lists(op) ? 0 : op->pairs + 1;
+            op->flops = 4 * (uint64_t)model->query_heads * model->head_dim * op->pairs;
+            return true;
+        }
+    return false;
+}
+
+static bool keys_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION) && !attends_by_lists(op_at(t, i))) {
+            op_at(t, i)->keys--;
+            return true;
+        }
+    return false;
+}
+
+/* Less than the chunk's own pages. */
 static bool gathering_forged(struct trial *t)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_ATTENTION_GRAD) && op_at(t, i)->fetched_bytes > 0) {
-            op_at(t, i)->fetched_bytes--;
+            op_at(t, i)->fetched_bytes = 1;
+            return true;
+        }
+    return false;
+}
+
+static bool sending_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION_GRAD) && op_at(t, i)->fetched_bytes > 0) {
+            op_at(t, i)->sent_bytes += 8;
             return true;
         }
     return false;
@@ -1637,6 +1687,7 @@ static bool wait_for_the_future(struct trial *t)
 static struct fault {
     const char *name;
     bool (*plant)(struct trial *t); /* false: there is no place for it in this program */
+    bool of_cost;                   /* costs stay as it plants them */
     uint64_t planted, caught;
     char example[256]; /* what the validator said last */
 } faults[] = {
@@ -1662,8 +1713,12 @@ static struct fault {
     {.name = "a copy on the wrong lane", .plant = copy_lane_reversed},
     {.name = "a copy cut short", .plant = copy_cut_short},
     {.name = "an operand cut short", .plant = operand_cut_short},
-    {.name = "a cost forged", .plant = cost_forged},
-    {.name = "the bytes of a gathering forged", .plant = gathering_forged},
+    {.name = "FLOPs forged", .plant = cost_forged, .of_cost = true},
+    {.name = "bytes forged", .plant = bytes_forged, .of_cost = true},
+    {.name = "pairs forged", .plant = pairs_forged, .of_cost = true},
+    {.name = "keys forged", .plant = keys_forged, .of_cost = true},
+    {.name = "the bytes of a gathering forged", .plant = gathering_forged, .of_cost = true},
+    {.name = "the bytes that a gathering sends forged", .plant = sending_forged, .of_cost = true},
     {.name = "K, V gathered before they are at home", .plant = gathered_too_early},
     {.name = "an op on a host buffer", .plant = compute_on_the_host},
     {.name = "an update on another lane", .plant = update_on_another_lane},
@@ -1810,9 +1865,7 @@ static void plant_all(uint64_t seed, const struct tdm_recording *correct)
             must(seed, validate(&t, waits, &err), &err);
         } else if (faults[f].plant(&t)) {
             faults[f].planted++;
-            if (faults[f].plant !=
-                    cost_forged && /* a mistake in the lowering has costs that fit it */
-                faults[f].plant != gathering_forged)
+            if (!faults[f].of_cost) /* a mistake in the lowering has costs that fit it */
                 for (size_t i = 0; i < t.r.count; i++)
                     if (t.r.items[i].item.kind == TDM_RUN)
                         tdm_op_cost(&t.r.program, &t.r.items[i].op);

@@ -50,7 +50,7 @@ bool tdm_elect(const struct tdm_launch *launch, uint64_t list, struct tdm_electi
     struct tdm_page_rule rule = tdm_schedule_page_rule(program->schedule, op->layer);
     uint64_t lists = tdm_page_lists(program->schedule), kv_head = list % lists;
     uint64_t ratio = model->query_heads / model->kv_heads;
-    struct tdm_query_page page = tdm_attend_query_page(program, op->layer, op->chunk, list / lists);
+    struct tdm_query_page page = tdm_attend_query_page(&rule, chunk, sequence, list / lists);
     uint64_t first = tdm_page_of(&rule, page.start), end = tdm_page_of(&rule, chunk->first_token);
     *election =
         (struct tdm_election){.first = first, .seats = rule.selector.budget / rule.page_tokens};

@@ -236,27 +236,48 @@ static double log_sum_exp(uint64_t count, const double *x)
     return x[largest] + log(sum);
 }
 
+/* Sum of exp(x - shift) over all entries but one. */
+static double sum_of_others(uint64_t count, const double *x, uint64_t one, double shift)
+{
+    double sum = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        if (i != one)
+            sum += exp(x[i] - shift);
+    return sum;
+}
+
+/* log(1 / p) of an entry. If it is the largest, 1 / p - 1 is the sum over the others: log_sum_exp(x) - x[target]
+ * would lose it where p is nearly 1. */
+static double loss_of(uint64_t count, const double *x, uint64_t target)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (x[i] > x[target])
+            return log_sum_exp(count, x) - x[target];
+    return log1p(sum_of_others(count, x, target, x[target]));
+}
+
 void tdm_reference_cross_entropy(uint64_t tokens, uint64_t vocabulary, const double *logits,
                                  const uint32_t *targets, double *losses)
 {
     for (uint64_t t = 0; t < tokens; t++)
-        losses[t] = targets[t] == UINT32_MAX ? 0
-                                             : log_sum_exp(vocabulary, logits + t * vocabulary) -
-                                                   logits[t * vocabulary + targets[t]];
+        losses[t] =
+            targets[t] == UINT32_MAX ? 0 : loss_of(vocabulary, logits + t * vocabulary, targets[t]);
 }
 
 void tdm_reference_cross_entropy_backward(uint64_t tokens, uint64_t vocabulary,
                                           const uint32_t *targets, double factor, double *logits)
 {
     for (uint64_t t = 0; t < tokens; t++) {
-        double lse = log_sum_exp(vocabulary, logits + t * vocabulary);
+        double *row = logits + t * vocabulary, lse = log_sum_exp(vocabulary, row), of_target;
 
-        for (uint64_t i = 0; i < vocabulary; i++) {
-            double *logit = &logits[t * vocabulary + i];
-
-            *logit = factor * (exp(*logit - lse) - (i == targets[t] ? 1 : 0));
-            if (targets[t] == UINT32_MAX)
-                *logit = 0;
+        if (targets[t] == UINT32_MAX) {
+            memset(row, 0, vocabulary * sizeof(*row));
+            continue;
         }
+        /* p - 1 of the target, as what the others have: p itself is nearly 1 */
+        of_target = -sum_of_others(vocabulary, row, targets[t], lse);
+        for (uint64_t i = 0; i < vocabulary; i++)
+            row[i] = factor * (i == targets[t] ? of_target : exp(row[i] - lse));
     }
 }
