@@ -5,7 +5,13 @@
 #   --without-cuda   build without the GPU backend
 #   neither          use it if found in $CUDA_HOME, $CUDA_PATH, on PATH or in /usr/local/cuda
 #
-# Sets have_cuda, cuda_home, cuda_version, cuda_why (why not); substitutes NVCC, NVCC_GENCODE,
+#   --with-cuda-arch=native  compile for the GPUs of this computer, or if it has none for Hopper (default)
+#   --with-cuda-arch=all     for every architecture that we want and nvcc knows
+#   --with-cuda-arch=80,90   for these
+#
+# Each architecture takes as long as the first one. NVCC_GENCODE, if set, is used as it is.
+#
+# Sets have_cuda, cuda_home, cuda_version, cuda_arch, cuda_why (why not); substitutes NVCC, NVCC_GENCODE,
 # NVCCFLAGS, CUDA_CFLAGS, CUDA_LIBS; defines HAVE_CUDA for C and for automake. The run-time library
 # is linked statically, and cuBLASLt loaded when the backend is used, so that a program built here
 # starts anywhere.
@@ -14,6 +20,11 @@ AC_ARG_WITH([cuda],
   [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
     [build the GPU backend with the CUDA toolkit in DIR (default: if one is found)])],
   [], [with_cuda=guess])
+AC_ARG_WITH([cuda-arch],
+  [AS_HELP_STRING([--with-cuda-arch=ARCH],
+    [architectures to compile GPU code for: native (default: the GPUs that are here, else Hopper), all, or
+     a list such as 80,90])],
+  [], [with_cuda_arch=native])
 AC_ARG_VAR([NVCC], [CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags])
 AC_ARG_VAR([NVCC_GENCODE], [-gencode flags: the GPU architectures to build for])
@@ -63,21 +74,7 @@ AS_IF([test -n "$NVCC" && test "x$with_cuda" != xno], [
     [test ! -f "$cuda_home/include/cublasLt.h"], [cuda_why="cublasLt.h not found"], [
     CUDA_LIBS="-L$tdm_cuda_lib -lcudart_static -ldl -lrt -lpthread -lstdc++"
 
-    # The architectures that we want and this nvcc knows. The newest also as PTX, for later cards.
-    AS_IF([test -z "$NVCC_GENCODE"], [
-      tdm_codes=" `$NVCC --list-gpu-code 2>/dev/null | tr '\n' ' '`"
-      tdm_newest=
-      for tdm_arch in 80 86 89 90 100 120; do
-        AS_CASE(["$tdm_codes"], [*" sm_$tdm_arch "*], [
-          tdm_newest=$tdm_arch
-          # Hopper's own instructions (wgmma, bulk copies) need 90a, known since CUDA 12.
-          AS_CASE([$tdm_arch:$cuda_version], [90:11.*], [], [90:*], [tdm_arch=90a])
-          NVCC_GENCODE="${NVCC_GENCODE:+$NVCC_GENCODE }-gencode arch=compute_$tdm_arch,code=sm_$tdm_arch"
-        ])
-      done
-      AS_IF([test -n "$tdm_newest"],
-        [NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$tdm_newest,code=compute_$tdm_newest"])
-    ])
+    AS_IF([test -z "$NVCC_GENCODE"], [TDM_CUDA_ARCH])
 
     AC_MSG_CHECKING([whether $NVCC compiles and links])
     rm -rf conftest.dir
@@ -100,13 +97,54 @@ AS_IF([test "$have_cuda" = yes],
   [CUDA_CFLAGS= CUDA_LIBS=
    AS_CASE(["$with_cuda"], [no|guess], [],
      [AC_MSG_ERROR([--with-cuda=$with_cuda was asked for, but $cuda_why: name the toolkit's folder, or use --without-cuda])])])
-# Hopper's own instructions are known since CUDA 12.
-have_hopper=$have_cuda
-AS_CASE(["$cuda_version"], [11.*], [have_hopper=no])
+# Kernels of Hopper's own instructions are compiled only if its architecture is asked for.
+have_hopper=no
+AS_CASE(["$have_cuda:$NVCC_GENCODE"], [yes:*sm_90a*], [have_hopper=yes])
 AS_IF([test "$have_hopper" = yes],
   [AC_DEFINE([HAVE_HOPPER], [1], [Define to 1 if kernels for sm_90a are built])])
 AM_CONDITIONAL([HAVE_HOPPER], [test "$have_hopper" = yes])
 AC_SUBST([CUDA_CFLAGS])
 AC_SUBST([CUDA_LIBS])
 AM_CONDITIONAL([HAVE_CUDA], [test "$have_cuda" = yes])
+])
+
+# TDM_CUDA_ARCH: sets NVCC_GENCODE by --with-cuda-arch, for architectures that this nvcc knows; and cuda_arch.
+AC_DEFUN([TDM_CUDA_ARCH], [
+tdm_codes=" `$NVCC --list-gpu-code 2>/dev/null | tr '\n' ' '`"
+cuda_arch=
+AS_CASE(["$with_cuda_arch"],
+  [all], [tdm_archs="80 86 89 90 100 120"],
+  [native|yes], [
+    AC_MSG_CHECKING([for a GPU to compile for])
+    # "9.0" a line; a tool without a GPU or a driver may print words
+    tdm_archs=`nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+      sed -n 's/^\(@<:@0-9@:>@@<:@0-9@:>@*\)\.\(@<:@0-9@:>@\)$/\1\2/p' | $AWK '@S|@1 >= 80' | sort -u | tr '\n' ' '`
+    AS_IF([test -n "$tdm_archs"], [AC_MSG_RESULT([$tdm_archs])],
+      [AC_MSG_RESULT([none, so Hopper]); tdm_archs=90])],
+  [tdm_archs=`AS_ECHO(["$with_cuda_arch"]) | tr ',' ' '`])
+TDM_CUDA_CODES([$tdm_archs])
+# nvcc is older than the GPU, or than Hopper: PTX of the newest that it knows, which the driver compiles.
+AS_CASE(["$with_cuda_arch"],
+  [native|yes], [
+    tdm_newest=
+    for tdm_arch in 80 86 89 90 100 120; do
+      AS_CASE(["$tdm_codes"], [*" sm_$tdm_arch "*], [tdm_newest=$tdm_arch])
+    done
+    AS_IF([test -z "$cuda_arch"], [TDM_CUDA_CODES([$tdm_newest])])],
+  [all], [],
+  [AS_IF([test -z "$cuda_arch"],
+    [AC_MSG_ERROR([--with-cuda-arch=$with_cuda_arch: $NVCC knows none of these; use native, all or numbers such as 80,90])])])
+])
+
+# TDM_CUDA_CODES(LIST): adds the architectures of a list that nvcc knows.
+AC_DEFUN([TDM_CUDA_CODES], [
+for tdm_arch in $1; do
+  AS_CASE(["$tdm_codes"], [*" sm_$tdm_arch "*], [
+    # Hopper's own instructions (wgmma, bulk copies) need 90a, known since CUDA 12. Such code is for Hopper alone;
+    # the others have PTX too, for later cards.
+    tdm_ptx=" -gencode arch=compute_$tdm_arch,code=compute_$tdm_arch"
+    AS_CASE([$tdm_arch:$cuda_version], [90:11.*], [], [90:*], [tdm_arch=90a tdm_ptx=])
+    NVCC_GENCODE="${NVCC_GENCODE:+$NVCC_GENCODE }-gencode arch=compute_$tdm_arch,code=sm_$tdm_arch$tdm_ptx"
+    cuda_arch="${cuda_arch:+$cuda_arch,}sm_$tdm_arch"])
+done
 ])
