@@ -24,7 +24,7 @@ const struct tdm_method_key tdm_keys_planned[] = {
      .read = NULL, .compared = "adamw-bf16"},
     {"budget", "dense|TOKENS", "dense", "as plan --budget: sparse attention", .read = NULL},
     {"memory", "all|SIZE", "all", "of the device; all: but for the margin", .read = NULL},
-    {"host_memory", "all|SIZE", "all", "of the host; all: what the machine has to plan on",
+    {"host_memory", "all|SIZE", "all", "of the host; all: what a server of such cards has",
      .read = NULL},
     {"lora_rank", "0", NULL, "tidemark has no adapters", .read = read_no_lora},
     {.name = NULL},

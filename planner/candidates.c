@@ -856,6 +856,7 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     if (status == TDM_OK)
         status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     run.counts.rounded = run.rounded_count;
+    run.counts.recipes_alone = trains && !switched_off(&run, TDM_ROUNDING) && !may_round(&run);
     search->counts = run.counts;
     if (status == TDM_OK && !run.found) {
         memcpy(schedule->homes, homes, sizeof(homes));

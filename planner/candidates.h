@@ -2,11 +2,12 @@
 /*
  * The planner's search: the fastest schedule that fits, and how far from the best it can be.
  *
- * Loop order, chunk size and where units are updated are enumerated. For each a linear program (relaxation.h) bounds all schedules
- * that are left, and its solution is rounded and mended (rounding.h). Beside, recipes are enumerated:
- * lists of groups, places, attention outputs not stored, held or kept, each with an estimate
- * (estimate.h). What is estimated fastest is lowered, packed and simulated, until no estimate is below the
- * best simulated time; the winner is validated. Nothing is random, no effort is timed.
+ * Loop order, chunk size and where units are updated are enumerated. For each combination a linear program
+ * (relaxation.h) bounds all schedules that are left, and its solution is rounded and mended (rounding.h).
+ * Recipes are enumerated as well: lists of groups, places, attention outputs not stored, held or kept, each
+ * with an estimate (estimate.h). What is estimated fastest is lowered, packed and simulated, until no estimate
+ * is below the best simulated time; the winner is validated. Nothing is random. Effort is counted, not timed,
+ * but for one solution of a linear program, which may take a second.
  */
 #ifndef TDM_PLANNER_CANDIDATES_H
 #define TDM_PLANNER_CANDIDATES_H
@@ -75,12 +76,13 @@ struct tdm_search_counts {
     uint64_t programs;  /* linear programs solved */
     uint64_t rounded;   /* schedules from their solutions that fit, by their estimate */
     bool complete;      /* false: the effort of a search was spent before all were decided */
+    bool recipes_alone; /* pins fix what rounding moves, so that only recipes were candidates */
 };
 
 struct tdm_search {
     struct tdm_search_counts counts;
     struct tdm_simulation simulation; /* of the schedule found */
-    double bound_seconds;             /* no schedule that the pins allow is faster; 0: not known */
+    double bound_seconds;             /* no schedule of those searched is faster; 0: not known */
     double gap;                       /* (step - bound) / bound */
     struct tdm_relaxed binding; /* the linear program that sets the bound: prices, rows that bind */
 };

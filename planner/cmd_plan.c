@@ -548,7 +548,6 @@ static enum tdm_status print_plan(const struct arguments *a, struct tdm_objectiv
     return TDM_OK;
 }
 
-/* Says so where a budget leaves nothing out. */
 /* rings.gather is there for those who know where it pays; where it does nothing they should hear of it. */
 static void note_gather(const struct tdm_schedule *schedule)
 {
@@ -595,6 +594,17 @@ static void note_selection(const struct arguments *a, const struct tdm_schedule 
     note_gather(schedule);
 }
 
+/* Of gaps above this it is said that the search may be the reason. */
+#define WIDE_GAP 0.05
+
+static void note_search(const struct tdm_search *search)
+{
+    if (search->counts.recipes_alone && search->gap > WIDE_GAP)
+        fprintf(
+            stderr,
+            "note: what --set fixes leaves only standard nests to choose from; a faster one may exist\n");
+}
+
 static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
 {
     struct tdm_objective_found found = {0};
@@ -603,8 +613,11 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
     if (found.schedule != NULL)
         tdm_warn_machine(a->request.machine != NULL ? a->request.machine : a->request.like_path,
                          found.schedule->machine);
-    if (status == TDM_OK)
+    if (status == TDM_OK) {
         note_selection(a, found.schedule);
+        if (a->request.preset == NULL) /* which fixes what another system fixes */
+            note_search(&found.search);
+    }
     if (status == TDM_INFEASIBLE && found.schedule != NULL &&
         tdm_kitchen_check(found.schedule, &found.pins, err) == TDM_OK)
         status = explain_shortage(a, found.schedule, &found.pins, &found.search, err);

@@ -30,8 +30,9 @@ void tdm_bound_lines(FILE *out, const struct tdm_search *search)
                 "step");
         return;
     }
-    fprintf(out, "\nbound\n" ROW "%s: no schedule is faster; the gap is %.2f%%\n", "step",
-            tdm_format_seconds(search->bound_seconds, text), 100 * search->gap);
+    fprintf(out,
+            "\nbound\n" ROW "%s: no schedule of the kinds searched is faster; the gap is %.2f%%\n",
+            "step", tdm_format_seconds(search->bound_seconds, text), 100 * search->gap);
     for (int place = 0; place < TDM_PLACES; place++)
         /* where there is next to none, the first byte is worth more than any GiB */
         if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recipes: the nests that the first planner enumerates, each a few bytes, with estimates.
+ * Recipes: the nests that the search enumerates, each a few bytes, with estimates.
  *
  * A recipe is a point in the space of knobs; writing it into a schedule gives the nest. A kitchen
  * holds what all recipes of a search share: the lists of groups and an estimator for each chunk size.

@@ -155,8 +155,8 @@ static void print_mixed_stores(FILE *out, const struct tdm_schedule *schedule)
     fprintf(out, ROW "%s\n", "kept", tdm_nest_kept(schedule, text));
     fprintf(out, ROW "%s\n", "held", tdm_nest_held(schedule, text));
     if (kv[TDM_DEVICE] > 0 || kv[TDM_HOST] > 0)
-        fprintf(out, ROW "of %u layers kept on the device, of %u on the host\n", "K and V",
-                kv[TDM_DEVICE], kv[TDM_HOST]);
+        fprintf(out, ROW "kept of %u layer%s on the device, of %u on the host\n", "K and V",
+                kv[TDM_DEVICE], kv[TDM_DEVICE] == 1 ? "" : "s", kv[TDM_HOST]);
     if (gradients > 0)
         fprintf(out, ROW "of %u layers on the host, between the chunks that add to them\n",
                 "their gradients", gradients);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set KEY=VALUE: knobs that a user pins for the first planner. */
+/* --set KEY=VALUE: knobs that a user pins for the search. */
 #ifndef TDM_PLANNER_SET_KEYS_H
 #define TDM_PLANNER_SET_KEYS_H
 

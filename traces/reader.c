@@ -106,7 +106,9 @@ static enum tdm_status check_identity(struct tdm_trace_reader *reader, struct td
     }
     if (code == SQLITE_NOTADB) {
         tdm_fail(err, TDM_INPUT, "%s: is not a trace: no SQLite database", reader->path);
-        tdm_hint(err, "name a file that `tidemark run --trace FILE` wrote");
+        tdm_hint(
+            err,
+            "name a file that `tidemark run --trace FILE` wrote; of a schedule, plot and diff tell more");
         return TDM_INPUT;
     }
     if (status != TDM_OK)
