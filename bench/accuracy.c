@@ -112,6 +112,7 @@ int main(int argc, char **argv)
         else
             argv[++said] = argv[i];
     }
+    sources = sources != NULL ? sources : getenv("TIDEMARK_DATA");
     sources = sources != NULL ? sources : ".";
     if (tdm_machine_load(machine_name, &machine, &err) != TDM_OK) {
         fprintf(stderr, "accuracy: %s\n", err.message);

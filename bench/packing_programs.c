@@ -124,12 +124,20 @@ static enum tdm_status measure(const char *name, const struct nest *nest, struct
 int main(void)
 {
     struct tdm_error err;
+    struct tdm_model *model = NULL;
     char **names = NULL;
     enum tdm_status status = tdm_data_names("models/configs", ".json", &names, &err);
     printf("%-16s %8s %7s %14s %9s %14s\n", "model", "buffers", "arenas", "at live peak", "worst",
            "lowered in, ms");
     for (size_t i = 0; status == TDM_OK && names[i] != NULL; i++) {
         struct tally tally = {0};
+        status = tdm_model_load(names[i], &model, &err);
+        if (status != TDM_OK)
+            break;
+        bool planned = !model->sized_only;
+        tdm_model_free(model);
+        if (!planned)
+            continue;
         for (size_t n = 0; n < NESTS && status == TDM_OK; n++)
             status = measure(names[i], &nests[n], &tally, &err);
         if (status == TDM_OK)

@@ -33,7 +33,7 @@ static const char help[] =
     "                  one, else cpu\n"
     "  --from TRACE    measure nothing: take the machine of a trace and correct its rates by the ops\n"
     "                  that it timed; links and memory stay. Says what changed\n"
-    "  --quick         in a few seconds, less exactly: fewer sizes, and not as hot\n"
+    "  --quick         in about 10 seconds, less exactly: fewer sizes, and not as hot\n"
     "  --force         replace FILE\n"
     "  --json          print the rates as one JSON object on stdout\n"
     "  --help          this text\n"

@@ -10,6 +10,7 @@
 #include "executor/run.h"
 #include "models/weights.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -420,6 +421,25 @@ static enum tdm_status print_json(const struct arguments *arguments,
     return tdm_json_write(stdout, true, root, err);
 }
 
+/* What an interrupted run leaves: its trace, and the weights that it saved last. */
+static void hint_what_is_left(const struct tdm_run_options *run,
+                              const struct tdm_run_result *result, struct tdm_error *err)
+{
+    uint64_t saved = run->save_path == NULL || run->save_every == 0
+                         ? 0
+                         : result->steps / run->save_every * run->save_every;
+    if (saved > 0 && run->trace_path != NULL)
+        tdm_hint(err,
+                 "%s has the weights after step %" PRIu64
+                 "; what was measured so far is in %s (tidemark report)",
+                 run->save_path, saved, run->trace_path);
+    else if (saved > 0)
+        tdm_hint(err, "%s has the weights after step %" PRIu64, run->save_path, saved);
+    else if (run->trace_path != NULL)
+        tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
+                 run->trace_path);
+}
+
 static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
 {
     struct arguments arguments = {0};
@@ -454,9 +474,8 @@ static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
         printed = print_json(&arguments, results, status, err);
     if (printed != TDM_OK)
         status = printed;
-    if (status == TDM_INTERRUPTED && arguments.run.trace_path != NULL && results[0].begun)
-        tdm_hint(err, "what was measured so far is in %s; tidemark report shows it",
-                 arguments.run.trace_path);
+    if (status == TDM_INTERRUPTED && results[0].begun)
+        hint_what_is_left(&arguments.run, &results[0], err);
     free(results);
     free(command);
     return status;

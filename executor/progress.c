@@ -298,16 +298,17 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
 {
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
     double each = result->seconds / (double)result->steps;
-    fprintf(out, "%s: %llu steps, %s each (predicted %s), %.0f tokens/s\n", path,
-            (unsigned long long)result->steps, tdm_format_seconds(each, seconds),
+    fprintf(out, "%s: %llu step%s, %s each (predicted %s), %.0f tokens/s\n", path,
+            (unsigned long long)result->steps, result->steps == 1 ? "" : "s",
+            tdm_format_seconds(each, seconds),
             tdm_format_seconds(result->predicted_step_seconds, predicted),
             (double)result->tokens / result->seconds);
     if (isnan(result->first_loss))
         return;
-    fprintf(
-        out,
-        "  loss %.4f at the first step, %.4f over the last tenth of steps; unigram entropy %.4f\n",
-        result->first_loss, result->late_loss, result->unigram_entropy);
+    fprintf(out, "  loss %.4f", result->first_loss);
+    if (result->steps > 1)
+        fprintf(out, " at the first step, %.4f over the last tenth of steps", result->late_loss);
+    fprintf(out, "; unigram entropy %.4f\n", result->unigram_entropy);
     const struct tdm_run_validation *validation = &result->validation;
     if (validation->evaluations > 0)
         fprintf(out,

@@ -135,6 +135,11 @@ static void print_steps(const struct tdm_program_report *report)
         printf("; loss %.4f\n", report->last.loss);
     else
         printf("; loss %.4f to %.4f\n", report->first.loss, report->last.loss);
+    if (isnan(report->last.loss)) {
+        printf("speed     none: nothing was computed; predicted %s a step\n",
+               show_seconds(report->program.predicted_seconds, predicted));
+        return;
+    }
     double tokens = tdm_report_tokens_per_second(report);
     if (!isnan(tokens))
         printf("speed     %.*f tokens/s, ", tokens < 100 ? 1 : 0, tokens);

@@ -234,7 +234,9 @@ static void print_homes(FILE *out, const struct tdm_schedule *schedule)
     for (int state = 0; state < TDM_STATES; state++) {
         const struct tdm_home *home = &schedule->homes[state];
         bool rest = home->embedding == TDM_DEVICE && home->head == TDM_DEVICE;
-        if (home->device_layers == layers && rest)
+        bool absent = (state == TDM_STATE_MASTER || state == TDM_STATE_MOMENTS) &&
+                      !tdm_schedule_keeps(schedule, (enum tdm_state)state);
+        if (absent || (home->device_layers == layers && rest))
             continue;
         fprintf(out, ROW, tdm_state_name((enum tdm_state)state));
         if (home->device_layers == 0 && home->embedding == TDM_HOST && home->head == TDM_HOST)
@@ -369,6 +371,13 @@ void tdm_schedule_table(FILE *out, const struct tdm_schedule *schedule,
 void tdm_search_line(FILE *out, const struct tdm_search_counts *counts)
 {
     char examined[TDM_DIGITS_SIZE], large[TDM_DIGITS_SIZE], slow[TDM_DIGITS_SIZE];
+    if (counts->examined == 0 &&
+        counts->complete) { /* so near the bound that no recipe was needed */
+        fprintf(out,
+                "\nsimulated %" PRIu64 " schedule%s, rounded from the linear program's solution\n",
+                counts->simulated, counts->simulated == 1 ? "" : "s");
+        return;
+    }
     fprintf(out,
             "\nenumerated %s schedules: %s cannot fit, %s cannot be faster; simulated %" PRIu64
             ", rounded ones among them%s\n",
