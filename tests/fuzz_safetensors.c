@@ -8,7 +8,7 @@
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -DTDM_LIBFUZZER -D_GNU_SOURCE -I. -ISOURCES \
  *       SOURCES/tests/fuzz_safetensors.c SOURCES/models/safetensors*.c \
- *       SOURCES/base/*.c -ljansson -lm -lpthread -o fuzz_safetensors
+ *       SOURCES/base/?*.c -ljansson -lm -lpthread -o fuzz_safetensors
  */
 #include "base/text.h"
 #include "models/safetensors.h"
