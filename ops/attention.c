@@ -2,6 +2,9 @@
 /* Records of attention. */
 #include "ops/attention.h"
 
+/* Backends go by number from the chunks that they open to the others. */
+_Static_assert(TDM_ATTENTION_GRAD_DKV_ADDED == TDM_ATTENTION_GRAD_DKV_OPENED + 1, "order");
+
 const struct tdm_op_type tdm_attention_type = {
     .name = "attention",
     .operands = TDM_ATTENTION_OPERANDS,

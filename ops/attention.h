@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of a chunk's queries to the K and V of the chunks that they see, and its gradient.
- * Both have their first three operands in common. */
+ * Q, K and V, and the output are the same operands of both. */
 #ifndef TDM_OPS_ATTENTION_H
 #define TDM_OPS_ATTENTION_H
 

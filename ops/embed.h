@@ -14,9 +14,9 @@ enum tdm_embed_operand {
 extern const struct tdm_op_type tdm_embed_type;
 
 enum tdm_embed_grad_operand {
-    TDM_EMBED_GRAD_TOKENS, /* read: int32 [tokens] */
-    TDM_EMBED_GRAD_ORDER,  /* read: rows by rising token, of sort_tokens */
-    TDM_EMBED_GRAD_DOUT,   /* read: gradient of the output, [tokens, hidden] */
+    TDM_EMBED_GRAD_TOKENS = TDM_EMBED_TOKENS, /* read: int32 [tokens] */
+    TDM_EMBED_GRAD_ORDER,                     /* read: rows by rising token, of sort_tokens */
+    TDM_EMBED_GRAD_DOUT,                      /* read: gradient of the output, [tokens, hidden] */
     /* added to: the rows of the tokens; TDM_OP_ZERO has made all of them zero */
     TDM_EMBED_GRAD_DWEIGHTS,
     TDM_EMBED_GRAD_OPERANDS

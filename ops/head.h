@@ -3,8 +3,9 @@
  * LM head and loss of a tile: some rows of a chunk, and all or some entries of the vocabulary.
  *
  * `head` goes forward and backward at once, with the whole vocabulary. Where the vocabulary is cut,
- * `loss` goes forward and `head_grad` backward. An evaluation has `loss` alone. All three have
- * their first four operands in common: rows, tokens, weights, logits.
+ * `loss` goes forward and `head_grad` backward. An evaluation has `loss` alone. Rows,
+ * tokens, weights and logits are the same operands of all three, and so are the weights' gradient
+ * and the loss of two of them.
  */
 #ifndef TDM_OPS_HEAD_H
 #define TDM_OPS_HEAD_H
@@ -32,7 +33,8 @@ enum tdm_loss_operand {
     /* written or added to where the vocabulary is cut, else absent: fp64 [tile tokens, 3], over
      * the vocabulary so far */
     TDM_LOSS_LSE,
-    TDM_LOSS_LOSS, /* written or added to by the last op of the rows, else absent: fp64 [1] */
+    TDM_LOSS_LOSS =
+        TDM_HEAD_LOSS, /* written or added to by the last op of the rows, else absent: fp64 [1] */
     TDM_LOSS_OPERANDS
 };
 extern const struct tdm_op_type tdm_loss_type;
@@ -46,7 +48,7 @@ enum tdm_head_grad_operand {
     TDM_HEAD_GRAD_LOGITS = TDM_HEAD_LOGITS,   /* written */
     /* written or added to: its own entries; in the first tile of rows of the step it overwrites
      * these (tdm_head_opens) */
-    TDM_HEAD_GRAD_DWEIGHTS,
+    TDM_HEAD_GRAD_DWEIGHTS = TDM_HEAD_DWEIGHTS,
     TDM_HEAD_GRAD_LSE, /* read: of the whole vocabulary */
     /* written or added to: fp32 [tile tokens, hidden], gradient of the rows over the vocabulary so
      * far */

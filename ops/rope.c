@@ -2,6 +2,13 @@
 /* Records of the rotation. */
 #include "ops/rope.h"
 
+/* Lowering and backends go by number from QK-norm's weights to what the norm read, and to the
+ * gradient. */
+_Static_assert(TDM_ROPE_GRAD_RAW == TDM_ROPE_GRAD_WEIGHTS - 1, "order");
+_Static_assert(TDM_ROPE_GRAD_DWEIGHTS == TDM_ROPE_GRAD_WEIGHTS + 1, "order");
+_Static_assert(TDM_KV_GRAD_READ_RAW == TDM_KV_GRAD_READ_WEIGHTS - 1, "order");
+_Static_assert(TDM_KV_GRAD_READ_DWEIGHTS == TDM_KV_GRAD_READ_WEIGHTS + 1, "order");
+
 const struct tdm_op_type tdm_rope_type = {
     .name = "rope",
     .operands = TDM_ROPE_OPERANDS,
