@@ -69,7 +69,7 @@ void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer);
 void tdm_low_release(struct tdm_lowering *l, uint32_t buffer);
 
 /* An op is begun, given its operands in order, and ended: then it is counted and emitted. Below,
- * `operand` is the number of an operand in the enum of its kind (ops/). What is skipped is absent. */
+ * `operand` is the number of an operand in the enum of its kind (ops/). Skipped ones are absent. */
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part);
 void tdm_low_op_end(struct tdm_lowering *l);
