@@ -24,7 +24,8 @@ static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, u
     bool up = lane == TDM_LANE_H2D;
     uint64_t offset = up ? 0 : copies->half_bytes;
     const struct tdm_step step = {.number = 1};
-    struct tdm_op op = {.number = number, .kind = TDM_OP_COPY, .lane = lane, .access_count = 2};
+    struct tdm_op op = {
+        .number = number, .kind = TDM_OP_COPY, .lane = lane, .access_count = TDM_COPY_OPERANDS};
     op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes = bytes;
     struct tdm_launch row = {.program = copies->program, .op = &op, .step = &step};
     row.operand[TDM_COPY_FROM] = (struct tdm_operand){

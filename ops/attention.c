@@ -28,9 +28,9 @@ const struct tdm_op_type tdm_attention_grad_type = {
             [TDM_ATTENTION_GRAD_DO] = {"output's gradient", TDM_READS, false},
             [TDM_ATTENTION_GRAD_DQ] = {"gradient of q", TDM_WRITES, false},
             [TDM_ATTENTION_GRAD_DKV_OPENED] =
-                {"gradient of the k, v pages that it is the first to add to", TDM_WRITES, true},
-            [TDM_ATTENTION_GRAD_DKV_ADDED] =
-                {"gradient of the k, v pages that a later chunk added to", TDM_CHANGES, true},
+                {"gradient of the k, v pages that no later chunk sees", TDM_WRITES, true},
+            [TDM_ATTENTION_GRAD_DKV_ADDED] = {"gradient of the k, v pages that a later chunk sees",
+                                              TDM_CHANGES, true},
             [TDM_ATTENTION_GRAD_LISTS] = {"page lists", TDM_READS, true},
         },
 };

@@ -7,7 +7,7 @@
 
 /* The same content at another place, on lane h2d or d2h; on the compute lane at another slot. */
 enum tdm_copy_operand {
-    TDM_COPY_FROM, /* read: one slot or several */
+    TDM_COPY_FROM, /* read: one slot, or several in a row */
     TDM_COPY_TO,   /* written: as many slots */
     TDM_COPY_OPERANDS
 };

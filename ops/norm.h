@@ -17,8 +17,8 @@ enum tdm_norm_grad_operand {
     TDM_NORM_GRAD_X,       /* read: input, [tokens, hidden] */
     TDM_NORM_GRAD_WEIGHTS, /* read: [hidden] */
     TDM_NORM_GRAD_DOUT,    /* read: gradient of the output, [tokens, hidden] */
-    /* gradient of the input, [tokens, hidden]: added to what the residual path has there; written
-     * where there is no such path (final norm) */
+    /* changed: the gradient that comes by the residual path to that of the input, [tokens, hidden];
+     * written where there is no such path (final norm) */
     TDM_NORM_GRAD_DX,
     TDM_NORM_GRAD_DWEIGHTS, /* written or added to: [hidden], summed over the chunks */
     TDM_NORM_GRAD_OPERANDS

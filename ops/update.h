@@ -16,7 +16,7 @@ extern const struct tdm_op_type tdm_gradient_norm_type;
 enum tdm_optimizer_operand {
     TDM_OPTIMIZER_WEIGHTS,  /* changed: of the unit */
     TDM_OPTIMIZER_GRADIENT, /* read: of the unit, complete */
-    TDM_OPTIMIZER_MASTER,   /* changed, or absent: weights in fp32 */
+    TDM_OPTIMIZER_MASTER,   /* changed, or absent: weights in fp32, or remainders */
     TDM_OPTIMIZER_MOMENT1,  /* changed, or absent */
     TDM_OPTIMIZER_MOMENT2,  /* changed, or absent */
     /* read where gradients are clipped, else absent: fp64 [1] a unit, of this unit or of all */
