@@ -677,8 +677,8 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
         due.bytes = due_bytes(step, op, &due);
         if (op->access[i].bytes != due.bytes)
             return tdm_fail(err, TDM_INPUT,
-                            "op %llu (%s, layer %d, chunk %d) moves %llu bytes of %s, "
-                            "which has %llu",
+                            "op %llu (%s, layer %d, chunk %d) moves %llu bytes of %s; "
+                            "%llu are due",
                             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                             (int)op->layer, (int)op->chunk, (unsigned long long)op->access[i].bytes,
                             show_operand(op, i, operand), (unsigned long long)due.bytes);
