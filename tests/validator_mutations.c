@@ -925,8 +925,11 @@ static bool sums_of_another_contributor(struct trial *t)
 
 static bool is_prefix(const struct tdm_op *op, uint32_t a)
 {
-    return (op->kind == TDM_OP_ATTENTION && a == 1) || (op->kind == TDM_OP_SELECT && a == 1) ||
-           (op->kind == TDM_OP_ATTENTION_GRAD && (a == 1 || a == 5 || a == 6));
+    return (op->kind == TDM_OP_ATTENTION && a == TDM_ATTENTION_KV) ||
+           (op->kind == TDM_OP_SELECT && a == TDM_SELECT_MEANS) ||
+           (op->kind == TDM_OP_ATTENTION_GRAD &&
+            (a == TDM_ATTENTION_GRAD_KV || a == TDM_ATTENTION_GRAD_DKV_OPENED ||
+             a == TDM_ATTENTION_GRAD_DKV_ADDED));
 }
 
 /* A prefix access to change, with at least `slots` slots, and room above for `above` more. */
