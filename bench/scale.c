@@ -67,16 +67,17 @@ static double push_seconds(struct tdm_order_tracker *order, const struct tdm_pro
     enum { TIMES = 200000 };
     struct tdm_waits waits;
     struct tdm_op op = {.kind = TDM_OP_ATTENTION, .access_count = 1};
+    struct tdm_access *only = op.access; /* K and V */
     struct tdm_item item = {.kind = TDM_RUN, .op = &op};
     double start = now_seconds();
     for (uint32_t i = 0; i < TIMES; i++) {
         uint32_t first = i % (program->buffers[kv].slots - slots + 1);
         op.lane = i % 4 == 0 ? TDM_LANE_H2D : TDM_LANE_COMPUTE;
-        op.access[0] = (struct tdm_access){
+        *only = (struct tdm_access){
             .buffer = kv, .first_slot = first, .slots = slots, .mode = TDM_READ};
         if (op.lane == TDM_LANE_H2D) { /* a slot is refilled between reads */
-            op.access[0].slots = 1;
-            op.access[0].mode = TDM_WRITE;
+            only->slots = 1;
+            only->mode = TDM_WRITE;
         }
         tdm_order_push(order, &item, &waits);
     }

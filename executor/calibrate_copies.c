@@ -2,6 +2,8 @@
 /* Copies of a calibration: rows of them, launched by themselves on their lanes. */
 #include "executor/calibrate_parts.h"
 
+#include "ops/move.h"
+
 #include <stdlib.h>
 
 #define SMALL_BYTES (UINT64_C(128) << 10)
@@ -22,12 +24,13 @@ static enum tdm_status launch(const struct copies *copies, enum tdm_lane lane, u
     bool up = lane == TDM_LANE_H2D;
     uint64_t offset = up ? 0 : copies->half_bytes;
     const struct tdm_step step = {.number = 1};
-    struct tdm_op op = {.number = number, .kind = TDM_OP_COPY, .lane = lane, .access_count = 2};
-    op.access[0].bytes = op.access[1].bytes = bytes;
+    struct tdm_op op = {
+        .number = number, .kind = TDM_OP_COPY, .lane = lane, .access_count = TDM_COPY_OPERANDS};
+    op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes = bytes;
     struct tdm_launch row = {.program = copies->program, .op = &op, .step = &step};
-    row.operand[0] = (struct tdm_operand){
+    row.operand[TDM_COPY_FROM] = (struct tdm_operand){
         .data = copies->base[up ? TDM_HOST : TDM_DEVICE] + offset, .slots = 1, .slot_bytes = bytes};
-    row.operand[1] = (struct tdm_operand){
+    row.operand[TDM_COPY_TO] = (struct tdm_operand){
         .data = copies->base[up ? TDM_DEVICE : TDM_HOST] + offset, .slots = 1, .slot_bytes = bytes};
     return copies->backend->run[TDM_OP_COPY](copies->executor, &row, err);
 }

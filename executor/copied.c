@@ -2,14 +2,15 @@
 /* What a copy moves. */
 #include "executor/copied.h"
 
+#include "ops/move.h"
 #include "schedule/operands.h"
 
 /* A slot of a unit: one part's tensors, which lie one after the other. */
 static struct tdm_copied part_of_unit(const struct tdm_launch *launch)
 {
     const struct tdm_model *model = launch->program->schedule->model;
-    const struct tdm_access *access = &launch->op->access[0];
-    const struct tdm_operand *from = &launch->operand[0];
+    const struct tdm_access *access = &launch->op->access[TDM_COPY_FROM];
+    const struct tdm_operand *from = &launch->operand[TDM_COPY_FROM];
     const struct tdm_unit *unit = &model->units[access->before.layer];
     uint64_t first = unit->elements, end = 0;
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
@@ -19,15 +20,15 @@ static struct tdm_copied part_of_unit(const struct tdm_launch *launch)
         first = tensor->offset < first ? tensor->offset : first;
         end = tensor->offset + tensor->elements;
     }
-    return (struct tdm_copied){tdm_operand_at(&launch->operand[1], first),
+    return (struct tdm_copied){tdm_operand_at(&launch->operand[TDM_COPY_TO], first),
                                tdm_operand_at(from, first),
                                end > first ? (end - first) * tdm_dtype_bytes(from->dtype) : 0};
 }
 
 struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
 {
-    const struct tdm_access *access = &launch->op->access[0];
-    const struct tdm_operand *from = &launch->operand[0];
+    const struct tdm_access *access = &launch->op->access[TDM_COPY_FROM];
+    const struct tdm_operand *from = &launch->operand[TDM_COPY_FROM];
     uint64_t bytes = access->bytes;
     if (tdm_content_is_of_unit(access->before.content) && access->part < TDM_PARTS)
         return part_of_unit(launch);
@@ -36,5 +37,5 @@ struct tdm_copied tdm_copied_by(const struct tdm_launch *launch)
         bytes = (from->slots - 1) * from->slot_bytes +
                 tdm_chunks_bytes(launch->program, access->before.content, last, last + 1);
     }
-    return (struct tdm_copied){launch->operand[1].data, from->data, bytes};
+    return (struct tdm_copied){launch->operand[TDM_COPY_TO].data, from->data, bytes};
 }

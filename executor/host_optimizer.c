@@ -84,8 +84,8 @@ INLINED bool is_split(const struct tdm_operand *master)
 /* Weights to fp32: from the master where there is one. */
 INLINED void load_weights(const struct tdm_host_update *x, struct block *block)
 {
-    const struct tdm_operand *w = &x->operand[TDM_UPDATE_WEIGHTS];
-    const struct tdm_operand *master = &x->operand[TDM_UPDATE_MASTER];
+    const struct tdm_operand *w = &x->operand[TDM_OPTIMIZER_WEIGHTS];
+    const struct tdm_operand *master = &x->operand[TDM_OPTIMIZER_MASTER];
     if (!is_split(master)) {
         load(master->data != NULL ? master : w, block, block->weight);
         return;
@@ -99,8 +99,8 @@ INLINED void load_weights(const struct tdm_host_update *x, struct block *block)
 
 INLINED void load_gradient(const struct tdm_host_update *x, struct block *block, float scale)
 {
-    const struct tdm_operand *second = &x->operand[TDM_UPDATE_SECOND_GRADIENT];
-    load(&x->operand[TDM_UPDATE_GRADIENT], block, block->gradient);
+    const struct tdm_operand *second = &x->operand[TDM_OPTIMIZER_TIED];
+    load(&x->operand[TDM_OPTIMIZER_GRADIENT], block, block->gradient);
     if (second->data != NULL) {
         load(second, block, block->other);
         TDM_SIMD
@@ -131,8 +131,8 @@ INLINED void store_alone(const struct tdm_operand *to, const struct block *block
 /* The master where there is one, and the weight from it; else the weight. */
 INLINED void store_weights(const struct tdm_host_update *x, const struct block *block)
 {
-    const struct tdm_operand *w = &x->operand[TDM_UPDATE_WEIGHTS];
-    const struct tdm_operand *master = &x->operand[TDM_UPDATE_MASTER];
+    const struct tdm_operand *w = &x->operand[TDM_OPTIMIZER_WEIGHTS];
+    const struct tdm_operand *master = &x->operand[TDM_OPTIMIZER_MASTER];
     if (master->data == NULL) {
         store_alone(w, block, TDM_RANDOM_OF_WEIGHT, block->weight);
         return;
@@ -157,8 +157,8 @@ INLINED void store_weights(const struct tdm_host_update *x, const struct block *
 
 INLINED void adamw(const struct tdm_host_update *x, struct block *block, float decay)
 {
-    const struct tdm_operand *m = &x->operand[TDM_UPDATE_MOMENT1];
-    const struct tdm_operand *v = &x->operand[TDM_UPDATE_MOMENT2];
+    const struct tdm_operand *m = &x->operand[TDM_OPTIMIZER_MOMENT1];
+    const struct tdm_operand *v = &x->operand[TDM_OPTIMIZER_MOMENT2];
     float *restrict moment1 = block->moment1, *restrict moment2 = block->moment2;
     float *restrict weight = block->weight;
     const float *restrict gradient = block->gradient;
@@ -280,7 +280,7 @@ const char *tdm_host_update_width_name(uint32_t width)
 /* What the gradient is scaled by. A norm that is no number clips nothing: it is to be seen. */
 static float clip_scale(const struct tdm_host_update *x)
 {
-    const struct tdm_operand *norms = &x->operand[TDM_UPDATE_NORMS];
+    const struct tdm_operand *norms = &x->operand[TDM_OPTIMIZER_NORMS];
     double squares = 0;
     for (uint32_t i = 0; norms->data != NULL && i < norms->slots; i++)
         squares +=
@@ -296,10 +296,10 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
     const struct tdm_operand *operand = launch->operand;
     const struct tdm_step *step = launch->step;
     double number = (double)step->number;
-    bool narrow_weights = operand[TDM_UPDATE_WEIGHTS].dtype == TDM_DTYPE_BF16 &&
-                          operand[TDM_UPDATE_MASTER].data == NULL;
-    bool narrow_moments = operand[TDM_UPDATE_MOMENT1].data != NULL &&
-                          operand[TDM_UPDATE_MOMENT1].dtype == TDM_DTYPE_BF16;
+    bool narrow_weights = operand[TDM_OPTIMIZER_WEIGHTS].dtype == TDM_DTYPE_BF16 &&
+                          operand[TDM_OPTIMIZER_MASTER].data == NULL;
+    bool narrow_moments = operand[TDM_OPTIMIZER_MOMENT1].data != NULL &&
+                          operand[TDM_OPTIMIZER_MOMENT1].dtype == TDM_DTYPE_BF16;
     struct tdm_host_update update = {
         .model = schedule->model,
         .unit = &schedule->model->units[launch->op->layer],
@@ -319,7 +319,7 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
         .decay = (float)settings->weight_decay,
         .clip_norm = settings->clip_norm,
     };
-    for (int i = 0; i < TDM_UPDATE_OPERANDS; i++)
+    for (int i = 0; i < TDM_OPTIMIZER_OPERANDS; i++)
         update.operand[i] = operand[i];
     return update;
 }

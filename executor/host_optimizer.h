@@ -10,26 +10,15 @@
 #define TDM_EXECUTOR_HOST_OPTIMIZER_H
 
 #include "executor/backend.h"
-
-/* Operands of an update, as enum tdm_op_kind numbers them. */
-enum tdm_update_operand {
-    TDM_UPDATE_WEIGHTS,
-    TDM_UPDATE_GRADIENT,
-    TDM_UPDATE_MASTER,
-    TDM_UPDATE_MOMENT1,
-    TDM_UPDATE_MOMENT2,
-    TDM_UPDATE_NORMS,
-    TDM_UPDATE_SECOND_GRADIENT,
-    TDM_UPDATE_OPERANDS
-};
+#include "ops/update.h"
 
 /* An update by value: it outlives the launch that it was made from, but not the model. */
 struct tdm_host_update {
     const struct tdm_model *model;
     const struct tdm_unit *unit;
-    struct tdm_operand operand[TDM_UPDATE_OPERANDS]; /* in memory of the host */
-    bool adamw;                                      /* else SGD */
-    bool random;                                     /* something is rounded stochastically */
+    struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS]; /* in memory of the host */
+    bool adamw;                                         /* else SGD */
+    bool random;                                        /* something is rounded stochastically */
     uint32_t width; /* of vectors: below tdm_host_update_widths(), set to the widest */
     uint64_t seed, step;
     float beta1, beta2, rest1, rest2; /* rest = 1 - beta */

@@ -12,9 +12,13 @@
 
 #define PAGE_BYTES (UINT64_C(2) << 20) /* a huge one, where the system gives them */
 
-static const enum tdm_content contents[] = {TDM_UNIT_WEIGHTS, TDM_UNIT_GRADIENT, TDM_UNIT_MASTER,
-                                            TDM_UNIT_MOMENT1, TDM_UNIT_MOMENT2};
-#define CONTENTS (sizeof(contents) / sizeof(contents[0])) /* as the first operands of an update */
+/* Of the first operands of an update. */
+static const enum tdm_content contents[] = {[TDM_OPTIMIZER_WEIGHTS] = TDM_UNIT_WEIGHTS,
+                                            [TDM_OPTIMIZER_GRADIENT] = TDM_UNIT_GRADIENT,
+                                            [TDM_OPTIMIZER_MASTER] = TDM_UNIT_MASTER,
+                                            [TDM_OPTIMIZER_MOMENT1] = TDM_UNIT_MOMENT1,
+                                            [TDM_OPTIMIZER_MOMENT2] = TDM_UNIT_MOMENT2};
+#define CONTENTS (sizeof(contents) / sizeof(contents[0]))
 
 static double now(void)
 {

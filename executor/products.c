@@ -2,6 +2,8 @@
 /* Products with weights as multiplications. */
 #include "executor/products.h"
 
+#include "ops/product.h"
+
 static enum tdm_status part_find(const struct tdm_launch *launch, struct tdm_product_part *part,
                                  struct tdm_error *err)
 {
@@ -48,8 +50,10 @@ static struct tdm_matrix matrix_at(const struct tdm_operand *operand, uint64_t f
 static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_product_part *part,
                              struct tdm_multiplication multiplications[2])
 {
-    const struct tdm_operand *x = &launch->operand[0], *w = &launch->operand[1];
-    const struct tdm_operand *y = &launch->operand[2], *addend = &launch->operand[3];
+    const struct tdm_operand *x = &launch->operand[TDM_PRODUCT_X],
+                             *w = &launch->operand[TDM_PRODUCT_WEIGHTS];
+    const struct tdm_operand *y = &launch->operand[TDM_PRODUCT_OUT],
+                             *addend = &launch->operand[TDM_PRODUCT_ADDEND];
     uint64_t column = 0;
     for (uint32_t i = 0; i < part->count; i++) {
         const struct tdm_tensor *matrix = part->matrix[i], *bias = part->bias[i];
@@ -74,8 +78,9 @@ static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_p
 static uint32_t plan_grad_input(const struct tdm_launch *launch,
                                 const struct tdm_product_part *part, struct tdm_multiplication *m)
 {
-    const struct tdm_operand *dy = &launch->operand[0], *w = &launch->operand[1];
-    const struct tdm_operand *dx = &launch->operand[2];
+    const struct tdm_operand *dy = &launch->operand[TDM_PRODUCT_GRAD_INPUT_DOUT],
+                             *w = &launch->operand[TDM_PRODUCT_GRAD_INPUT_WEIGHTS];
+    const struct tdm_operand *dx = &launch->operand[TDM_PRODUCT_GRAD_INPUT_DX];
     uint64_t column = 0;
     m->m = launch->op->tokens;
     m->n = part->inputs;
@@ -96,8 +101,9 @@ static uint32_t plan_grad_weight(const struct tdm_launch *launch,
                                  const struct tdm_product_part *part,
                                  struct tdm_multiplication multiplications[2])
 {
-    const struct tdm_operand *x = &launch->operand[0], *dy = &launch->operand[1];
-    const struct tdm_operand *dw = &launch->operand[2];
+    const struct tdm_operand *x = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_X],
+                             *dy = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT];
+    const struct tdm_operand *dw = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
     uint64_t column = 0;
     for (uint32_t i = 0; i < part->count; i++) {
         const struct tdm_tensor *matrix = part->matrix[i];

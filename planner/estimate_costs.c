@@ -3,6 +3,9 @@
 #include "planner/estimate_parts.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
+#include "ops/move.h"
+#include "ops/select.h"
 #include "planner/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
@@ -501,7 +504,8 @@ static double select_seconds(const struct tdm_program *chunks, uint32_t layer, u
     struct tdm_op means = select;
     means.kind = TDM_OP_PAGE_MEANS;
     means.access_count = 1;
-    means.access[0].bytes = tdm_chunks_bytes(chunks, TDM_KVPAGES, number, number + 1);
+    means.access[TDM_PAGE_MEANS_PAGES].bytes =
+        tdm_chunks_bytes(chunks, TDM_KVPAGES, number, number + 1);
     if (!tdm_selector_lists(rule.selector.kind))
         return 0;
     double seconds = op_seconds(chunks, &select);
@@ -519,18 +523,18 @@ static double attention_seconds(const struct tdm_program *chunks, uint32_t layer
         enum tdm_content content;
         uint32_t first, end; /* chunks */
         enum tdm_mode mode;
-    } operands[] = {{TDM_Q, number, next, TDM_READ},
-                    {TDM_KVPAGES, first, next, TDM_READ},
-                    {TDM_ATTENTION_OUT, number, next, TDM_WRITE},
-                    {TDM_DATTENTION, number, next, TDM_READ},
-                    {TDM_DQ, number, next, TDM_WRITE},
-                    {TDM_DKVPAGES, first, shared, TDM_WRITE},
-                    {TDM_DKVPAGES, shared, next, TDM_ACCUMULATE}};
+    } operands[] = {[TDM_ATTENTION_Q] = {TDM_Q, number, next, TDM_READ},
+                    [TDM_ATTENTION_KV] = {TDM_KVPAGES, first, next, TDM_READ},
+                    [TDM_ATTENTION_O] = {TDM_ATTENTION_OUT, number, next, TDM_WRITE},
+                    [TDM_ATTENTION_GRAD_DO] = {TDM_DATTENTION, number, next, TDM_READ},
+                    [TDM_ATTENTION_GRAD_DQ] = {TDM_DQ, number, next, TDM_WRITE},
+                    [TDM_ATTENTION_GRAD_DKV_OPENED] = {TDM_DKVPAGES, first, shared, TDM_WRITE},
+                    [TDM_ATTENTION_GRAD_DKV_ADDED] = {TDM_DKVPAGES, shared, next, TDM_ACCUMULATE}};
     struct tdm_op op = {.kind = gradient ? TDM_OP_ATTENTION_GRAD : TDM_OP_ATTENTION,
                         .layer = layer,
                         .chunk = number,
                         .tokens = chunks->chunks[number].tokens,
-                        .access_count = gradient ? 7 : 3};
+                        .access_count = gradient ? TDM_ATTENTION_GRAD_LISTS : TDM_ATTENTION_LISTS};
     for (uint32_t i = 0; i < op.access_count; i++) {
         op.access[i].mode = operands[i].mode;
         op.access[i].bytes =
@@ -544,10 +548,11 @@ static double move_seconds(const struct tdm_program *chunks, uint32_t span, bool
                            uint32_t layer, uint32_t reader, enum tdm_content content)
 {
     struct tdm_kv_move move;
-    struct tdm_op op = {.kind = TDM_OP_COPY, .lane = TDM_LANE_COMPUTE, .access_count = 2};
+    struct tdm_op op = {
+        .kind = TDM_OP_COPY, .lane = TDM_LANE_COMPUTE, .access_count = TDM_COPY_OPERANDS};
     if (!tdm_kv_moves(chunks, span, falling, layer, reader, &move))
         return 0;
-    op.access[0].bytes = op.access[1].bytes =
+    op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes =
         tdm_chunks_bytes(chunks, content, move.first, move.end);
     return op_seconds(chunks, &op);
 }

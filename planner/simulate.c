@@ -2,6 +2,7 @@
 /* Simulator: event time over the lanes, live bytes by place and category. */
 #include "planner/simulate.h"
 
+#include "ops/move.h"
 #include "schedule/cost.h"
 #include "schedule/order.h"
 
@@ -75,7 +76,7 @@ static void note_work(struct simulator *s, const struct tdm_op *op, double secon
     if (op->kind == TDM_OP_ATTENTION)
         result->attention_forward_flops += (double)op->flops;
     if (op->kind == TDM_OP_COPY)
-        result->copied_bytes[op->lane] += op->access[0].bytes;
+        result->copied_bytes[op->lane] += op->access[TDM_COPY_FROM].bytes;
     if (op->kind == TDM_OP_PRODUCT || op->kind == TDM_OP_PRODUCT_GRAD_INPUT ||
         op->kind == TDM_OP_PRODUCT_GRAD_WEIGHT || op->part == TDM_PART_HEAD)
         result->product_flops += (double)op->flops;

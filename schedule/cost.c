@@ -3,6 +3,8 @@
 #include "schedule/cost.h"
 
 #include "base/size.h"
+#include "ops/move.h"
+#include "ops/update.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 
@@ -139,8 +141,9 @@ enum tdm_rate tdm_op_rate(const struct tdm_op *op)
     };
     bool narrow = op->head_dim <= TDM_NARROW_HEAD_DIM;
     if (op->kind == TDM_OP_OPTIMIZER) { /* rounded: moments, and no master */
-        bool rounded = op->access_count > 3 && op->access[2].buffer == TDM_NONE &&
-                       op->access[3].buffer != TDM_NONE;
+        bool rounded = op->access_count > TDM_OPTIMIZER_MOMENT1 &&
+                       op->access[TDM_OPTIMIZER_MASTER].buffer == TDM_NONE &&
+                       op->access[TDM_OPTIMIZER_MOMENT1].buffer != TDM_NONE;
         if (op->lane == TDM_LANE_HOST)
             return rounded ? TDM_RATE_HOST_OPTIMIZER_ROUNDED : TDM_RATE_HOST_OPTIMIZER;
         return rounded ? TDM_RATE_OPTIMIZER_ROUNDED : TDM_RATE_OPTIMIZER;
@@ -246,7 +249,7 @@ static double copy_seconds(const struct tdm_machine *machine, const struct tdm_o
     double one_way = rate[op->lane == TDM_LANE_H2D ? TDM_RATE_H2D : TDM_RATE_D2H];
     double shared = rate[TDM_RATE_BOTH_WAYS] / 2;
     double used = both_ways && shared < one_way ? shared : one_way;
-    return machine->copy_seconds + (double)op->access[0].bytes / used;
+    return machine->copy_seconds + (double)op->access[TDM_COPY_FROM].bytes / used;
 }
 
 double tdm_op_seconds(const struct tdm_machine *machine, const struct tdm_op *op, bool both_ways)

@@ -3,6 +3,7 @@
 #include "schedule/gather.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
 
@@ -182,7 +183,7 @@ double tdm_gather_moved_pages(const struct tdm_schedule *schedule, uint64_t page
 void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
 {
     const struct tdm_schedule *schedule = program->schedule;
-    const struct tdm_access *kv = &op->access[1];
+    const struct tdm_access *kv = &op->access[TDM_ATTENTION_KV];
     op->fetched_bytes = op->sent_bytes = 0;
     if (!tdm_gathers(schedule, op->layer))
         return;
@@ -194,13 +195,14 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
     const struct tdm_group *group = &schedule->groups[tdm_schedule_group_of(schedule, op->layer)];
     if (op->kind != TDM_OP_ATTENTION_GRAD || group->kv_gradients_place != TDM_HOST)
         return;
-    for (uint32_t i = 5; i <= 6; i++) {
+    for (uint32_t i = TDM_ATTENTION_GRAD_DKV_OPENED; i <= TDM_ATTENTION_GRAD_DKV_ADDED; i++) {
         const struct tdm_access *sums = &op->access[i];
         if (sums->buffer == TDM_NONE)
             continue;
         if (sums->mode == TDM_WRITE) /* made zero first */
             op->sent_bytes += sums->bytes;
-        if (i == 6 && op->access[5].buffer != TDM_NONE)
+        if (i == TDM_ATTENTION_GRAD_DKV_ADDED &&
+            op->access[TDM_ATTENTION_GRAD_DKV_OPENED].buffer != TDM_NONE)
             continue; /* counted with those */
         page = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
         op->fetched_bytes += (uint64_t)(pages * (double)page);

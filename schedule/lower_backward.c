@@ -3,6 +3,13 @@
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/mlp.h"
+#include "ops/move.h"
+#include "ops/norm.h"
+#include "ops/product.h"
+#include "ops/rope.h"
 #include "schedule/attend.h"
 #include "schedule/optimizer.h"
 
@@ -13,12 +20,12 @@ static void grad_input(struct tdm_lowering *l, const struct tdm_body *body, enum
 {
     struct tdm_tag made = tdm_low_tag(to, body->layer, body->chunk);
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT_GRAD_INPUT, part);
-    tdm_low_reads(l, from, gradient);
-    tdm_low_reads_weights(l, body->layer, part);
+    tdm_low_reads(l, TDM_PRODUCT_GRAD_INPUT_DOUT, from, gradient);
+    tdm_low_reads_weights(l, TDM_PRODUCT_GRAD_INPUT_WEIGHTS, body->layer, part);
     if (first)
-        tdm_low_writes(l, tdm_low_work(l, to), made);
+        tdm_low_writes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made);
     else /* the q product's share is there; with the KV product's the sum is complete */
-        tdm_low_changes(l, tdm_low_work(l, to), made,
+        tdm_low_changes(l, TDM_PRODUCT_GRAD_INPUT_DX, tdm_low_work(l, to), made,
                         tdm_low_sum_tag(to, body->layer, body->chunk, 0));
     tdm_low_op_end(l);
 }
@@ -28,9 +35,9 @@ static void grad_weight(struct tdm_lowering *l, const struct tdm_body *body, enu
                         struct tdm_tag gradient)
 {
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT_GRAD_WEIGHT, part);
-    tdm_low_reads(l, input, tdm_low_tag(of, body->layer, body->chunk));
-    tdm_low_reads(l, from, gradient);
-    tdm_low_adds_layer_gradient(l, part);
+    tdm_low_reads(l, TDM_PRODUCT_GRAD_WEIGHT_X, input, tdm_low_tag(of, body->layer, body->chunk));
+    tdm_low_reads(l, TDM_PRODUCT_GRAD_WEIGHT_DOUT, from, gradient);
+    tdm_low_adds_layer_gradient(l, TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS, part);
     tdm_low_op_end(l);
     tdm_low_send_part(l, body, part);
 }
@@ -40,12 +47,12 @@ static void norm_grad(struct tdm_lowering *l, const struct tdm_body *body, enum 
                       uint32_t contributor, struct tdm_tag before, struct tdm_tag after)
 {
     tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, part);
-    tdm_low_reads(l, x, tdm_low_tag(of, body->layer, body->chunk));
-    tdm_low_reads_weights(l, body->layer, part);
-    tdm_low_reads(l, tdm_low_work(l, d_normed),
+    tdm_low_reads(l, TDM_NORM_GRAD_X, x, tdm_low_tag(of, body->layer, body->chunk));
+    tdm_low_reads_weights(l, TDM_NORM_GRAD_WEIGHTS, body->layer, part);
+    tdm_low_reads(l, TDM_NORM_GRAD_DOUT, tdm_low_work(l, d_normed),
                   tdm_low_sum_tag(d_normed, body->layer, body->chunk, contributor));
-    tdm_low_changes(l, tdm_low_stream_ref(l, body->chunk), before, after);
-    tdm_low_adds_layer_gradient(l, part);
+    tdm_low_changes(l, TDM_NORM_GRAD_DX, tdm_low_stream_ref(l, body->chunk), before, after);
+    tdm_low_adds_layer_gradient(l, TDM_NORM_GRAD_DWEIGHTS, part);
     tdm_low_op_end(l);
     tdm_low_send_part(l, body, part);
 }
@@ -63,8 +70,10 @@ static void mlp_backward(struct tdm_lowering *l, const struct tdm_body *body,
     tdm_low_alloc_work(l, TDM_DACTIVATED);
     grad_input(l, body, TDM_PART_DOWN, stream, dx, TDM_DACTIVATED, true);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU_GRAD, TDM_PART_GATE_UP);
-    tdm_low_changes(l, gate_up, tdm_low_tag(TDM_GATE_UP, layer, chunk), d_gate_up);
-    tdm_low_reads(l, tdm_low_work(l, TDM_DACTIVATED), tdm_low_tag(TDM_DACTIVATED, layer, chunk));
+    tdm_low_changes(l, TDM_SWIGLU_GRAD_GATE_UP, gate_up, tdm_low_tag(TDM_GATE_UP, layer, chunk),
+                    d_gate_up);
+    tdm_low_reads(l, TDM_SWIGLU_GRAD_DOUT, tdm_low_work(l, TDM_DACTIVATED),
+                  tdm_low_tag(TDM_DACTIVATED, layer, chunk));
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_DACTIVATED);
     grad_weight(l, body, TDM_PART_GATE_UP, tdm_low_work(l, TDM_MLP_NORMED), TDM_MLP_NORMED, gate_up,
@@ -93,25 +102,31 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
 
     tdm_low_dkv_make_room(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION_GRAD, 0);
-    tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
-    tdm_low_chunks(l, body, tdm_low_seen_kv(l, body), first, chunk + 1, TDM_READ, pages, pages);
-    tdm_low_reads(l, attention_out, tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
-    tdm_low_reads(l, tdm_low_work(l, TDM_DATTENTION), tdm_low_tag(TDM_DATTENTION, layer, chunk));
-    tdm_low_writes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, layer, chunk));
-    tdm_low_chunks(l, body, tdm_low_seen_dkv(l, layer), first, shared, TDM_WRITE, before, after);
-    tdm_low_chunks(l, body, tdm_low_seen_dkv(l, layer), shared, chunk + 1, TDM_ACCUMULATE, before,
-                   after);
-    tdm_low_reads_lists(l, body, lists);
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_Q, q, tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_chunks(l, TDM_ATTENTION_GRAD_KV, body, tdm_low_seen_kv(l, body), first, chunk + 1,
+                   TDM_READ, pages, pages);
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_O, attention_out,
+                  tdm_low_tag(TDM_ATTENTION_OUT, layer, chunk));
+    tdm_low_reads(l, TDM_ATTENTION_GRAD_DO, tdm_low_work(l, TDM_DATTENTION),
+                  tdm_low_tag(TDM_DATTENTION, layer, chunk));
+    tdm_low_writes(l, TDM_ATTENTION_GRAD_DQ, tdm_low_work(l, TDM_DQ),
+                   tdm_low_tag(TDM_DQ, layer, chunk));
+    tdm_low_chunks(l, TDM_ATTENTION_GRAD_DKV_OPENED, body, tdm_low_seen_dkv(l, layer), first,
+                   shared, TDM_WRITE, before, after);
+    tdm_low_chunks(l, TDM_ATTENTION_GRAD_DKV_ADDED, body, tdm_low_seen_dkv(l, layer), shared,
+                   chunk + 1, TDM_ACCUMULATE, before, after);
+    tdm_low_reads_lists(l, TDM_ATTENTION_GRAD_LISTS, body, lists);
     tdm_low_op_end(l);
 }
 
 /* What the gradient of QK-norm reads and adds to beside: the product `raw` that the norm read, and the
- * norm's weights and their gradient. */
-static void qk_norm_operands(struct tdm_lowering *l, enum tdm_content raw, enum tdm_part part)
+ * norm's weights, with their number, and their gradient. */
+static void qk_norm_operands(struct tdm_lowering *l, uint32_t weights, enum tdm_content raw,
+                             enum tdm_part part)
 {
-    tdm_low_reads(l, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
-    tdm_low_reads_weights(l, l->op.layer, part);
-    tdm_low_adds_layer_gradient(l, part);
+    tdm_low_reads(l, weights - 1, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
+    tdm_low_reads_weights(l, weights, l->op.layer, part);
+    tdm_low_adds_layer_gradient(l, weights + 1, part);
 }
 
 /* `there`: with QK-norm the q product is in its workspace; else it is made again. */
@@ -122,9 +137,10 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool
     if (norm && !there)
         tdm_low_q_raw(l, body);
     tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, norm ? TDM_PART_Q_NORM : TDM_PART_Q);
-    tdm_low_changes(l, tdm_low_work(l, TDM_DQ), tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
+    tdm_low_changes(l, TDM_ROPE_GRAD_DQ, tdm_low_work(l, TDM_DQ),
+                    tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
     if (norm)
-        qk_norm_operands(l, TDM_QRAW, TDM_PART_Q_NORM);
+        qk_norm_operands(l, TDM_ROPE_GRAD_WEIGHTS, TDM_QRAW, TDM_PART_Q_NORM);
     tdm_low_op_end(l);
     if (norm) {
         tdm_low_send_part(l, body, TDM_PART_Q_NORM);
@@ -147,10 +163,11 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
     struct tdm_ref sums = tdm_low_finished_dkv(l, body);
     tdm_low_alloc_work(l, TDM_DKVRAW);
     tdm_low_op_begin(l, body, TDM_OP_KV_GRAD_READ, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, sums, tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
-    tdm_low_writes(l, tdm_low_work(l, TDM_DKVRAW), raw);
+    tdm_low_reads(l, TDM_KV_GRAD_READ_DPAGES, sums,
+                  tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
+    tdm_low_writes(l, TDM_KV_GRAD_READ_DRAW, tdm_low_work(l, TDM_DKVRAW), raw);
     if (norm)
-        qk_norm_operands(l, TDM_KVRAW, TDM_PART_K_NORM);
+        qk_norm_operands(l, TDM_KV_GRAD_READ_WEIGHTS, TDM_KVRAW, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     if (norm) {
         tdm_low_send_part(l, body, TDM_PART_K_NORM);
@@ -182,7 +199,7 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
     if (body->chunk == chunks - 1) { /* rows of tokens that do not occur stay zero */
         tdm_low_alloc_gradient(l, gradient.buffer);
         tdm_low_op_begin(l, &on_unit, TDM_OP_ZERO, TDM_PART_EMBEDDING);
-        tdm_low_access(l, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
+        tdm_low_access(l, TDM_ZERO_SLOT, gradient, 1, TDM_WRITE, TDM_PART_EMBEDDING,
                        tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), before, bytes);
         tdm_low_op_end(l);
     }
@@ -190,17 +207,21 @@ void tdm_low_embedding_body(struct tdm_lowering *l, const struct tdm_body *body)
     struct tdm_ref order = tdm_low_work(l, TDM_TOKEN_ORDER);
     tdm_low_alloc_work(l, TDM_TOKEN_ORDER);
     tdm_low_op_begin(l, &on_unit, TDM_OP_SORT_TOKENS, TDM_PART_EMBEDDING);
-    tdm_low_reads(l, tokens, tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
-    tdm_low_writes(l, order, tdm_low_tag(TDM_TOKEN_ORDER, TDM_NONE, body->chunk));
+    tdm_low_reads(l, TDM_SORT_TOKENS_TOKENS, tokens,
+                  tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
+    tdm_low_writes(l, TDM_SORT_TOKENS_ORDER, order,
+                   tdm_low_tag(TDM_TOKEN_ORDER, TDM_NONE, body->chunk));
     tdm_low_op_end(l);
     tdm_low_op_begin(l, &on_unit, TDM_OP_EMBED_GRAD, TDM_PART_EMBEDDING);
-    tdm_low_reads(l, tokens, tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
-    tdm_low_reads(l, order, tdm_low_tag(TDM_TOKEN_ORDER, TDM_NONE, body->chunk));
-    tdm_low_reads(l, tdm_low_stream_ref(l, body->chunk), tdm_low_tag(TDM_DX, 0, body->chunk));
+    tdm_low_reads(l, TDM_EMBED_GRAD_TOKENS, tokens, tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
+    tdm_low_reads(l, TDM_EMBED_GRAD_ORDER, order,
+                  tdm_low_tag(TDM_TOKEN_ORDER, TDM_NONE, body->chunk));
+    tdm_low_reads(l, TDM_EMBED_GRAD_DOUT, tdm_low_stream_ref(l, body->chunk),
+                  tdm_low_tag(TDM_DX, 0, body->chunk));
     uint64_t rows =
         l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.gradients);
-    tdm_low_access(l, gradient, 1, TDM_ACCUMULATE, TDM_PART_EMBEDDING, before, after,
-                   rows < bytes ? rows : bytes); /* at most a row for each token */
+    tdm_low_access(l, TDM_EMBED_GRAD_DWEIGHTS, gradient, 1, TDM_ACCUMULATE, TDM_PART_EMBEDDING,
+                   before, after, rows < bytes ? rows : bytes); /* at most a row for each token */
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_TOKEN_ORDER);
     if (body->chunk == 0)

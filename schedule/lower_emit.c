@@ -3,6 +3,7 @@
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
+#include "ops/move.h"
 #include "schedule/cost.h"
 
 #include <string.h>
@@ -57,16 +58,19 @@ struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_
     return (struct tdm_tag){content, layer, chunk, contributor};
 }
 
-void tdm_low_access(struct tdm_lowering *l, struct tdm_ref ref, uint32_t slots, enum tdm_mode mode,
-                    uint32_t part, struct tdm_tag before, struct tdm_tag after, uint64_t bytes)
+void tdm_low_absent(struct tdm_lowering *l, uint32_t operand)
 {
-    l->op.access[l->op.access_count++] =
-        (struct tdm_access){ref.buffer, ref.slot, slots, mode, part, before, after, bytes};
+    while (l->op.access_count <= operand)
+        l->op.access[l->op.access_count++] = (struct tdm_access){.buffer = TDM_NONE};
 }
 
-void tdm_low_absent(struct tdm_lowering *l)
+void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
+                    enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
+                    uint64_t bytes)
 {
-    l->op.access[l->op.access_count++] = (struct tdm_access){.buffer = TDM_NONE};
+    tdm_low_absent(l, operand);
+    l->op.access[operand] =
+        (struct tdm_access){ref.buffer, ref.slot, slots, mode, part, before, after, bytes};
 }
 
 uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content content)
@@ -74,21 +78,23 @@ uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content conten
     return tdm_content_bytes(l->schedule, content, 0, l->op.tokens);
 }
 
-void tdm_low_reads(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what)
+void tdm_low_reads(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                   struct tdm_tag what)
 {
-    tdm_low_access(l, ref, 1, TDM_READ, 0, what, what, tdm_low_row_bytes(l, what.content));
+    tdm_low_access(l, operand, ref, 1, TDM_READ, 0, what, what, tdm_low_row_bytes(l, what.content));
 }
 
-void tdm_low_writes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what)
+void tdm_low_writes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                    struct tdm_tag what)
 {
-    tdm_low_access(l, ref, 1, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
-                   tdm_low_row_bytes(l, what.content));
+    tdm_low_access(l, operand, ref, 1, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE),
+                   what, tdm_low_row_bytes(l, what.content));
 }
 
-void tdm_low_changes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag before,
-                     struct tdm_tag after)
+void tdm_low_changes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                     struct tdm_tag before, struct tdm_tag after)
 {
-    tdm_low_access(l, ref, 1, TDM_ACCUMULATE, 0, before, after,
+    tdm_low_access(l, operand, ref, 1, TDM_ACCUMULATE, 0, before, after,
                    tdm_low_row_bytes(l, after.content));
 }
 
@@ -109,11 +115,12 @@ void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content)
 
 /* ---- units: weights, gradients, moments ---- */
 
-void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part)
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part)
 {
     struct tdm_tag what = tdm_low_tag(TDM_UNIT_WEIGHTS, unit, TDM_NONE);
-    tdm_low_access(l, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part, what,
-                   what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
+    tdm_low_access(l, operand, tdm_low_unit_on_device(l, TDM_UNIT_WEIGHTS, unit), 1, TDM_READ, part,
+                   what, what, tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.weights));
 }
 
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer)
@@ -132,22 +139,22 @@ struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit)
     return (struct tdm_ref){l->layout->head_gradient, 0};
 }
 
-void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t unit, enum tdm_part part,
-                           uint32_t contributor, uint32_t first)
+void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part, uint32_t contributor, uint32_t first)
 {
     struct tdm_tag after = tdm_low_sum_tag(TDM_UNIT_GRADIENT, unit, TDM_NONE, contributor);
     struct tdm_tag before = after;
     before.contributor = contributor + 1;
     if (contributor == first)
         before = tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE);
-    tdm_low_access(l, tdm_low_gradient_ref(l, unit), 1,
+    tdm_low_access(l, operand, tdm_low_gradient_ref(l, unit), 1,
                    contributor == first ? TDM_WRITE : TDM_ACCUMULATE, part, before, after,
                    tdm_part_bytes(l->model, unit, part, l->schedule->dtypes.gradients));
 }
 
-void tdm_low_adds_layer_gradient(struct tdm_lowering *l, enum tdm_part part)
+void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part)
 {
-    tdm_low_adds_gradient(l, l->op.layer, part, l->op.chunk, l->program->chunk_count - 1);
+    tdm_low_adds_gradient(l, operand, l->op.layer, part, l->op.chunk, l->program->chunk_count - 1);
 }
 
 /* ---- moving between places ---- */
@@ -158,8 +165,8 @@ void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
     tdm_low_op_begin(l, body, TDM_OP_COPY, 0);
     l->op.lane = lane;
     l->op.layer = what.layer;
-    tdm_low_reads(l, from, what);
-    tdm_low_writes(l, to, what);
+    tdm_low_reads(l, TDM_COPY_FROM, from, what);
+    tdm_low_writes(l, TDM_COPY_TO, to, what);
     tdm_low_op_end(l);
 }
 
@@ -178,9 +185,9 @@ void tdm_low_copy_part(struct tdm_lowering *l, const struct tdm_body *body, enum
     l->op.layer = what.layer;
     l->op.chunk = TDM_NONE;
     l->op.tokens = 0;
-    tdm_low_access(l, from, 1, TDM_READ, copied, what, what, bytes);
-    tdm_low_access(l, to, 1, TDM_WRITE, copied, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what,
-                   bytes);
+    tdm_low_access(l, TDM_COPY_FROM, from, 1, TDM_READ, copied, what, what, bytes);
+    tdm_low_access(l, TDM_COPY_TO, to, 1, TDM_WRITE, copied,
+                   tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what, bytes);
     tdm_low_op_end(l);
 }
 

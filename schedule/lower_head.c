@@ -9,6 +9,8 @@
 #include "schedule/lower_parts.h"
 
 #include "base/size.h"
+#include "ops/head.h"
+#include "ops/norm.h"
 
 /* One LM-head tile. */
 struct head_tile {
@@ -29,10 +31,10 @@ static bool first_column(const struct tdm_lowering *l, const struct head_tile *a
     return at->column + 1 == l->layout->vocabulary_tiles;
 }
 
-/* Corrects the bytes of the operand just given. */
-static void moves(struct tdm_lowering *l, uint64_t bytes)
+/* Corrects the bytes of an operand. */
+static void moves(struct tdm_lowering *l, uint32_t operand, uint64_t bytes)
 {
-    l->op.access[l->op.access_count - 1].bytes = bytes;
+    l->op.access[operand].bytes = bytes;
 }
 
 /* Begins the op of a tile: its rows, and its part of the vocabulary. */
@@ -76,13 +78,13 @@ static struct tdm_tag rows_tag(const struct tdm_body *body, const struct head_ti
 static void reads_rows(struct tdm_lowering *l, const struct tdm_body *body,
                        const struct head_tile *at)
 {
-    tdm_low_reads(l, tdm_low_work(l, TDM_FINAL_NORMED), rows_tag(body, at));
+    tdm_low_reads(l, TDM_HEAD_ROWS, tdm_low_work(l, TDM_FINAL_NORMED), rows_tag(body, at));
 }
 
 static void turns_rows(struct tdm_lowering *l, const struct tdm_body *body,
                        const struct head_tile *at)
 {
-    tdm_low_changes(l, tdm_low_work(l, TDM_FINAL_NORMED), rows_tag(body, at),
+    tdm_low_changes(l, TDM_HEAD_ROWS, tdm_low_work(l, TDM_FINAL_NORMED), rows_tag(body, at),
                     tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, at->tile));
 }
 
@@ -92,14 +94,14 @@ static void tile_operands(struct tdm_lowering *l, const struct tdm_body *body,
 {
     enum tdm_part part;
     uint32_t unit = output_unit(l, &part);
-    tdm_low_reads(l, (struct tdm_ref){l->layout->tokens, body->chunk},
+    tdm_low_reads(l, TDM_HEAD_TOKENS, (struct tdm_ref){l->layout->tokens, body->chunk},
                   tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
-    tdm_low_reads_weights(l, unit, part);
-    moves(l, entry_bytes(l, l->schedule->dtypes.weights));
+    tdm_low_reads_weights(l, TDM_HEAD_WEIGHTS, unit, part);
+    moves(l, TDM_HEAD_WEIGHTS, entry_bytes(l, l->schedule->dtypes.weights));
     tdm_low_writes(
-        l, tdm_low_work(l, TDM_LOGIT_TILE),
+        l, TDM_HEAD_LOGITS, tdm_low_work(l, TDM_LOGIT_TILE),
         tdm_low_sum_tag(TDM_LOGIT_TILE, body->layer, body->chunk, with_column(l, at, at->tile)));
-    moves(l, tdm_logit_bytes(l->schedule, l->op.tokens, l->op.entries));
+    moves(l, TDM_HEAD_LOGITS, tdm_logit_bytes(l->schedule, l->op.tokens, l->op.entries));
 }
 
 /* Adds to the gradient of the op's entries; those of other tiles of the vocabulary stay. */
@@ -115,28 +117,30 @@ static void tile_gradient(struct tdm_lowering *l, const struct head_tile *at)
     struct tdm_tag before = after;
     before.contributor = contributor + 1;
     bool opens = at->number == last && first_column(l, at);
-    tdm_low_access(
-        l, tied ? (struct tdm_ref){l->layout->tied_gradient, 0} : tdm_low_gradient_ref(l, unit), 1,
-        opens ? TDM_WRITE : TDM_ACCUMULATE, tied ? 0 : part, before, after,
-        entry_bytes(l, l->schedule->dtypes.gradients));
+    tdm_low_access(l, TDM_HEAD_DWEIGHTS,
+                   tied ? (struct tdm_ref){l->layout->tied_gradient, 0}
+                        : tdm_low_gradient_ref(l, unit),
+                   1, opens ? TDM_WRITE : TDM_ACCUMULATE, tied ? 0 : part, before, after,
+                   entry_bytes(l, l->schedule->dtypes.gradients));
 }
 
 /* Adds to a sum over the columns of a tile. */
-static void tile_sum(struct tdm_lowering *l, const struct tdm_body *body,
+static void tile_sum(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
                      const struct head_tile *at, enum tdm_content content)
 {
     uint32_t contributor = with_column(l, at, at->tile);
     struct tdm_tag after = tdm_low_sum_tag(content, body->layer, body->chunk, contributor);
     struct tdm_tag before = after;
     before.contributor = contributor + 1;
-    tdm_low_access(l, tdm_low_work(l, content), 1, first_column(l, at) ? TDM_WRITE : TDM_ACCUMULATE,
-                   0, before, after, tdm_low_row_bytes(l, content));
+    tdm_low_access(l, operand, tdm_low_work(l, content), 1,
+                   first_column(l, at) ? TDM_WRITE : TDM_ACCUMULATE, 0, before, after,
+                   tdm_low_row_bytes(l, content));
 }
 
 static void tile_loss(struct tdm_lowering *l, const struct tdm_body *body,
                       const struct head_tile *at)
 {
-    tdm_low_access(l, (struct tdm_ref){l->layout->loss, body->chunk}, 1,
+    tdm_low_access(l, TDM_HEAD_LOSS, (struct tdm_ref){l->layout->loss, body->chunk}, 1,
                    at->first ? TDM_WRITE : TDM_ACCUMULATE, 0,
                    tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, at->tile + 1),
                    tdm_low_sum_tag(TDM_LOSS, TDM_NONE, body->chunk, at->tile), sizeof(double));
@@ -160,9 +164,7 @@ static void loss_op(struct tdm_lowering *l, const struct tdm_body *body, const s
     reads_rows(l, body, at);
     tile_operands(l, body, at);
     if (l->layout->vocabulary_tiles > 1)
-        tile_sum(l, body, at, TDM_HEAD_LSE);
-    else
-        tdm_low_absent(l);
+        tile_sum(l, TDM_LOSS_LSE, body, at, TDM_HEAD_LSE);
     if (at->column == 0)
         tile_loss(l, body, at);
     tdm_low_op_end(l);
@@ -179,10 +181,10 @@ static void head_grad_op(struct tdm_lowering *l, const struct tdm_body *body,
         reads_rows(l, body, at);
     tile_operands(l, body, at);
     tile_gradient(l, at);
-    tdm_low_reads(l, tdm_low_work(l, TDM_HEAD_LSE),
+    tdm_low_reads(l, TDM_HEAD_GRAD_LSE, tdm_low_work(l, TDM_HEAD_LSE),
                   tdm_low_sum_tag(TDM_HEAD_LSE, body->layer, body->chunk,
                                   at->tile * l->layout->vocabulary_tiles));
-    tile_sum(l, body, at, TDM_HEAD_SUM);
+    tile_sum(l, TDM_HEAD_GRAD_SUM, body, at, TDM_HEAD_SUM);
     tdm_low_op_end(l);
 }
 
@@ -236,12 +238,13 @@ void tdm_low_head_body(struct tdm_lowering *l, const struct tdm_body *body)
     head_tiles(l, body);
 
     tdm_low_op_begin(l, body, TDM_OP_NORM_GRAD, TDM_PART_FINAL_NORM);
-    tdm_low_reads(l, stream, tdm_low_tag(TDM_X, body->layer, body->chunk));
-    tdm_low_reads_weights(l, head, TDM_PART_FINAL_NORM);
-    tdm_low_reads(l, tdm_low_work(l, TDM_FINAL_NORMED),
+    tdm_low_reads(l, TDM_NORM_GRAD_X, stream, tdm_low_tag(TDM_X, body->layer, body->chunk));
+    tdm_low_reads_weights(l, TDM_NORM_GRAD_WEIGHTS, head, TDM_PART_FINAL_NORM);
+    tdm_low_reads(l, TDM_NORM_GRAD_DOUT, tdm_low_work(l, TDM_FINAL_NORMED),
                   tdm_low_sum_tag(TDM_DFINAL_NORMED, body->layer, body->chunk, 0));
-    tdm_low_writes(l, stream, tdm_low_tag(TDM_DX, body->layer, body->chunk));
-    tdm_low_adds_gradient(l, head, TDM_PART_FINAL_NORM, body->chunk, l->program->chunk_count - 1);
+    tdm_low_writes(l, TDM_NORM_GRAD_DX, stream, tdm_low_tag(TDM_DX, body->layer, body->chunk));
+    tdm_low_adds_gradient(l, TDM_NORM_GRAD_DWEIGHTS, head, TDM_PART_FINAL_NORM, body->chunk,
+                          l->program->chunk_count - 1);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_FINAL_NORMED);
 }

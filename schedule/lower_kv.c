@@ -9,6 +9,8 @@
  * added to. Where attention gathers its pages from the host itself (gather.h), only what a body makes, and the
  * finished sums of its own chunk, pass through these rows, which have a slot for one chunk.
  */
+#include "ops/move.h"
+#include "ops/rope.h"
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 #include "schedule/kv_row.h"
@@ -108,17 +110,17 @@ struct tdm_ref tdm_low_finished_dkv(struct tdm_lowering *l, const struct tdm_bod
     return sums;
 }
 
-void tdm_low_chunks(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
-                    uint32_t first, uint32_t end, enum tdm_mode mode, struct tdm_tag before,
-                    struct tdm_tag after)
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
+                    uint32_t row, uint32_t first, uint32_t end, enum tdm_mode mode,
+                    struct tdm_tag before, struct tdm_tag after)
 {
     if (first == end) {
-        tdm_low_absent(l);
+        tdm_low_absent(l, operand);
         return;
     }
     before.chunk = after.chunk = first;
-    tdm_low_access(l, tdm_low_kv_ref(l, body, row, first), end - first, mode, 0, before, after,
-                   tdm_chunks_bytes(l->program, after.content, first, end));
+    tdm_low_access(l, operand, tdm_low_kv_ref(l, body, row, first), end - first, mode, 0, before,
+                   after, tdm_chunks_bytes(l->program, after.content, first, end));
 }
 
 /* A copy of chunks [first, end) from and to the slots of the first of them. */
@@ -135,9 +137,9 @@ static void copy_chunks(struct tdm_lowering *l, const struct tdm_body *body, enu
     l->op.lane = lane;
     for (uint32_t chunk = first + 1; chunk < end; chunk++)
         l->op.tokens += l->program->chunks[chunk].tokens;
-    tdm_low_access(l, from, end - first, TDM_READ, 0, what, what, bytes);
-    tdm_low_access(l, to, end - first, TDM_WRITE, 0, tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE),
-                   what, bytes);
+    tdm_low_access(l, TDM_COPY_FROM, from, end - first, TDM_READ, 0, what, what, bytes);
+    tdm_low_access(l, TDM_COPY_TO, to, end - first, TDM_WRITE, 0,
+                   tdm_low_tag(TDM_EMPTY, TDM_NONE, TDM_NONE), what, bytes);
     tdm_low_op_end(l);
 }
 
@@ -178,10 +180,10 @@ void tdm_low_kv_product(struct tdm_lowering *l, const struct tdm_body *body)
     kv_make_room(l, body, row.buffer);
     tdm_low_kv_raw(l, body);
     tdm_low_op_begin(l, body, TDM_OP_KV_WRITE, norm ? TDM_PART_K_NORM : TDM_PART_KV);
-    tdm_low_reads(l, tdm_low_work(l, TDM_KVRAW), raw);
-    tdm_low_writes(l, row, pages);
+    tdm_low_reads(l, TDM_KV_WRITE_RAW, tdm_low_work(l, TDM_KVRAW), raw);
+    tdm_low_writes(l, TDM_KV_WRITE_PAGES, row, pages);
     if (norm)
-        tdm_low_reads_weights(l, body->layer, TDM_PART_K_NORM);
+        tdm_low_reads_weights(l, TDM_KV_WRITE_WEIGHTS, body->layer, TDM_PART_K_NORM);
     tdm_low_op_end(l);
     tdm_low_release_work(l, TDM_KVRAW);
     tdm_low_page_means(l, body);

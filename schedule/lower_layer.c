@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer forward: for the first time, again, or as the recompute of a backward; K and V alone. */
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/mlp.h"
+#include "ops/norm.h"
+#include "ops/product.h"
+#include "ops/rope.h"
 #include "schedule/attend.h"
 #include "schedule/lower_parts.h"
 
 static void embed(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref to)
 {
     tdm_low_op_begin(l, body, TDM_OP_EMBED, TDM_PART_EMBEDDING);
-    tdm_low_reads(l, (struct tdm_ref){l->layout->tokens, body->chunk},
+    tdm_low_reads(l, TDM_EMBED_TOKENS, (struct tdm_ref){l->layout->tokens, body->chunk},
                   tdm_low_tag(TDM_TOKENS, TDM_NONE, body->chunk));
-    tdm_low_reads_weights(l, tdm_model_embedding_unit(l->model), TDM_PART_EMBEDDING);
+    tdm_low_reads_weights(l, TDM_EMBED_WEIGHTS, tdm_model_embedding_unit(l->model),
+                          TDM_PART_EMBEDDING);
     uint64_t rows = l->op.tokens * l->model->hidden * tdm_dtype_bytes(l->schedule->dtypes.weights);
-    if (l->op.access[1].bytes > rows)
-        l->op.access[1].bytes = rows; /* at most a row for each token */
-    tdm_low_writes(l, to, tdm_low_tag(TDM_X, 0, body->chunk));
+    if (l->op.access[TDM_EMBED_WEIGHTS].bytes > rows)
+        l->op.access[TDM_EMBED_WEIGHTS].bytes = rows; /* at most a row for each token */
+    tdm_low_writes(l, TDM_EMBED_OUT, to, tdm_low_tag(TDM_X, 0, body->chunk));
     tdm_low_op_end(l);
 }
 
@@ -44,10 +51,11 @@ void tdm_low_norm(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_
                   struct tdm_ref x, enum tdm_content from, enum tdm_content to)
 {
     tdm_low_op_begin(l, body, TDM_OP_NORM, part);
-    tdm_low_reads(l, x, tdm_low_tag(from, body->layer, body->chunk));
+    tdm_low_reads(l, TDM_NORM_X, x, tdm_low_tag(from, body->layer, body->chunk));
     tdm_low_reads_weights(
-        l, body->layer == l->model->layers ? tdm_model_head_unit(l->model) : body->layer, part);
-    tdm_low_writes(l, tdm_low_work(l, to), tdm_low_tag(to, body->layer, body->chunk));
+        l, TDM_NORM_WEIGHTS,
+        body->layer == l->model->layers ? tdm_model_head_unit(l->model) : body->layer, part);
+    tdm_low_writes(l, TDM_NORM_OUT, tdm_low_work(l, to), tdm_low_tag(to, body->layer, body->chunk));
     tdm_low_op_end(l);
 }
 
@@ -56,11 +64,11 @@ void tdm_low_product(struct tdm_lowering *l, const struct tdm_body *body, enum t
                      struct tdm_tag made, struct tdm_ref addend, enum tdm_content added)
 {
     tdm_low_op_begin(l, body, TDM_OP_PRODUCT, part);
-    tdm_low_reads(l, input, tdm_low_tag(from, body->layer, body->chunk));
-    tdm_low_reads_weights(l, body->layer, part);
-    tdm_low_writes(l, output, made);
+    tdm_low_reads(l, TDM_PRODUCT_X, input, tdm_low_tag(from, body->layer, body->chunk));
+    tdm_low_reads_weights(l, TDM_PRODUCT_WEIGHTS, body->layer, part);
+    tdm_low_writes(l, TDM_PRODUCT_OUT, output, made);
     if (addend.buffer != TDM_NONE)
-        tdm_low_reads(l, addend, tdm_low_tag(added, body->layer, body->chunk));
+        tdm_low_reads(l, TDM_PRODUCT_ADDEND, addend, tdm_low_tag(added, body->layer, body->chunk));
     tdm_low_op_end(l);
 }
 
@@ -91,9 +99,9 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
     if (tdm_low_qk_norm(l, body)) {
         tdm_low_q_raw(l, body);
         tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q_NORM);
-        tdm_low_reads(l, tdm_low_work(l, TDM_QRAW), raw);
-        tdm_low_reads_weights(l, body->layer, TDM_PART_Q_NORM);
-        tdm_low_writes(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+        tdm_low_reads(l, TDM_ROPE_Q, tdm_low_work(l, TDM_QRAW), raw);
+        tdm_low_reads_weights(l, TDM_ROPE_WEIGHTS, body->layer, TDM_PART_Q_NORM);
+        tdm_low_writes(l, TDM_ROPE_OUT, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
         tdm_low_op_end(l);
         if (body->kind != TDM_BODY_BACKWARD)
             tdm_low_release_work(l, TDM_QRAW);
@@ -102,7 +110,7 @@ void tdm_low_q_product(struct tdm_lowering *l, const struct tdm_body *body, stru
     tdm_low_product(l, body, TDM_PART_Q, tdm_low_work(l, TDM_NORMED), TDM_NORMED, q, raw,
                     tdm_nowhere, TDM_EMPTY);
     tdm_low_op_begin(l, body, TDM_OP_ROPE, TDM_PART_Q);
-    tdm_low_changes(l, q, raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_changes(l, TDM_ROPE_Q, q, raw, tdm_low_tag(TDM_Q, body->layer, body->chunk));
     tdm_low_op_end(l);
 }
 
@@ -112,11 +120,12 @@ void tdm_low_attention(struct tdm_lowering *l, const struct tdm_body *body, stru
     uint32_t first = tdm_attend_first(l->program, body->layer, body->chunk);
     struct tdm_tag pages = tdm_low_tag(TDM_KVPAGES, body->layer, first);
     tdm_low_op_begin(l, body, TDM_OP_ATTENTION, 0);
-    tdm_low_reads(l, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
-    tdm_low_chunks(l, body, tdm_low_seen_kv(l, body), first, body->chunk + 1, TDM_READ, pages,
-                   pages);
-    tdm_low_writes(l, output, tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
-    tdm_low_reads_lists(l, body, lists);
+    tdm_low_reads(l, TDM_ATTENTION_Q, q, tdm_low_tag(TDM_Q, body->layer, body->chunk));
+    tdm_low_chunks(l, TDM_ATTENTION_KV, body, tdm_low_seen_kv(l, body), first, body->chunk + 1,
+                   TDM_READ, pages, pages);
+    tdm_low_writes(l, TDM_ATTENTION_O, output,
+                   tdm_low_tag(TDM_ATTENTION_OUT, body->layer, body->chunk));
+    tdm_low_reads_lists(l, TDM_ATTENTION_LISTS, body, lists);
     tdm_low_op_end(l);
 }
 
@@ -139,8 +148,8 @@ void tdm_low_mlp(struct tdm_lowering *l, const struct tdm_body *body, struct tdm
         tdm_low_release_work(l, TDM_MLP_NORMED);
     tdm_low_alloc_work(l, TDM_ACTIVATED);
     tdm_low_op_begin(l, body, TDM_OP_SWIGLU, TDM_PART_GATE_UP);
-    tdm_low_reads(l, gate_up, products);
-    tdm_low_writes(l, tdm_low_work(l, TDM_ACTIVATED),
+    tdm_low_reads(l, TDM_SWIGLU_GATE_UP, gate_up, products);
+    tdm_low_writes(l, TDM_SWIGLU_OUT, tdm_low_work(l, TDM_ACTIVATED),
                    tdm_low_tag(TDM_ACTIVATED, body->layer, body->chunk));
     tdm_low_op_end(l);
 }

@@ -8,6 +8,7 @@
  * made, and live, when its chunk runs again. Other lists follow from numbers alone and are made where
  * they are used.
  */
+#include "ops/select.h"
 #include "schedule/attend.h"
 #include "schedule/lower_parts.h"
 
@@ -38,8 +39,9 @@ void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body)
     if (!votes(l, layer) || body->pass != TDM_PASS_FIRST)
         return;
     tdm_low_op_begin(l, body, TDM_OP_PAGE_MEANS, 0);
-    tdm_low_reads(l, tdm_low_made_kv(l, body), tdm_low_tag(TDM_KVPAGES, layer, chunk));
-    tdm_low_writes(l, (struct tdm_ref){l->layout->means[layer], chunk},
+    tdm_low_reads(l, TDM_PAGE_MEANS_PAGES, tdm_low_made_kv(l, body),
+                  tdm_low_tag(TDM_KVPAGES, layer, chunk));
+    tdm_low_writes(l, TDM_PAGE_MEANS_OUT, (struct tdm_ref){l->layout->means[layer], chunk},
                    tdm_low_tag(TDM_PAGE_MEANS, layer, chunk));
     tdm_low_op_end(l);
 }
@@ -53,11 +55,10 @@ static void select_pages(struct tdm_lowering *l, const struct tdm_body *body, st
     uint32_t first = vote ? tdm_attend_first(l->program, layer, chunk) : chunk;
     tdm_low_op_begin(l, body, TDM_OP_SELECT, 0);
     if (vote)
-        tdm_low_reads(l, q, tdm_low_tag(TDM_Q, layer, chunk));
-    else
-        tdm_low_absent(l);
-    tdm_low_chunks(l, body, l->layout->means[layer], first, chunk, TDM_READ, means, means);
-    tdm_low_writes(l, lists, tdm_low_tag(TDM_PAGE_LISTS, layer, chunk));
+        tdm_low_reads(l, TDM_SELECT_Q, q, tdm_low_tag(TDM_Q, layer, chunk));
+    tdm_low_chunks(l, TDM_SELECT_MEANS, body, l->layout->means[layer], first, chunk, TDM_READ,
+                   means, means);
+    tdm_low_writes(l, TDM_SELECT_LISTS, lists, tdm_low_tag(TDM_PAGE_LISTS, layer, chunk));
     tdm_low_op_end(l);
 }
 
@@ -80,8 +81,9 @@ struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body
     return kept;
 }
 
-void tdm_low_reads_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref lists)
+void tdm_low_reads_lists(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
+                         struct tdm_ref lists)
 {
     if (lists.buffer != TDM_NONE)
-        tdm_low_reads(l, lists, tdm_low_tag(TDM_PAGE_LISTS, body->layer, body->chunk));
+        tdm_low_reads(l, operand, lists, tdm_low_tag(TDM_PAGE_LISTS, body->layer, body->chunk));
 }

@@ -68,7 +68,8 @@ struct tdm_lowering {
 void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer);
 void tdm_low_release(struct tdm_lowering *l, uint32_t buffer);
 
-/* An op is begun, given its operands in order, and ended: then it is counted and emitted. */
+/* An op is begun, given its operands in order, and ended: then it is counted and emitted. Below,
+ * `operand` is the number of an operand in the enum of its kind (ops/). Skipped ones are absent. */
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part);
 void tdm_low_op_end(struct tdm_lowering *l);
@@ -78,17 +79,20 @@ struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t ch
 struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
                                uint32_t contributor);
 
-/* Any operand; an operand that the op does not have. */
-void tdm_low_access(struct tdm_lowering *l, struct tdm_ref ref, uint32_t slots, enum tdm_mode mode,
-                    uint32_t part, struct tdm_tag before, struct tdm_tag after, uint64_t bytes);
-void tdm_low_absent(struct tdm_lowering *l);
+/* Any operand; one that the op does not have, but counts. */
+void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
+                    enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
+                    uint64_t bytes);
+void tdm_low_absent(struct tdm_lowering *l, uint32_t operand);
 
 /* Operands of one slot that holds rows of the op's chunk, and the bytes of such a slot. */
 uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content content);
-void tdm_low_reads(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what);
-void tdm_low_writes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag what);
-void tdm_low_changes(struct tdm_lowering *l, struct tdm_ref ref, struct tdm_tag before,
-                     struct tdm_tag after);
+void tdm_low_reads(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                   struct tdm_tag what);
+void tdm_low_writes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                    struct tdm_tag what);
+void tdm_low_changes(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref,
+                     struct tdm_tag before, struct tdm_tag after);
 
 /* The workspace for a content. */
 struct tdm_ref tdm_low_work(const struct tdm_lowering *l, enum tdm_content content);
@@ -96,17 +100,18 @@ void tdm_low_alloc_work(struct tdm_lowering *l, enum tdm_content content);
 void tdm_low_release_work(struct tdm_lowering *l, enum tdm_content content);
 
 /* Units: weights as an operand, the slot of a gradient. */
-void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t unit, enum tdm_part part);
+void tdm_low_reads_weights(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part);
 /* Allocates a buffer of gradients unless it outlives the step, as without an optimizer. */
 void tdm_low_alloc_gradient(struct tdm_lowering *l, uint32_t buffer);
 struct tdm_ref tdm_low_gradient_ref(const struct tdm_lowering *l, uint32_t unit);
 
 /* Adds a contribution to a part's gradient; contributors come in falling order, and `first`, the
  * highest, overwrites. */
-void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t unit, enum tdm_part part,
-                           uint32_t contributor, uint32_t first);
+void tdm_low_adds_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t unit,
+                           enum tdm_part part, uint32_t contributor, uint32_t first);
 /* A layer's gradient over the chunks. */
-void tdm_low_adds_layer_gradient(struct tdm_lowering *l, enum tdm_part part);
+void tdm_low_adds_layer_gradient(struct tdm_lowering *l, uint32_t operand, enum tdm_part part);
 
 /* A copy between places on its lane; the next slot of a staging ring. */
 void tdm_low_copy(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_lane lane,
@@ -211,9 +216,9 @@ struct tdm_ref tdm_low_kv_ref(const struct tdm_lowering *l, const struct tdm_bod
 
 /* Chunks [first, end) in such a row, or in one with a slot for every chunk, as an operand; the tags are those of
  * `first`. Absent if there are none. */
-void tdm_low_chunks(struct tdm_lowering *l, const struct tdm_body *body, uint32_t row,
-                    uint32_t first, uint32_t end, enum tdm_mode mode, struct tdm_tag before,
-                    struct tdm_tag after);
+void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
+                    uint32_t row, uint32_t first, uint32_t end, enum tdm_mode mode,
+                    struct tdm_tag before, struct tdm_tag after);
 
 /* Before a backward adds to the gradients of K and V of chunks that none before it saw: what it still sees moves, in a
  * row that is full. */
@@ -245,8 +250,9 @@ void tdm_low_page_means(struct tdm_lowering *l, const struct tdm_body *body);
  * which the caller releases. */
 struct tdm_ref tdm_low_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref q,
                              bool *work);
-/* As the last operand of an op. */
-void tdm_low_reads_lists(struct tdm_lowering *l, const struct tdm_body *body, struct tdm_ref lists);
+/* As an operand, if there are any. */
+void tdm_low_reads_lists(struct tdm_lowering *l, uint32_t operand, const struct tdm_body *body,
+                         struct tdm_ref lists);
 
 /* ---- lower_layer.c ---- */
 

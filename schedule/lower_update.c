@@ -9,6 +9,7 @@
  */
 #include "schedule/lower_parts.h"
 
+#include "ops/update.h"
 #include "schedule/optimizer.h"
 
 /* ---- what goes to the host ---- */
@@ -124,37 +125,36 @@ static struct tdm_ref updated(const struct tdm_lowering *l, enum tdm_content con
                                                   : tdm_low_unit_on_device(l, content, unit);
 }
 
-static void updates(struct tdm_lowering *l, enum tdm_content content, enum tdm_dtype dtype)
+static void updates(struct tdm_lowering *l, uint32_t operand, enum tdm_content content,
+                    enum tdm_dtype dtype)
 {
     struct tdm_ref ref = updated(l, content, l->op.layer);
-    if (ref.buffer == TDM_NONE) {
-        tdm_low_absent(l);
+    if (ref.buffer == TDM_NONE)
         return;
-    }
     /* contributor 0: as of after this step */
-    tdm_low_access(l, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
+    tdm_low_access(l, operand, ref, 1, TDM_ACCUMULATE, TDM_PART_ALL,
                    tdm_low_tag(content, l->op.layer, TDM_NONE),
                    tdm_low_sum_tag(content, l->op.layer, TDM_NONE, 0),
                    tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, dtype));
 }
 
 /* The complete gradient of the op's unit, at `ref`. */
-static void reads_gradient(struct tdm_lowering *l, struct tdm_ref ref)
+static void reads_gradient(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref)
 {
     struct tdm_tag complete = tdm_low_sum_tag(TDM_UNIT_GRADIENT, l->op.layer, TDM_NONE, 0);
     tdm_low_access(
-        l, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
+        l, operand, ref, 1, TDM_READ, TDM_PART_ALL, complete, complete,
         tdm_part_bytes(l->model, l->op.layer, TDM_PART_ALL, l->schedule->dtypes.gradients));
 }
 
 /* The part of it that the head of a tied embedding made. */
-static void reads_tied_gradient(struct tdm_lowering *l, uint32_t buffer)
+static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32_t buffer)
 {
     uint32_t unit = l->op.layer;
     if (!l->model->tied || unit != tdm_model_embedding_unit(l->model))
         return;
     struct tdm_tag complete = tdm_low_sum_tag(TDM_TIED_GRADIENT, unit, TDM_NONE, 0);
-    tdm_low_access(l, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
+    tdm_low_access(l, operand, (struct tdm_ref){buffer, 0}, 1, TDM_READ, 0, complete, complete,
                    tdm_part_bytes(l->model, unit, TDM_PART_ALL, l->schedule->dtypes.gradients));
 }
 
@@ -163,14 +163,14 @@ static void reads_norms(struct tdm_lowering *l, uint32_t buffer)
 {
     enum tdm_clip clip = l->schedule->optimizer.clip;
     if (clip == TDM_CLIP_NONE) {
-        tdm_low_absent(l);
+        tdm_low_absent(l, TDM_OPTIMIZER_NORMS);
         return;
     }
     uint32_t first = clip == TDM_CLIP_GLOBAL ? 0 : l->op.layer;
     uint32_t units = clip == TDM_CLIP_GLOBAL ? l->model->unit_count : 1;
     struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, first, TDM_NONE);
-    tdm_low_access(l, (struct tdm_ref){buffer, first}, units, TDM_READ, 0, norms, norms,
-                   units * sizeof(double));
+    tdm_low_access(l, TDM_OPTIMIZER_NORMS, (struct tdm_ref){buffer, first}, units, TDM_READ, 0,
+                   norms, norms, units * sizeof(double));
 }
 
 /* Where the tied part of a gradient is for the update. */
@@ -190,10 +190,10 @@ void tdm_low_gradient_norm_body(struct tdm_lowering *l, const struct tdm_body *b
     uint32_t unit = body->layer;
     struct tdm_tag norm = tdm_low_tag(TDM_GRADIENT_NORM, unit, TDM_NONE);
     tdm_low_op_begin(l, body, TDM_OP_GRADIENT_NORM, TDM_PART_ALL);
-    reads_gradient(l, tdm_low_gradient_ref(l, unit));
-    tdm_low_access(l, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE, 0, norm, norm,
-                   sizeof(double));
-    reads_tied_gradient(l, layout->tied_gradient);
+    reads_gradient(l, TDM_GRADIENT_NORM_GRADIENT, tdm_low_gradient_ref(l, unit));
+    tdm_low_access(l, TDM_GRADIENT_NORM_NORM, (struct tdm_ref){layout->norms, unit}, 1, TDM_WRITE,
+                   0, norm, norm, sizeof(double));
+    reads_tied_gradient(l, TDM_GRADIENT_NORM_TIED, layout->tied_gradient);
     tdm_low_op_end(l);
     if (layout->host_norms != TDM_NONE &&
         (l->schedule->optimizer.clip == TDM_CLIP_GLOBAL || tdm_updates_on_host(l->schedule, unit)))
@@ -230,18 +230,19 @@ void tdm_low_optimizer_body(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_op_begin(l, body, TDM_OP_OPTIMIZER, TDM_PART_ALL);
     if (on_host)
         l->op.lane = TDM_LANE_HOST;
-    updates(l, TDM_UNIT_WEIGHTS, dtypes->weights);
+    updates(l, TDM_OPTIMIZER_WEIGHTS, TDM_UNIT_WEIGHTS, dtypes->weights);
     if (on_host)
-        reads_gradient(l, l->host_gradient);
+        reads_gradient(l, TDM_OPTIMIZER_GRADIENT, l->host_gradient);
     else
-        reads_gradient(l, tdm_gradients_stay(l->schedule)
-                              ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
-                              : tdm_low_gradient_ref(l, unit));
-    updates(l, TDM_UNIT_MASTER, dtypes->master);
-    updates(l, TDM_UNIT_MOMENT1, dtypes->moments);
-    updates(l, TDM_UNIT_MOMENT2, dtypes->moments);
+        reads_gradient(l, TDM_OPTIMIZER_GRADIENT,
+                       tdm_gradients_stay(l->schedule)
+                           ? tdm_low_unit_on_device(l, TDM_UNIT_GRADIENT, unit)
+                           : tdm_low_gradient_ref(l, unit));
+    updates(l, TDM_OPTIMIZER_MASTER, TDM_UNIT_MASTER, dtypes->master);
+    updates(l, TDM_OPTIMIZER_MOMENT1, TDM_UNIT_MOMENT1, dtypes->moments);
+    updates(l, TDM_OPTIMIZER_MOMENT2, TDM_UNIT_MOMENT2, dtypes->moments);
     reads_norms(l, on_host ? l->layout->host_norms : l->layout->norms);
-    reads_tied_gradient(l, tied_part(l, on_host));
+    reads_tied_gradient(l, TDM_OPTIMIZER_TIED, tied_part(l, on_host));
     tdm_low_op_end(l);
     if (on_host)
         host_update_end(l, unit);

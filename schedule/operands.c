@@ -122,7 +122,7 @@ struct op_rule {
     struct operand_rule operand[TDM_OPERANDS];
 };
 
-/* Operands in the order that enum tdm_op_kind gives them. */
+/* Operands in the order of the enums in ops/. Of the records there only messages use something. */
 static const struct op_rule op_rules[] = {
     {TDM_OP_ZERO,
      TDM_PART_EMBEDDING,
@@ -542,30 +542,42 @@ static const char *mode_name(enum tdm_mode mode)
     return mode == TDM_READ ? "reads" : mode == TDM_WRITE ? "writes" : "changes";
 }
 
+#define OPERAND_TEXT 96
+
+/* "operand 4, the weights' gradient". Returns `text`. */
+static const char *show_operand(const struct tdm_op *op, uint32_t number, char text[OPERAND_TEXT])
+{
+    const struct tdm_op_type *type = tdm_op_type(op->kind);
+    bool named = number < type->operands;
+    snprintf(text, OPERAND_TEXT, "operand %u%s%s", number, named ? ", the " : "",
+             named ? type->operand[number].name : "");
+    return text;
+}
+
 static enum tdm_status check_operand(const struct tdm_op *op, uint32_t number,
                                      const struct tdm_access *access, const struct tdm_access *due,
                                      struct tdm_error *err)
 {
-    char due_text[TDM_TAG_TEXT], text[TDM_TAG_TEXT];
+    char due_text[TDM_TAG_TEXT], text[TDM_TAG_TEXT], operand[OPERAND_TEXT];
     if (access->mode != due->mode || access->part != due->part || access->slots != due->slots)
         return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s, layer %d, chunk %d) %s %u slots, part %u, as operand %u; due "
+                        "op %llu (%s, layer %d, chunk %d) %s %u slots, part %u, as %s; due "
                         "is that it %s %u, part %u",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
                         (int)op->chunk, mode_name(access->mode), access->slots, access->part,
-                        number, mode_name(due->mode), due->slots, due->part);
+                        show_operand(op, number, operand), mode_name(due->mode), due->slots,
+                        due->part);
     if (access->mode != TDM_WRITE && !tdm_tag_same(access->before, due->before))
         return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s, layer %d, chunk %d) works on %s as operand %u, not on %s",
+                        "op %llu (%s, layer %d, chunk %d) works on %s as %s, not on %s",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
-                        (int)op->chunk, tdm_tag_show(access->before, text), number,
-                        tdm_tag_show(due->before, due_text));
+                        (int)op->chunk, tdm_tag_show(access->before, text),
+                        show_operand(op, number, operand), tdm_tag_show(due->before, due_text));
     if (!tdm_tag_same(access->after, due->after))
-        return tdm_fail(err, TDM_INPUT,
-                        "op %llu (%s, layer %d, chunk %d) leaves %s in operand %u, not %s",
+        return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) leaves %s in %s, not %s",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->layer,
-                        (int)op->chunk, tdm_tag_show(access->after, text), number,
-                        tdm_tag_show(due->after, due_text));
+                        (int)op->chunk, tdm_tag_show(access->after, text),
+                        show_operand(op, number, operand), tdm_tag_show(due->after, due_text));
     return TDM_OK;
 }
 
@@ -637,6 +649,7 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     const struct step shape = {program, tile_base};
     const struct step *step = &shape;
     const struct op_rule *rule = find_rule(op);
+    char operand[OPERAND_TEXT];
     if (rule == NULL || op->lane != lane_of(step, op) || op->access_count > TDM_OPERANDS)
         return tdm_fail(err, TDM_INPUT, "op %llu is no op: %s, part %d, lane %s, %u operands",
                         (unsigned long long)op->number, tdm_op_kind_name(op->kind), (int)op->part,
@@ -651,9 +664,10 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
     for (uint32_t i = 0; i < TDM_OPERANDS; i++) {
         bool there = i < op->access_count && op->access[i].buffer != TDM_NONE;
         if (there != operand_is_due(step, op, &rule->operand[i]))
-            return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) has %s operand %u",
+            return tdm_fail(err, TDM_INPUT, "op %llu (%s, layer %d, chunk %d) has %s %s",
                             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
-                            (int)op->layer, (int)op->chunk, there ? "an undue" : "no", i);
+                            (int)op->layer, (int)op->chunk, there ? "an undue" : "no",
+                            show_operand(op, i, operand));
         if (!there)
             continue;
         struct tdm_access due = due_access(step, op, &rule->operand[i]);
@@ -663,11 +677,11 @@ enum tdm_status tdm_operands_check(const struct tdm_program *program, const uint
         due.bytes = due_bytes(step, op, &due);
         if (op->access[i].bytes != due.bytes)
             return tdm_fail(err, TDM_INPUT,
-                            "op %llu (%s, layer %d, chunk %d) moves %llu bytes of operand %u, "
-                            "which has %llu",
+                            "op %llu (%s, layer %d, chunk %d) moves %llu bytes of %s; "
+                            "%llu are due",
                             (unsigned long long)op->number, tdm_op_kind_name(op->kind),
                             (int)op->layer, (int)op->chunk, (unsigned long long)op->access[i].bytes,
-                            i, (unsigned long long)due.bytes);
+                            show_operand(op, i, operand), (unsigned long long)due.bytes);
     }
     return TDM_OK;
 }

@@ -12,6 +12,8 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "machines/machine.h"
+#include "ops/content.h"
+#include "ops/ops.h"
 #include "schedule/category.h"
 #include "schedule/schedule.h"
 
@@ -34,80 +36,6 @@ enum tdm_phase { TDM_FORWARD, TDM_BACKWARD, TDM_OPTIMIZER_PHASE, TDM_PHASES };
 
 const char *tdm_phase_name(enum tdm_phase phase);
 
-/* What a slot can hold. `X` of layer l is the input of layer l; X of `layers` is the last output. */
-enum tdm_content {
-    TDM_EMPTY,
-    TDM_TOKENS,
-    TDM_TOKEN_ORDER, /* rows of a chunk by rising token, equal ones as they come: int32 [tokens],
-                        and as much again for the sort */
-    TDM_UNIT_WEIGHTS,
-    TDM_UNIT_MASTER,
-    TDM_UNIT_MOMENT1,
-    TDM_UNIT_MOMENT2,
-    TDM_UNIT_GRADIENT,
-    TDM_X,      /* [tokens, hidden] */
-    TDM_DX,     /* gradient of X, same shape */
-    TDM_NORMED, /* attention norm of X [tokens, hidden] */
-    TDM_Q,      /* rotated [tokens, query_heads, head_dim]; QRAW before rotation */
-    TDM_QRAW,
-    TDM_KVRAW,         /* [tokens, K then V: 2 * kv_heads * head_dim] */
-    TDM_KVPAGES,       /* pages of K (rotated) and V */
-    TDM_PAGE_MEANS,    /* [pages, kv_heads, head_dim]: means of the pages' K */
-    TDM_PAGE_LISTS,    /* which pages each query page sees: layout.h */
-    TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
-    TDM_Y,             /* X + attention product [tokens, hidden] */
-    TDM_MLP_NORMED,
-    TDM_GATE_UP,   /* [tokens, gate then up: 2 * intermediate] */
-    TDM_ACTIVATED, /* silu(gate) * up [tokens, intermediate] */
-    TDM_DACTIVATED,
-    TDM_DGATE_UP,
-    TDM_DMLP_NORMED,
-    TDM_DY, /* gradient of Y */
-    TDM_DATTENTION,
-    TDM_DQ, /* of rotated q; DQRAW after rotating back */
-    TDM_DQRAW,
-    TDM_DKVPAGES,
-    TDM_DKVRAW,
-    TDM_DNORMED,
-    TDM_TIED_GRADIENT, /* the head's part of a tied embedding's gradient */
-    TDM_FINAL_NORMED,  /* [tokens, hidden] */
-    TDM_DFINAL_NORMED,
-    TDM_LOGIT_TILE, /* [tile tokens, tile vocabulary] */
-    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest) but for
-                          the target's, logit of the target, of the vocabulary so far; with
-                          vocabulary tiles only */
-    TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
-    TDM_LOSS,     /* fp64 [1] a chunk */
-    TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
-    TDM_SCRATCH,       /* of the op under way: scratch.h */
-    TDM_CONTENTS
-};
-
-const char *tdm_content_name(enum tdm_content content);
-
-/* The tensors of a unit that one op works on: a matrix with its bias, K with V, gate with up. */
-enum tdm_part {
-    TDM_PART_ATTENTION_NORM,
-    TDM_PART_Q,
-    TDM_PART_KV,
-    TDM_PART_Q_NORM,
-    TDM_PART_K_NORM,
-    TDM_PART_O,
-    TDM_PART_MLP_NORM,
-    TDM_PART_GATE_UP,
-    TDM_PART_DOWN,
-    TDM_PART_EMBEDDING,
-    TDM_PART_FINAL_NORM,
-    TDM_PART_HEAD,
-    TDM_PARTS,
-    TDM_PART_ALL = 255 /* every part that the unit has */
-};
-
-const char *tdm_part_name(enum tdm_part part); /* "q", "gate_up", ... */
-
-/* The part that a role belongs to. */
-enum tdm_part tdm_part_of(enum tdm_role role);
-
 /* What a slot (or one part of it) holds: content, layer (or unit), chunk, and for a running sum its
  * last contributor: the chunk that added last (the tile, in sums over LM-head tiles); each sum runs
  * in program order, chunks in reverse, so the first contributor has the highest number. In an access
@@ -117,12 +45,6 @@ struct tdm_tag {
     uint32_t layer;
     uint32_t chunk;
     uint32_t contributor;
-};
-
-enum tdm_mode {
-    TDM_READ,       /* `before` must be there */
-    TDM_WRITE,      /* what the op works on is overwritten; then `after` is there */
-    TDM_ACCUMULATE, /* read, modified and written in program order: `before` becomes `after` */
 };
 
 /* One operand of an op: slots [first_slot, first_slot + slots) of a buffer; ranges do not wrap.
@@ -137,57 +59,7 @@ struct tdm_access {
     uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
 };
 
-/* Operations. Operands in order: r read, w write, a accumulate; w/a: the first addition writes, later
- * ones accumulate. [x]: may be absent. */
-enum tdm_op_kind {
-    TDM_OP_COPY,  /* r source, w destination: same content at another place; lanes h2d and d2h */
-    TDM_OP_ZERO,  /* w slot: the part's bytes become zero */
-    TDM_OP_EMBED, /* r tokens, r weights, w X */
-    TDM_OP_SORT_TOKENS,         /* r tokens, w token order */
-    TDM_OP_EMBED_GRAD,          /* r tokens, r token order, r DX, a gradient */
-    TDM_OP_NORM,                /* r input, r weights, w normed */
-    TDM_OP_NORM_GRAD,           /* r input, r weights, r normed's gradient, w/a input's gradient,
-                                   w/a weights' gradient */
-    TDM_OP_PRODUCT,             /* r input, r weights, w output, [r addend] */
-    TDM_OP_PRODUCT_GRAD_INPUT,  /* r output's gradient, r weights, w/a input's gradient */
-    TDM_OP_PRODUCT_GRAD_WEIGHT, /* r input, r output's gradient, w/a weights' gradient */
-    TDM_OP_ROPE,           /* a QRAW to Q; with QK-norm (part q_norm): r QRAW, r weights, w Q */
-    TDM_OP_ROPE_GRAD,      /* a DQ to DQRAW, [r QRAW, r weights, w/a weights' gradient] */
-    TDM_OP_KV_WRITE,       /* r KVRAW, w KV pages: K [normed and] rotated, [r weights] */
-    TDM_OP_KV_GRAD_READ,   /* r KV pages' gradient, w DKVRAW: dK rotated back,
-                                   [r KVRAW, r weights, w/a weights' gradient] */
-    TDM_OP_PAGE_MEANS,     /* r KV pages of its chunk, w page means */
-    TDM_OP_SELECT,         /* [r Q], [r page means of the chunks before it that it sees], w page
-                                   lists; both for selectors that vote */
-    TDM_OP_ATTENTION,      /* r Q, r KV pages of the chunks it sees, w attention output and
-                                   LSE, [r page lists] */
-    TDM_OP_ATTENTION_GRAD, /* r Q, r KV pages, r attention output, r its gradient, w DQ,
-                                   [w KV pages' gradient of the chunks that no later one sees],
-                                   [a of those that a later one sees], [r page lists] */
-    TDM_OP_SWIGLU,         /* r GATE_UP, w ACTIVATED */
-    TDM_OP_SWIGLU_GRAD,    /* a GATE_UP to DGATE_UP, r DACTIVATED */
-    TDM_OP_HEAD,           /* a normed to its gradient (rows of a tile), r tokens, r weights,
-                                   w logits tile, w/a weights' gradient, w/a loss */
-    TDM_OP_LOSS,           /* r normed (rows of a tile), r tokens, r weights, w logits tile,
-                                   [w/a LSE], [w/a loss]: of some of the vocabulary, the last of
-                                   which to run has the loss */
-    TDM_OP_HEAD_GRAD,      /* of some of the vocabulary: r normed (rows of a tile), r tokens,
-                                   r weights, w logits tile, w/a weights' gradient, r LSE, w/a sum
-                                   of the rows' gradient; the last one to run: a normed to its
-                                   gradient. Of the weights' gradient it works on its entries; in the
-                                   first tile of rows of the step it overwrites these
-                                   (tdm_head_opens) */
-    TDM_OP_GRADIENT_NORM,  /* r gradient, w norm, [r second gradient of a tied tensor] */
-    TDM_OP_OPTIMIZER,      /* a weights, r gradient, [a master], [a moment 1], [a moment 2],
-                                   [r norms: the unit's, or all], [r second gradient of a tied
-                                   tensor] */
-    TDM_OP_KINDS
-};
-
-const char *tdm_op_kind_name(enum tdm_op_kind kind);
-
-#define TDM_OPERANDS 8
-
+/* Operations. What the operands of each kind are is said by its family: ops/ops.h. */
 struct tdm_op {
     uint64_t number; /* in program order, from 0 */
     enum tdm_op_kind kind;

@@ -11,6 +11,7 @@
 #include "schedule/validate.h"
 
 #include "base/size.h"
+#include "ops/move.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
@@ -393,7 +394,8 @@ static bool is_part_of_gradient(const struct tdm_validator *v, const struct tdm_
                                 struct tdm_tag what)
 {
     return what.content == TDM_UNIT_GRADIENT && op->lane == TDM_LANE_D2H &&
-           op->access[0].part < TDM_PARTS && op->access[0].part == (uint32_t)op->part &&
+           op->access[TDM_COPY_FROM].part < TDM_PARTS &&
+           op->access[TDM_COPY_FROM].part == (uint32_t)op->part &&
            tdm_part_bytes(v->program->schedule->model, what.layer, op->part, TDM_DTYPE_BF16) > 0;
 }
 
@@ -406,7 +408,8 @@ static bool is_of_unit(const struct tdm_validator *v, const struct tdm_op *op, s
     return what.layer == op->layer && what.layer < v->program->schedule->model->unit_count &&
            what.chunk == TDM_NONE && op->chunk == TDM_NONE && op->tokens == 0 &&
            (what.contributor == 0 || (what.contributor == TDM_NONE && !is_sum)) &&
-           ((op->access[0].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) && op->part == 0) ||
+           ((op->access[TDM_COPY_FROM].part == (by_part ? (uint32_t)TDM_PART_ALL : 0) &&
+             op->part == 0) ||
             is_part_of_gradient(v, op, what));
 }
 
@@ -414,7 +417,7 @@ static uint64_t unit_bytes(const struct tdm_validator *v, const struct tdm_op *o
                            struct tdm_tag what)
 {
     const struct tdm_schedule *schedule = v->program->schedule;
-    uint32_t part = op->access[0].part;
+    uint32_t part = op->access[TDM_COPY_FROM].part;
     return tdm_content_is_of_unit(what.content) && part < TDM_PARTS
                ? tdm_part_bytes(schedule->model, what.layer, (enum tdm_part)part,
                                 tdm_content_dtype(schedule, what.content))
@@ -427,7 +430,7 @@ static bool is_of_chunks(const struct tdm_validator *v, const struct tdm_op *op,
                          struct tdm_tag what)
 {
     const struct tdm_program *program = v->program;
-    const struct tdm_access *read = &op->access[0], *write = &op->access[1];
+    const struct tdm_access *read = &op->access[TDM_COPY_FROM], *write = &op->access[TDM_COPY_TO];
     uint64_t tokens = 0;
     if (what.layer != op->layer || what.chunk != op->chunk || what.chunk >= program->chunk_count ||
         read->slots > program->chunk_count - what.chunk)
@@ -456,10 +459,10 @@ static uint64_t chunk_bytes(const struct tdm_validator *v, struct tdm_tag what, 
 static enum tdm_status check_copy(const struct tdm_validator *v, const struct tdm_op *op,
                                   struct tdm_error *err)
 {
-    const struct tdm_access *read = &op->access[0], *write = &op->access[1];
-    if (op->access_count != 2 || read->mode != TDM_READ || write->mode != TDM_WRITE ||
-        !tdm_tag_same(read->before, write->after) || read->bytes != write->bytes ||
-        read->slots != write->slots || read->part != write->part)
+    const struct tdm_access *read = &op->access[TDM_COPY_FROM], *write = &op->access[TDM_COPY_TO];
+    if (op->access_count != TDM_COPY_OPERANDS || read->mode != TDM_READ ||
+        write->mode != TDM_WRITE || !tdm_tag_same(read->before, write->after) ||
+        read->bytes != write->bytes || read->slots != write->slots || read->part != write->part)
         return tdm_fail(err, TDM_INPUT, "op %llu copies one thing and writes another",
                         (unsigned long long)op->number);
     if (read->buffer == write->buffer && read->first_slot < write->first_slot + write->slots &&
@@ -478,8 +481,8 @@ static enum tdm_status check_copy(const struct tdm_validator *v, const struct td
         return tdm_fail(err, TDM_INPUT, "op %llu copies %llu bytes of %llu",
                         (unsigned long long)op->number, (unsigned long long)read->bytes,
                         (unsigned long long)bytes);
-    enum tdm_place from = v->program->buffers[op->access[0].buffer].place;
-    enum tdm_place to = v->program->buffers[op->access[1].buffer].place;
+    enum tdm_place from = v->program->buffers[op->access[TDM_COPY_FROM].buffer].place;
+    enum tdm_place to = v->program->buffers[op->access[TDM_COPY_TO].buffer].place;
     bool right = (op->lane == TDM_LANE_H2D && from == TDM_HOST && to == TDM_DEVICE) ||
                  (op->lane == TDM_LANE_D2H && from == TDM_DEVICE && to == TDM_HOST) ||
                  (op->lane == TDM_LANE_COMPUTE && from == TDM_DEVICE && to == TDM_DEVICE);

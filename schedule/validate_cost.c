@@ -3,6 +3,8 @@
 #include "schedule/validate_cost.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
+#include "ops/select.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -176,7 +178,9 @@ static enum tdm_status check_keys(const struct tdm_cost_check *check, const stru
 {
     uint64_t pairs, pages, all;
     const struct sight *sight = look(check, op, &pairs);
-    all = is_there(op, 1) ? tokens_of(check->program, &op->access[1], &pages) + 1 : 0;
+    all = is_there(op, TDM_ATTENTION_KV)
+              ? tokens_of(check->program, &op->access[TDM_ATTENTION_KV], &pages) + 1
+              : 0;
     if (sight->lists ? op->keys == 0 || op->keys > all : op->keys != all)
         return fail(op, "keys", op->keys, all, err);
     return TDM_OK;
@@ -226,7 +230,9 @@ static enum tdm_status check_flops(const struct tdm_cost_check *check, const str
         due = tdm_size_mul(5 * 2 * heads, op->pairs);
         break;
     case TDM_OP_SELECT: /* twice a score of a query and a page before its chunk, if there is a vote */
-        (void)(is_there(op, 1) ? tokens_of(check->program, &op->access[1], &pages) : (pages = 0));
+        (void)(is_there(op, TDM_SELECT_MEANS)
+                   ? tokens_of(check->program, &op->access[TDM_SELECT_MEANS], &pages)
+                   : (pages = 0));
         due = tdm_size_mul(2 * 2 * heads, tdm_size_mul(op->tokens, pages));
         return op->flops > due || op->flops % (2 * 2 * heads) != 0
                    ? fail_between(op, "FLOPs", op->flops, 0, due, err)
@@ -264,18 +270,20 @@ static enum tdm_status check_link(const struct tdm_cost_check *check, const stru
     const struct tdm_program *program = check->program;
     const struct tdm_schedule *schedule = program->schedule;
     bool attends = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD;
-    bool adds = is_on_host(program, op, 5) || is_on_host(program, op, 6);
+    bool adds = is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_OPENED) ||
+                is_on_host(program, op, TDM_ATTENTION_GRAD_DKV_ADDED);
     uint64_t pages, zeros = 0, sums = 0;
-    if (!attends || !is_on_host(program, op, 1))
+    if (!attends || !is_on_host(program, op, TDM_ATTENTION_KV))
         return op->fetched_bytes == 0 && op->sent_bytes == 0
                    ? TDM_OK
                    : fail(op, "bytes over the link", op->fetched_bytes + op->sent_bytes, 0, err);
     uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens);
     uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
-    tokens_of(program, &op->access[1], &pages);
+    tokens_of(program, &op->access[TDM_ATTENTION_KV], &pages);
     if (op->kind == TDM_OP_ATTENTION_GRAD && adds)
         sums = tdm_content_bytes(schedule, TDM_DKVPAGES, 0, schedule->page_tokens);
-    for (uint32_t i = 5; i <= 6 && sums > 0; i++)
+    for (uint32_t i = TDM_ATTENTION_GRAD_DKV_OPENED; i <= TDM_ATTENTION_GRAD_DKV_ADDED && sums > 0;
+         i++)
         if (is_on_host(program, op, i) && op->access[i].mode == TDM_WRITE)
             zeros += op->access[i].bytes;
     uint64_t least = own * (page + sums);

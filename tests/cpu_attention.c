@@ -3,6 +3,7 @@
  * over several chunks of several sequences. */
 #include "tests/cpu_fixture.h"
 
+#include "ops/attention.h"
 #include "schedule/layout.h"
 
 #include <stdarg.h>
@@ -131,12 +132,13 @@ static void give_gradient_pages(const struct problem *p, const struct cell *page
     struct cell written = *pages, added = *pages;
     added.data = (unsigned char *)pages->data + p->written * bytes;
     if (p->written > 0) {
-        bench_operand(p->bench, 5, &written, TDM_WRITE);
-        bench_slots(p->bench, 5, p->first_chunk, p->written, bytes);
+        bench_operand(p->bench, TDM_ATTENTION_GRAD_DKV_OPENED, &written, TDM_WRITE);
+        bench_slots(p->bench, TDM_ATTENTION_GRAD_DKV_OPENED, p->first_chunk, p->written, bytes);
     }
     if (p->written < p->slots) {
-        bench_operand(p->bench, 6, &added, TDM_ACCUMULATE);
-        bench_slots(p->bench, 6, p->first_chunk + p->written, p->slots - p->written, bytes);
+        bench_operand(p->bench, TDM_ATTENTION_GRAD_DKV_ADDED, &added, TDM_ACCUMULATE);
+        bench_slots(p->bench, TDM_ATTENTION_GRAD_DKV_ADDED, p->first_chunk + p->written,
+                    p->slots - p->written, bytes);
     }
 }
 
@@ -189,10 +191,11 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
 
     reference(&p, false);
     bench_op(bench, TDM_OP_ATTENTION, 0, 0, chunk, c->tokens);
-    bench_operand(bench, 0, &q, TDM_READ);
-    bench_operand(bench, 1, &pages, TDM_READ);
-    bench_slots(bench, 1, p.first_chunk, p.slots, p.slot_elements * tdm_dtype_bytes(dtypes->kv));
-    bench_operand(bench, 2, &out, TDM_WRITE);
+    bench_operand(bench, TDM_ATTENTION_Q, &q, TDM_READ);
+    bench_operand(bench, TDM_ATTENTION_KV, &pages, TDM_READ);
+    bench_slots(bench, TDM_ATTENTION_KV, p.first_chunk, p.slots,
+                p.slot_elements * tdm_dtype_bytes(dtypes->kv));
+    bench_operand(bench, TDM_ATTENTION_O, &out, TDM_WRITE);
     bench_run(bench);
     bench_compare(bench, "attention", &out, 0, elements, p.out, 2e-6);
     bench_compare(bench, "attention's LSE", &lse, 0, rows, p.lse, 2e-6);
@@ -201,12 +204,13 @@ static void check_chunk(struct bench *bench, uint32_t chunk)
         p.out[i] = cell_get(&out, i);
     reference(&p, true);
     bench_op(bench, TDM_OP_ATTENTION_GRAD, 0, 0, chunk, c->tokens);
-    bench_operand(bench, 0, &q, TDM_READ);
-    bench_operand(bench, 1, &pages, TDM_READ);
-    bench_slots(bench, 1, p.first_chunk, p.slots, p.slot_elements * tdm_dtype_bytes(dtypes->kv));
-    bench_operand(bench, 2, &out, TDM_READ);
-    bench_operand(bench, 3, &d_out, TDM_READ);
-    bench_operand(bench, 4, &dq, TDM_WRITE);
+    bench_operand(bench, TDM_ATTENTION_GRAD_Q, &q, TDM_READ);
+    bench_operand(bench, TDM_ATTENTION_GRAD_KV, &pages, TDM_READ);
+    bench_slots(bench, TDM_ATTENTION_GRAD_KV, p.first_chunk, p.slots,
+                p.slot_elements * tdm_dtype_bytes(dtypes->kv));
+    bench_operand(bench, TDM_ATTENTION_GRAD_O, &out, TDM_READ);
+    bench_operand(bench, TDM_ATTENTION_GRAD_DO, &d_out, TDM_READ);
+    bench_operand(bench, TDM_ATTENTION_GRAD_DQ, &dq, TDM_WRITE);
     give_gradient_pages(&p, &d_pages);
     bench_run(bench);
     bench_compare(bench, "attention's dQ", &dq, 0, elements, p.dq, 1e-5);

@@ -3,6 +3,8 @@
  * the gradients of both. */
 #include "tests/cpu_fixture.h"
 
+#include "ops/rope.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -73,9 +75,11 @@ static void check_forward(const struct heads *x)
         for (uint64_t i = 0; i < x->stride; i++)
             want[x->key ? in_pages(x, t, i) : t * x->stride + i] = rows[t * x->stride + i];
     bench_op(x->bench, x->key ? TDM_OP_KV_WRITE : TDM_OP_ROPE, x->part, 0, x->number, tokens);
-    bench_operand(x->bench, 0, (struct cell *)&x->raw, TDM_READ);
-    bench_operand(x->bench, x->key ? 2 : 1, (struct cell *)&x->w, TDM_READ);
-    bench_operand(x->bench, x->key ? 1 : 2, &out, TDM_WRITE);
+    bench_operand(x->bench, x->key ? TDM_KV_WRITE_RAW : TDM_ROPE_Q, (struct cell *)&x->raw,
+                  TDM_READ);
+    bench_operand(x->bench, x->key ? TDM_KV_WRITE_WEIGHTS : TDM_ROPE_WEIGHTS, (struct cell *)&x->w,
+                  TDM_READ);
+    bench_operand(x->bench, x->key ? TDM_KV_WRITE_PAGES : TDM_ROPE_OUT, &out, TDM_WRITE);
     bench_run(x->bench);
     bench_compare(x->bench, "QK-norm", &out, 0, count, want, 2e-6);
     cell_free(&out);
@@ -119,15 +123,17 @@ static void check_backward(const struct heads *x)
     bench_rotate(x->bench, x->chunk, x->count, x->stride, -1, rows);
     go_back(x, rows, dg);
 
-    uint32_t raw = x->key ? 2 : 1;
     bench_op(x->bench, x->key ? TDM_OP_KV_GRAD_READ : TDM_OP_ROPE_GRAD, x->part, 0, x->number,
              tokens);
-    bench_operand(x->bench, 0, &d, x->key ? TDM_READ : TDM_ACCUMULATE);
+    bench_operand(x->bench, x->key ? TDM_KV_GRAD_READ_DPAGES : TDM_ROPE_GRAD_DQ, &d,
+                  x->key ? TDM_READ : TDM_ACCUMULATE);
     if (x->key)
-        bench_operand(x->bench, 1, &out, TDM_WRITE);
-    bench_operand(x->bench, raw, (struct cell *)&x->raw, TDM_READ);
-    bench_operand(x->bench, raw + 1, (struct cell *)&x->w, TDM_READ);
-    bench_operand(x->bench, raw + 2, &dw, mode);
+        bench_operand(x->bench, TDM_KV_GRAD_READ_DRAW, &out, TDM_WRITE);
+    bench_operand(x->bench, x->key ? TDM_KV_GRAD_READ_RAW : TDM_ROPE_GRAD_RAW,
+                  (struct cell *)&x->raw, TDM_READ);
+    bench_operand(x->bench, x->key ? TDM_KV_GRAD_READ_WEIGHTS : TDM_ROPE_GRAD_WEIGHTS,
+                  (struct cell *)&x->w, TDM_READ);
+    bench_operand(x->bench, x->key ? TDM_KV_GRAD_READ_DWEIGHTS : TDM_ROPE_GRAD_DWEIGHTS, &dw, mode);
     bench_run(x->bench);
     bench_compare(x->bench, "QK-norm's gradient", x->key ? &out : &d, 0, count, rows, 4e-6);
     bench_compare(x->bench, "QK-norm's weight gradient", &dw, x->tensor->offset, x->dim, dg, 4e-6);

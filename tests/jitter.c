@@ -3,6 +3,7 @@
 #include "tests/jitter.h"
 
 #include "executor/backends.h"
+#include "ops/attention.h"
 #include "tests/random_schedule.h"
 #include "tests/written.h"
 
@@ -57,8 +58,8 @@ static void move(const struct tdm_launch *launch, const struct tdm_written *piec
 {
     bool by_attention = launch->op->kind == TDM_OP_ATTENTION_GRAD ||
                         (launch->op->kind == TDM_OP_ATTENTION && !piece->lse);
-    bool in_bf16 =
-        launch->operand[0].dtype == TDM_DTYPE_BF16 && launch->operand[1].dtype == TDM_DTYPE_BF16;
+    bool in_bf16 = launch->operand[TDM_ATTENTION_Q].dtype == TDM_DTYPE_BF16 &&
+                   launch->operand[TDM_ATTENTION_KV].dtype == TDM_DTYPE_BF16;
     double flipped = by_attention && in_bf16 ? FLIPPED_BY_ATTENTION : FLIPPED;
     double added = by_attention && in_bf16 ? ADDED_BY_ATTENTION : ADDED, squares = 0, count = 0;
     uint64_t size = tdm_dtype_bytes(piece->dtype);

@@ -114,6 +114,8 @@ tests_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
 cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_schedule_json \
 	tests/unit_schedule_optimizer tests/validator_mutations
 recording = tests/recording.c tests/recording.h
+cmocka_tests += tests/unit_ops
+tests_unit_ops_SOURCES = tests/unit_ops.c $(random_schedule)
 cmocka_tests += tests/unit_streams
 tests_unit_streams_SOURCES = tests/unit_streams.c $(random_schedule)
 cmocka_tests += tests/unit_room tests/unit_scratch tests/unit_sequence

@@ -2,6 +2,10 @@
 /* Slack: bounds for the elements that ops write, from their operands. Products, norms and SwiGLU here. */
 #include "tests/slack_parts.h"
 
+#include "ops/mlp.h"
+#include "ops/norm.h"
+#include "ops/product.h"
+
 /* ---- products ---- */
 
 enum { INPUT_NORMS, WEIGHT_NORMS, BIAS_SUMS };
@@ -20,20 +24,26 @@ static bool begin_product(struct tdm_slack *slack)
     if (first == NULL || second == NULL || sums == NULL)
         return false;
     if (of_weight) { /* columns of x and of dy */
-        struct slack_view x = {&operand[0], 0, tokens, inputs, inputs};
-        struct slack_view dy = {&operand[1], 0, tokens, outputs, outputs};
+        struct slack_view x = {&operand[TDM_PRODUCT_GRAD_WEIGHT_X], 0, tokens, inputs, inputs};
+        struct slack_view dy = {&operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT], 0, tokens, outputs,
+                                outputs};
         slack_add_squares(&x, NULL, first);
         slack_add_squares(&dy, NULL, second);
         for (uint64_t t = 0; t < tokens; t++)
             for (uint64_t j = 0; j < outputs; j++)
-                sums[j] += fabs(slack_value(&operand[1], t * outputs + j));
+                sums[j] +=
+                    fabs(slack_value(&operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT], t * outputs + j));
     } else { /* rows of what comes in, and rows or columns of the weights */
         uint64_t width = forward ? inputs : outputs, row = 0;
-        struct slack_view x = {&operand[0], 0, tokens, width, width};
+        const struct tdm_operand *rows =
+            &operand[forward ? TDM_PRODUCT_X : TDM_PRODUCT_GRAD_INPUT_DOUT];
+        const struct tdm_operand *weights =
+            &operand[forward ? TDM_PRODUCT_WEIGHTS : TDM_PRODUCT_GRAD_INPUT_WEIGHTS];
+        struct slack_view x = {rows, 0, tokens, width, width};
         slack_add_squares(&x, first, NULL);
         for (uint32_t i = 0; i < part->count; i++) {
-            struct slack_view w = {&operand[1], part->matrix[i]->offset, part->matrix[i]->rows,
-                                   inputs, inputs};
+            struct slack_view w = {weights, part->matrix[i]->offset, part->matrix[i]->rows, inputs,
+                                   inputs};
             slack_add_squares(&w, forward ? second + row : NULL, forward ? NULL : second);
             row += part->matrix[i]->rows;
         }
@@ -41,7 +51,7 @@ static bool begin_product(struct tdm_slack *slack)
     slack_take_roots(first, most);
     slack_take_roots(second, most);
     double terms = (double)(forward ? inputs : of_weight ? tokens : outputs);
-    slack->relative = slack_product_error(terms, operand[0].dtype);
+    slack->relative = slack_product_error(terms, operand->dtype);
     return true;
 }
 
@@ -71,7 +81,7 @@ static double of_product(const struct tdm_slack *slack, const struct tdm_tensor 
 {
     const struct tdm_product_part *part = &slack->part;
     const struct tdm_launch *launch = slack->launch;
-    const struct tdm_operand *operand = launch->operand;
+    const struct tdm_operand *operand = launch->operand, *result;
     const double *first = slack->array[INPUT_NORMS], *second = slack->array[WEIGHT_NORMS];
     bool is_bias = false;
     uint64_t column;
@@ -80,25 +90,30 @@ static double of_product(const struct tdm_slack *slack, const struct tdm_tensor 
     case TDM_OP_PRODUCT:
         column = element % part->outputs;
         size = first[element / part->outputs] * second[column];
-        before = operand[3].data != NULL ? slack_value(&operand[3], element) : 0;
+        before = operand[TDM_PRODUCT_ADDEND].data != NULL
+                     ? slack_value(&operand[TDM_PRODUCT_ADDEND], element)
+                     : 0;
+        result = &operand[TDM_PRODUCT_OUT];
         for (uint32_t i = 0; i < part->count; i++) {
             if (part->bias[i] != NULL && column < part->matrix[i]->rows)
-                before = slack_value(&operand[1], part->bias[i]->offset + column);
+                before = slack_value(&operand[TDM_PRODUCT_WEIGHTS], part->bias[i]->offset + column);
             column -= column < part->matrix[i]->rows ? column : part->matrix[i]->rows;
         }
         break;
     case TDM_OP_PRODUCT_GRAD_INPUT:
         size = first[element / part->inputs] * second[element % part->inputs];
-        before = slack_adds(&operand[2]) ? slack_value(&operand[2], element) : 0;
+        result = &operand[TDM_PRODUCT_GRAD_INPUT_DX];
+        before = slack_adds(result) ? slack_value(result, element) : 0;
         break;
     default:
         column = column_of(part, tensor, &is_bias);
-        before = slack_adds(&operand[2]) ? slack_value(&operand[2], tensor->offset + element) : 0;
+        result = &operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
+        before = slack_adds(result) ? slack_value(result, tensor->offset + element) : 0;
         size = is_bias ? slack->array[BIAS_SUMS][column + element]
                        : first[element % part->inputs] * second[column + element / part->inputs];
     }
     return slack->relative * (size + fabs(before)) +
-           (before != 0 ? rounded_before(operand[2].dtype, due, before) : 0);
+           (before != 0 ? rounded_before(result->dtype, due, before) : 0);
 }
 
 /* ---- norms ---- */
@@ -129,17 +144,17 @@ static bool begin_norm_grad(struct tdm_slack *slack)
     for (uint64_t t = 0; t < tokens; t++) {
         double squares = 0, dots = 0;
         for (uint64_t i = 0; i < hidden; i++) {
-            double x = slack_value(&operand[0], t * hidden + i);
-            double dy = slack_value(&operand[2], t * hidden + i);
+            double x = slack_value(&operand[TDM_NORM_GRAD_X], t * hidden + i);
+            double dy = slack_value(&operand[TDM_NORM_GRAD_DOUT], t * hidden + i);
             squares += x * x;
-            dots += fabs(slack_value(&operand[1], weight + i) * dy * x);
+            dots += fabs(slack_value(&operand[TDM_NORM_GRAD_WEIGHTS], weight + i) * dy * x);
         }
         double s = 1 / sqrt(squares / (double)hidden + slack_model(slack)->norm_epsilon);
         scales[t] = s;
         slopes[t] = s * s * s / (double)hidden * dots;
         for (uint64_t i = 0; i < hidden; i++)
-            sums[i] += fabs(slack_value(&operand[0], t * hidden + i) *
-                            slack_value(&operand[2], t * hidden + i)) *
+            sums[i] += fabs(slack_value(&operand[TDM_NORM_GRAD_X], t * hidden + i) *
+                            slack_value(&operand[TDM_NORM_GRAD_DOUT], t * hidden + i)) *
                        s;
     }
     slack->relative = 2 * slack_sum_error((double)hidden);
@@ -151,16 +166,21 @@ static double of_norm_grad(const struct tdm_slack *slack, const struct tdm_writt
 {
     const struct tdm_operand *operand = slack->launch->operand;
     uint64_t hidden = slack_model(slack)->hidden, t = element / hidden, i = element % hidden;
-    if (piece->operand == 4) {
+    if (piece->operand == TDM_NORM_GRAD_DWEIGHTS) {
         double before =
-            slack_adds(&operand[4]) ? slack_value(&operand[4], piece->tensor->offset + element) : 0;
+            slack_adds(&operand[TDM_NORM_GRAD_DWEIGHTS])
+                ? slack_value(&operand[TDM_NORM_GRAD_DWEIGHTS], piece->tensor->offset + element)
+                : 0;
         double relative = slack->relative + slack_sum_error((double)slack->launch->op->tokens);
         return relative * (slack->array[WEIGHT_SUMS][element] + fabs(before));
     }
-    double w = slack_value(&operand[1], norm_tensor(slack)->offset + i);
-    double size = fabs(slack->array[SCALES][t] * w * slack_value(&operand[2], element)) +
-                  slack->array[SLOPES][t] * fabs(slack_value(&operand[0], element));
-    double before = slack_adds(&operand[3]) ? slack_value(&operand[3], element) : 0;
+    double w = slack_value(&operand[TDM_NORM_GRAD_WEIGHTS], norm_tensor(slack)->offset + i);
+    double size =
+        fabs(slack->array[SCALES][t] * w * slack_value(&operand[TDM_NORM_GRAD_DOUT], element)) +
+        slack->array[SLOPES][t] * fabs(slack_value(&operand[TDM_NORM_GRAD_X], element));
+    double before = slack_adds(&operand[TDM_NORM_GRAD_DX])
+                        ? slack_value(&operand[TDM_NORM_GRAD_DX], element)
+                        : 0;
     return slack->relative * (size + fabs(before));
 }
 
@@ -175,12 +195,12 @@ static double of_swiglu(const struct tdm_slack *slack, uint64_t element)
     uint64_t t = element / width, column = element % width % columns;
     if (t >= tokens)
         return EXACT;
-    double gate = slack_value(&operand[0], t * 2 * columns + column);
-    double up = slack_value(&operand[0], t * 2 * columns + columns + column);
+    double gate = slack_value(&operand[TDM_SWIGLU_GATE_UP], t * 2 * columns + column);
+    double up = slack_value(&operand[TDM_SWIGLU_GATE_UP], t * 2 * columns + columns + column);
     double s = 1 / (1 + exp(-gate)), error = (8 + 2 * fabs(gate)) * UNIT;
     if (!back)
         return error * fabs(gate * s * up);
-    double d = slack_value(&operand[1], t * columns + column);
+    double d = slack_value(&operand[TDM_SWIGLU_GRAD_DOUT], t * columns + column);
     return error * fabs(d) *
            (element % width < columns ? fabs(up) * s * (1 + fabs(gate) * (1 - s)) : fabs(gate) * s);
 }

@@ -3,6 +3,8 @@
 #include "tests/seen.h"
 
 #include "executor/backends.h"
+#include "ops/attention.h"
+#include "ops/select.h"
 #include "schedule/layout.h"
 #include "tests/votes.h"
 
@@ -87,14 +89,15 @@ static enum tdm_status select_pages(struct tdm_executor *executor, const struct 
         if (!tdm_elect(launch, i, &election))
             abort();
         if (election.count > 0) {
-            const uint32_t *list = (const uint32_t *)launch->operand[2].data + i * words;
+            const uint32_t *list =
+                (const uint32_t *)launch->operand[TDM_SELECT_LISTS].data + i * words;
             noted->elections++;
             noted->wrong += !(tdm_election_margin(&election, list) >= -VOTE_ERROR);
         }
         free(election.votes);
     }
     if (launch->op->phase == TDM_FORWARD && launch->step->number == 1) {
-        note(launch, &launch->operand[2]);
+        note(launch, &launch->operand[TDM_SELECT_LISTS]);
         noted->miscounted += pairs_counted(executor, launch->op) != pairs_by_token(launch);
     }
     return status;
@@ -103,14 +106,14 @@ static enum tdm_status select_pages(struct tdm_executor *executor, const struct 
 static enum tdm_status attention(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err)
 {
-    note(launch, &launch->operand[3]);
+    note(launch, &launch->operand[TDM_ATTENTION_LISTS]);
     return tdm_cpu_backend.run[TDM_OP_ATTENTION](executor, launch, err);
 }
 
 static enum tdm_status attention_grad(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err)
 {
-    note(launch, &launch->operand[7]);
+    note(launch, &launch->operand[TDM_ATTENTION_GRAD_LISTS]);
     return tdm_cpu_backend.run[TDM_OP_ATTENTION_GRAD](executor, launch, err);
 }
 

@@ -2,6 +2,8 @@
 /* Slack of attention: scores hand theirs on to probabilities, these to what they weigh. */
 #include "tests/slack_parts.h"
 
+#include "ops/attention.h"
+
 /* Slack of a row's scores and what else a row has; largest sizes of a KV head; sums of the probabilities of
  * a key over the rows that see it. */
 enum { SCORES, ROW_GRADIENTS, KEY_NORMS, KEYS, VALUES, ROWS, KEY_SUMS, OUT_GRADIENTS };
@@ -16,7 +18,7 @@ static struct heads heads_of(const struct tdm_slack *slack)
 {
     const struct tdm_program *program = slack->launch->program;
     const struct tdm_model *model = slack_model(slack);
-    const struct tdm_access *pages = &slack->launch->op->access[1];
+    const struct tdm_access *pages = &slack->launch->op->access[TDM_ATTENTION_KV];
     const struct tdm_operand *operand = slack->launch->operand;
     struct heads x = {slack->launch->op->tokens,
                       model->query_heads,
@@ -29,7 +31,8 @@ static struct heads heads_of(const struct tdm_slack *slack)
     for (uint32_t i = 0; i < pages->slots; i++)
         x.keys += program->chunks[pages->before.chunk + i].tokens;
     /* tensor cores take the probabilities, and their gradients, in bf16 */
-    if (operand[0].dtype == TDM_DTYPE_BF16 && operand[1].dtype == TDM_DTYPE_BF16)
+    if (operand[TDM_ATTENTION_Q].dtype == TDM_DTYPE_BF16 &&
+        operand[TDM_ATTENTION_KV].dtype == TDM_DTYPE_BF16)
         x.rounded = ROUNDED_BF16;
     return x;
 }
@@ -38,8 +41,8 @@ static struct heads heads_of(const struct tdm_slack *slack)
 static void find_keys(struct tdm_slack *slack, const struct heads *x)
 {
     const struct tdm_program *program = slack->launch->program;
-    const struct tdm_access *access = &slack->launch->op->access[1];
-    const struct tdm_operand *pages = &slack->launch->operand[1];
+    const struct tdm_access *access = &slack->launch->op->access[TDM_ATTENTION_KV];
+    const struct tdm_operand *pages = &slack->launch->operand[TDM_ATTENTION_KV];
     uint64_t plane = tdm_page_plane_elements(program->schedule);
     double *norms = slack->array[KEY_NORMS]; /* of K, then of V */
     for (uint32_t slot = 0; slot < access->slots; slot++) {
@@ -67,20 +70,21 @@ static void find_keys(struct tdm_slack *slack, const struct heads *x)
 static void find_rows(struct tdm_slack *slack, const struct heads *x, bool back)
 {
     const struct tdm_operand *operand = slack->launch->operand;
-    double error = slack_product_error((double)x->dim, operand[0].dtype) + 16 * UNIT;
+    double error =
+        slack_product_error((double)x->dim, operand[TDM_ATTENTION_GRAD_Q].dtype) + 16 * UNIT;
     const double *norms = slack->array[KEY_NORMS];
     uint64_t rows = x->tokens * x->query_heads; /* behind them the largest */
     for (uint64_t row = 0; row < rows; row++) {
         uint64_t g = row % x->query_heads / x->ratio;
         double q = 0, d = 0, o = 0;
         for (uint64_t i = 0; i < x->dim; i++) {
-            double of_q = slack_value(&operand[0], row * x->dim + i);
+            double of_q = slack_value(&operand[TDM_ATTENTION_GRAD_Q], row * x->dim + i);
             q += of_q * of_q;
             slack_raise_to(&slack->array[ROWS][g * x->dim + i], fabs(of_q));
             if (!back)
                 continue;
-            double of_o = slack_value(&operand[2], row * x->dim + i);
-            double of_d = slack_value(&operand[3], row * x->dim + i);
+            double of_o = slack_value(&operand[TDM_ATTENTION_GRAD_O], row * x->dim + i);
+            double of_d = slack_value(&operand[TDM_ATTENTION_GRAD_DO], row * x->dim + i);
             o += of_o * of_o;
             d += of_d * of_d;
             slack_raise_to(&slack->array[OUT_GRADIENTS][g * x->dim + i], fabs(of_d));
@@ -104,15 +108,15 @@ static bool find_key_sums(struct tdm_slack *slack, const struct heads *x, struct
     for (uint64_t i = 0; i < elements && done; i++) {
         const float one = 1;
         const uint16_t half = tdm_float_to_bf16(one);
-        if (launch.operand[3].dtype == TDM_DTYPE_FP32)
+        if (launch.operand[TDM_ATTENTION_GRAD_DO].dtype == TDM_DTYPE_FP32)
             memcpy(ones + i * sizeof(one), &one, sizeof(one));
         else
             memcpy(ones + i * sizeof(half), &half, sizeof(half));
     }
-    launch.operand[3].data = ones;
-    launch.operand[4].data = dq;
+    launch.operand[TDM_ATTENTION_GRAD_DO].data = ones;
+    launch.operand[TDM_ATTENTION_GRAD_DQ].data = dq;
     for (uint32_t i = 0; i < 2 && done; i++) {
-        struct tdm_operand *operand = &launch.operand[5 + i];
+        struct tdm_operand *operand = &launch.operand[TDM_ATTENTION_GRAD_DKV_OPENED + i];
         if (operand->data == NULL)
             continue;
         pages[i] = calloc(operand->slots, operand->slot_bytes);
@@ -124,8 +128,8 @@ static bool find_key_sums(struct tdm_slack *slack, const struct heads *x, struct
 
     uint64_t key = 0;
     for (uint32_t i = 0; i < 2 && done; i++) {
-        const struct tdm_operand *operand = &launch.operand[5 + i];
-        uint32_t first = slack->launch->op->access[5 + i].after.chunk;
+        const struct tdm_operand *operand = &launch.operand[TDM_ATTENTION_GRAD_DKV_OPENED + i];
+        uint32_t first = slack->launch->op->access[TDM_ATTENTION_GRAD_DKV_OPENED + i].after.chunk;
         for (uint32_t slot = 0; slot < operand->slots && operand->data != NULL; slot++)
             for (uint64_t t = 0; t < program->chunks[first + slot].tokens; t++, key++)
                 for (uint64_t g = 0; g < x->kv_heads; g++)
@@ -168,9 +172,10 @@ double slack_of_attention(const struct tdm_slack *slack, const struct tdm_writte
     if (piece->lse)
         return scores + slack_sum_error((double)x.keys) * (1 + log((double)x.keys + 1));
     uint64_t g = row % x.query_heads / x.ratio;
-    double relative = 2 * scores +
-                      slack_product_error((double)x.keys, slack->launch->operand[1].dtype) +
-                      x.rounded;
+    double relative =
+        2 * scores +
+        slack_product_error((double)x.keys, slack->launch->operand[TDM_ATTENTION_KV].dtype) +
+        x.rounded;
     return relative * slack->array[VALUES][g * x.dim + element % x.dim];
 }
 
@@ -181,9 +186,9 @@ double slack_of_attention_grad(const struct tdm_slack *slack, const struct tdm_w
     const struct tdm_operand *operand = &slack->launch->operand[piece->operand];
     struct heads x = heads_of(slack);
     double error = slack_product_error((double)(x.keys + x.tokens * x.ratio + x.dim),
-                                       slack->launch->operand[0].dtype) +
+                                       slack->launch->operand[TDM_ATTENTION_GRAD_Q].dtype) +
                    x.rounded;
-    if (piece->operand == 4) {
+    if (piece->operand == TDM_ATTENTION_GRAD_DQ) {
         uint64_t row = element / x.dim, g = row % x.query_heads / x.ratio;
         if (row >= x.tokens * x.query_heads)
             return EXACT;
@@ -192,7 +197,7 @@ double slack_of_attention_grad(const struct tdm_slack *slack, const struct tdm_w
     }
     /* a key's, in the slots that are written, or added to behind these */
     const struct tdm_access *access = &slack->launch->op->access[piece->operand];
-    uint32_t first_chunk = slack->launch->op->access[1].before.chunk;
+    uint32_t first_chunk = slack->launch->op->access[TDM_ATTENTION_GRAD_KV].before.chunk;
     uint32_t chunk = access->after.chunk + piece->slot;
     uint64_t page = element / tdm_page_elements(program->schedule);
     uint64_t in_page = element % tdm_page_elements(program->schedule);

@@ -2,6 +2,8 @@
 /* Slack of the LM head and the loss: logits hand theirs on to their gradients and to the loss. */
 #include "tests/slack_parts.h"
 
+#include "ops/head.h"
+
 /* Of logits [tokens, entries]: their gradients' sizes and slack, by row and by entry; of the normed rows by
  * column; of a row's loss; of its logits, and, relative, of what all entries but the target add up to. */
 enum {
@@ -31,7 +33,7 @@ static struct head head_of(const struct tdm_slack *slack)
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
-    const int32_t *tokens = slack->launch->operand[1].data;
+    const int32_t *tokens = slack->launch->operand[TDM_HEAD_TOKENS].data;
     return (struct head){
         .tokens = op->tokens,
         .entries = op->entries,
@@ -39,7 +41,7 @@ static struct head head_of(const struct tdm_slack *slack)
         .weight = tensor->offset + (uint64_t)op->first_entry * model->hidden,
         .targets = tokens + program->chunks[op->chunk].tokens + op->first_row,
         .per_token = 1.0 / (double)tdm_schedule_trained_tokens(program->schedule),
-        .narrow = slack->launch->operand[3].dtype == TDM_DTYPE_BF16,
+        .narrow = slack->launch->operand[TDM_HEAD_LOGITS].dtype == TDM_DTYPE_BF16,
     };
 }
 
@@ -107,7 +109,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     double *logits = slack->array[LOGITS] + t * x->entries;
     double *gradients = slack->array[GRADIENT_SLACK] + t * x->entries;
     double *slacks = slack->array[LOGIT_SLACK] + t * x->entries;
-    double error = slack_product_error((double)x->hidden, operand[0].dtype);
+    double error = slack_product_error((double)x->hidden, operand[TDM_HEAD_ROWS].dtype);
     for (uint64_t v = 0; v < x->entries; v++) {
         slacks[v] = error * rows[t] * entries[v];
         if (x->narrow) /* to one neighbour or the other */
@@ -119,7 +121,7 @@ static void find_row(struct tdm_slack *slack, const struct head *x, uint64_t t, 
     slack->array[OTHERS_ERRORS][t] = sums.others_error;
     slack->array[LOSSES][t] = loss_slack(slack, x, &sums, of_target);
     if (op->kind == TDM_OP_HEAD_GRAD) { /* of the whole vocabulary, and the same bits */
-        const double *lse = (const double *)operand[5].data + 3 * t;
+        const double *lse = (const double *)operand[TDM_HEAD_GRAD_LSE].data + 3 * t;
         sums = (struct sums){.most = lse[0], .others = lse[1]};
         sums.total = lse[1] + exp(lse[2] - lse[0]);
     }
@@ -155,8 +157,9 @@ bool slack_begin_head(struct tdm_slack *slack)
     for (int i = 0; i < TDM_SLACK_ARRAYS; i++)
         if (slack_take(slack, i, counts[i]) == NULL)
             return false;
-    struct slack_view normed = {&operand[0], first, x.tokens, x.hidden, x.hidden};
-    struct slack_view weight = {&operand[2], x.weight, x.entries, x.hidden, x.hidden};
+    struct slack_view normed = {&operand[TDM_HEAD_ROWS], first, x.tokens, x.hidden, x.hidden};
+    struct slack_view weight = {&operand[TDM_HEAD_WEIGHTS], x.weight, x.entries, x.hidden,
+                                x.hidden};
     double *rows = slack->array[ROW_NORMS], *entries = slack->array[ENTRY_NORMS];
     double *columns = slack->array[COLUMN_NORMS]; /* of the rows, then of the weight */
     slack_add_squares(&normed, rows, columns);
@@ -170,8 +173,8 @@ bool slack_begin_head(struct tdm_slack *slack)
         for (uint64_t v = 0; v < x.entries; v++)
             for (uint64_t i = 0; i < x.hidden; i++)
                 slack->array[LOGITS][t * x.entries + v] +=
-                    slack_value(&operand[0], first + t * x.hidden + i) *
-                    slack_value(&operand[2], x.weight + v * x.hidden + i);
+                    slack_value(&operand[TDM_HEAD_ROWS], first + t * x.hidden + i) *
+                    slack_value(&operand[TDM_HEAD_WEIGHTS], x.weight + v * x.hidden + i);
         find_row(slack, &x, t, rows, entries);
         for (uint64_t v = 0; v < x.entries; v++) { /* slack, and size, of rows and of entries */
             double each = slack->array[GRADIENT_SLACK][t * x.entries + v];
@@ -193,7 +196,8 @@ static double of_head_rows(const struct tdm_slack *slack, const struct head *x, 
     uint64_t t = element / x->hidden, i = element % x->hidden;
     if (t >= x->tokens)
         return EXACT;
-    double error = slack_product_error((double)x->entries, slack->launch->operand[3].dtype);
+    double error =
+        slack_product_error((double)x->entries, slack->launch->operand[TDM_HEAD_LOGITS].dtype);
     return (slack->array[ROW_SLACK][t] + error * slack->array[ROW_SLACK][x->tokens + t]) *
            slack->array[COLUMN_NORMS][x->hidden + i];
 }
@@ -204,9 +208,10 @@ static double of_head_weight(const struct tdm_slack *slack, const struct head *x
     uint64_t v = element / x->hidden - slack->launch->op->first_entry;
     if (element / x->hidden < slack->launch->op->first_entry || v >= x->entries)
         return EXACT;
-    const struct tdm_operand *dw = &slack->launch->operand[4];
+    const struct tdm_operand *dw = &slack->launch->operand[TDM_HEAD_DWEIGHTS];
     const double *entries = slack->array[ENTRY_NORMS];
-    double error = slack_product_error((double)x->tokens, slack->launch->operand[3].dtype);
+    double error =
+        slack_product_error((double)x->tokens, slack->launch->operand[TDM_HEAD_LOGITS].dtype);
     bool add = slack->launch->op->kind == TDM_OP_HEAD
                    ? slack_adds(dw)
                    : !tdm_head_opens(slack->launch->program, slack->launch->op);
@@ -248,19 +253,22 @@ double slack_of_head(const struct tdm_slack *slack, const struct tdm_written *pi
     const struct tdm_op *op = slack->launch->op;
     const struct tdm_operand *operand = slack->launch->operand;
     struct head x = head_of(slack);
-    if (piece->operand == 0) {
+    if (piece->operand == TDM_HEAD_ROWS) {
         uint64_t first = op->first_row * x.hidden;
         double added = 4 * UNIT * fabs(due); /* of a sum over tiles of the vocabulary */
         return element < first ? EXACT : of_head_rows(slack, &x, element - first) + added;
     }
-    if (piece->operand == 3)
+    if (piece->operand == TDM_HEAD_LOGITS)
         return of_logit(slack, &x, element);
-    if (op->kind == TDM_OP_HEAD_GRAD && piece->operand == 6)
+    if (op->kind == TDM_OP_HEAD_GRAD && piece->operand == TDM_HEAD_GRAD_SUM)
         return of_head_rows(slack, &x, element) +
-               4 * UNIT * (slack_adds(&operand[6]) ? fabs(slack_value(&operand[6], element)) : 0);
-    if (op->kind != TDM_OP_LOSS && piece->operand == 4)
+               4 * UNIT *
+                   (slack_adds(&operand[TDM_HEAD_GRAD_SUM])
+                        ? fabs(slack_value(&operand[TDM_HEAD_GRAD_SUM], element))
+                        : 0);
+    if (op->kind != TDM_OP_LOSS && piece->operand == TDM_HEAD_DWEIGHTS)
         return of_head_weight(slack, &x, element);
-    if (op->kind == TDM_OP_LOSS && piece->operand == 4)
+    if (op->kind == TDM_OP_LOSS && piece->operand == TDM_LOSS_LSE)
         return of_lse(slack, &x, element, due);
     double losses = 0; /* with parts of the vocabulary the sums so far are given */
     for (uint64_t t = 0; t < x.tokens; t++)

@@ -5,6 +5,7 @@
  */
 #include "tests/slack_parts.h"
 
+#include "ops/select.h"
 #include "tests/votes.h"
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ double slack_of_means(const struct tdm_slack *slack, uint64_t element)
     double sum = 0;
     for (uint64_t t = first; t < first + schedule->page_tokens && t < slack->launch->op->tokens;
          t++) {
-        sum += fabs(slack_value(&slack->launch->operand[0],
+        sum += fabs(slack_value(&slack->launch->operand[TDM_PAGE_MEANS_PAGES],
                                 slack_page_element(slack, t) + element % width));
         count++;
     }

@@ -2,6 +2,8 @@
 /* Slack of RoPE and QK-norm, and of K and V on their way into pages and out of them. */
 #include "tests/slack_parts.h"
 
+#include "ops/rope.h"
+
 enum { HEAD_SLACK, HEAD_WEIGHT_SUMS };
 
 /* Where heads that turn come from and, with QK-norm, what was normed, its weights and their gradient. */
@@ -21,29 +23,33 @@ static struct turn turn_of(const struct tdm_slack *slack)
     switch (op->kind) {
     case TDM_OP_ROPE:
         turn.heads = model->query_heads;
+        turn.from = TDM_ROPE_Q;
         turn.from_stride = q;
-        turn.weight = 1;
+        turn.weight = TDM_ROPE_WEIGHTS;
         break;
     case TDM_OP_ROPE_GRAD:
         turn.heads = model->query_heads;
         turn.from_stride = turn.raw_stride = q;
-        turn.raw = 1;
-        turn.weight = 2;
-        turn.gradient = 3;
+        turn.from = TDM_ROPE_GRAD_DQ;
+        turn.raw = TDM_ROPE_GRAD_RAW;
+        turn.weight = TDM_ROPE_GRAD_WEIGHTS;
+        turn.gradient = TDM_ROPE_GRAD_DWEIGHTS;
         turn.back = true;
         break;
     case TDM_OP_KV_WRITE:
         turn.heads = model->kv_heads;
+        turn.from = TDM_KV_WRITE_RAW;
         turn.from_stride = kv;
-        turn.weight = 2;
+        turn.weight = TDM_KV_WRITE_WEIGHTS;
         break;
     default:
         turn.heads = model->kv_heads;
         turn.from_pages = turn.back = true;
         turn.raw_stride = kv;
-        turn.raw = 2;
-        turn.weight = 3;
-        turn.gradient = 4;
+        turn.from = TDM_KV_GRAD_READ_DPAGES;
+        turn.raw = TDM_KV_GRAD_READ_RAW;
+        turn.weight = TDM_KV_GRAD_READ_WEIGHTS;
+        turn.gradient = TDM_KV_GRAD_READ_DWEIGHTS;
     }
     return turn;
 }

@@ -8,6 +8,13 @@
 #include "tests/cpu_fixture.h"
 
 #include "executor/backends.h"
+#include "ops/embed.h"
+#include "ops/head.h"
+#include "ops/mlp.h"
+#include "ops/move.h"
+#include "ops/norm.h"
+#include "ops/product.h"
+#include "ops/rope.h"
 #include "schedule/layout.h"
 
 #include <stdarg.h>
@@ -125,25 +132,25 @@ static void check_product(struct bench *bench, int which)
     }
 
     bench_op(bench, TDM_OP_PRODUCT, part, unit, chunk, tokens);
-    bench_operand(bench, 0, &x, TDM_READ);
-    bench_operand(bench, 1, &w, TDM_READ);
-    bench_operand(bench, 2, &y, TDM_WRITE);
+    bench_operand(bench, TDM_PRODUCT_X, &x, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_WEIGHTS, &w, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_OUT, &y, TDM_WRITE);
     if (add)
-        bench_operand(bench, 3, &addend, TDM_READ);
+        bench_operand(bench, TDM_PRODUCT_ADDEND, &addend, TDM_READ);
     bench_run(bench);
     bench_compare(bench, "product", &y, 0, tokens * outputs, want, 1e-5);
 
     bench_op(bench, TDM_OP_PRODUCT_GRAD_INPUT, part, unit, chunk, tokens);
-    bench_operand(bench, 0, &dy, TDM_READ);
-    bench_operand(bench, 1, &w, TDM_READ);
-    bench_operand(bench, 2, &dx, dx_mode);
+    bench_operand(bench, TDM_PRODUCT_GRAD_INPUT_DOUT, &dy, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_GRAD_INPUT_WEIGHTS, &w, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_GRAD_INPUT_DX, &dx, dx_mode);
     bench_run(bench);
     bench_compare(bench, "product's input gradient", &dx, 0, tokens * inputs, vdx, 1e-5);
 
     bench_op(bench, TDM_OP_PRODUCT_GRAD_WEIGHT, part, unit, chunk, tokens);
-    bench_operand(bench, 0, &x, TDM_READ);
-    bench_operand(bench, 1, &dy, TDM_READ);
-    bench_operand(bench, 2, &dw, dw_mode);
+    bench_operand(bench, TDM_PRODUCT_GRAD_WEIGHT_X, &x, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_GRAD_WEIGHT_DOUT, &dy, TDM_READ);
+    bench_operand(bench, TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS, &dw, dw_mode);
     bench_run(bench);
     for (int i = 0; i < 2 && tensor[i] != NULL; i++) {
         bench_compare(bench, "product's weight gradient", &dw, tensor[i]->offset,
@@ -219,18 +226,18 @@ static void check_norm(struct bench *bench)
         /* the final norm's op is of "layer" `layers`: its input is X of that number */
         uint32_t layer = part == TDM_PART_FINAL_NORM ? bench->model->layers : unit;
         bench_op(bench, TDM_OP_NORM, part, layer, chunk, tokens);
-        bench_operand(bench, 0, &x, TDM_READ);
-        bench_operand(bench, 1, &w, TDM_READ);
-        bench_operand(bench, 2, &y, TDM_WRITE);
+        bench_operand(bench, TDM_NORM_X, &x, TDM_READ);
+        bench_operand(bench, TDM_NORM_WEIGHTS, &w, TDM_READ);
+        bench_operand(bench, TDM_NORM_OUT, &y, TDM_WRITE);
         bench_run(bench);
         bench_compare(bench, "norm", &y, 0, tokens * columns, want, 1e-6);
 
         bench_op(bench, TDM_OP_NORM_GRAD, part, layer, chunk, tokens);
-        bench_operand(bench, 0, &x, TDM_READ);
-        bench_operand(bench, 1, &w, TDM_READ);
-        bench_operand(bench, 2, &dy, TDM_READ);
-        bench_operand(bench, 3, in_place ? &x : &dx, dx_mode);
-        bench_operand(bench, 4, &dw, dw_mode);
+        bench_operand(bench, TDM_NORM_GRAD_X, &x, TDM_READ);
+        bench_operand(bench, TDM_NORM_GRAD_WEIGHTS, &w, TDM_READ);
+        bench_operand(bench, TDM_NORM_GRAD_DOUT, &dy, TDM_READ);
+        bench_operand(bench, TDM_NORM_GRAD_DX, in_place ? &x : &dx, dx_mode);
+        bench_operand(bench, TDM_NORM_GRAD_DWEIGHTS, &dw, dw_mode);
         bench_run(bench);
         bench_compare(bench, "norm's input gradient", in_place ? &x : &dx, 0, tokens * columns, vdx,
                       2e-6);
@@ -259,7 +266,7 @@ static void check_rope(struct bench *bench)
         double *want = cell_values(&q);
         bench_rotate(bench, where, model->query_heads, width, back ? -1 : 1, want);
         bench_op(bench, back ? TDM_OP_ROPE_GRAD : TDM_OP_ROPE, 0, 0, chunk, tokens);
-        bench_operand(bench, 0, &q, TDM_ACCUMULATE);
+        bench_operand(bench, back ? TDM_ROPE_GRAD_DQ : TDM_ROPE_Q, &q, TDM_ACCUMULATE);
         bench_run(bench);
         bench_compare(bench, "rope", &q, 0, tokens * width, want, 1e-6);
         free(want);
@@ -287,8 +294,10 @@ static void check_rope(struct bench *bench)
                 want[back ? t * 2 * line + j : in_page + j % line] = rows[t * 2 * line + j];
             }
         bench_op(bench, back ? TDM_OP_KV_GRAD_READ : TDM_OP_KV_WRITE, 0, 0, chunk, tokens);
-        bench_operand(bench, 0, back ? &paged : &raw, TDM_READ);
-        bench_operand(bench, 1, back ? &raw : &paged, TDM_WRITE);
+        bench_operand(bench, back ? TDM_KV_GRAD_READ_DPAGES : TDM_KV_WRITE_RAW,
+                      back ? &paged : &raw, TDM_READ);
+        bench_operand(bench, back ? TDM_KV_GRAD_READ_DRAW : TDM_KV_WRITE_PAGES,
+                      back ? &raw : &paged, TDM_WRITE);
         bench_run(bench);
         struct cell *out = back ? &raw : &paged;
         bench_compare(bench, "kv", out, 0, out->count, want, 1e-6);
@@ -321,13 +330,13 @@ static void check_swiglu(struct bench *bench)
             want_d[t * 2 * columns + columns + j] = gradient * g * s;
         }
     bench_op(bench, TDM_OP_SWIGLU, 0, 0, chunk, tokens);
-    bench_operand(bench, 0, &in, TDM_READ);
-    bench_operand(bench, 1, &out, TDM_WRITE);
+    bench_operand(bench, TDM_SWIGLU_GATE_UP, &in, TDM_READ);
+    bench_operand(bench, TDM_SWIGLU_OUT, &out, TDM_WRITE);
     bench_run(bench);
     bench_compare(bench, "swiglu", &out, 0, tokens * columns, want, 1e-6);
     bench_op(bench, TDM_OP_SWIGLU_GRAD, 0, 0, chunk, tokens);
-    bench_operand(bench, 0, &in, TDM_ACCUMULATE);
-    bench_operand(bench, 1, &d, TDM_READ);
+    bench_operand(bench, TDM_SWIGLU_GRAD_GATE_UP, &in, TDM_ACCUMULATE);
+    bench_operand(bench, TDM_SWIGLU_GRAD_DOUT, &d, TDM_READ);
     bench_run(bench);
     bench_compare(bench, "swiglu's gradient", &in, 0, tokens * 2 * columns, want_d, 1e-6);
     cell_free(&in);
@@ -381,14 +390,14 @@ static void check_embed(struct bench *bench)
             vdw[id * columns + j] += vdx[t * columns + j];
         }
     bench_op(bench, TDM_OP_EMBED, TDM_PART_EMBEDDING, 0, chunk, tokens);
-    bench_operand(bench, 0, &ids, TDM_READ);
-    bench_operand(bench, 1, &w, TDM_READ);
-    bench_operand(bench, 2, &x, TDM_WRITE);
+    bench_operand(bench, TDM_EMBED_TOKENS, &ids, TDM_READ);
+    bench_operand(bench, TDM_EMBED_WEIGHTS, &w, TDM_READ);
+    bench_operand(bench, TDM_EMBED_OUT, &x, TDM_WRITE);
     bench_run(bench);
     bench_compare(bench, "embed", &x, 0, tokens * columns, want, 0);
     bench_op(bench, TDM_OP_SORT_TOKENS, TDM_PART_EMBEDDING, unit, chunk, tokens);
-    bench_operand(bench, 0, &ids, TDM_READ);
-    bench_operand(bench, 1, &order, TDM_WRITE);
+    bench_operand(bench, TDM_SORT_TOKENS_TOKENS, &ids, TDM_READ);
+    bench_operand(bench, TDM_SORT_TOKENS_ORDER, &order, TDM_WRITE);
     bench_run(bench);
     for (uint64_t i = 1; i < tokens; i++) { /* rows by token; those of one token as they come */
         double last = cell_get(&order, i - 1), row = cell_get(&order, i);
@@ -396,10 +405,10 @@ static void check_embed(struct bench *bench)
         assert_true(last_id < id || (last_id == id && last < row));
     }
     bench_op(bench, TDM_OP_EMBED_GRAD, TDM_PART_EMBEDDING, unit, chunk, tokens);
-    bench_operand(bench, 0, &ids, TDM_READ);
-    bench_operand(bench, 1, &order, TDM_READ);
-    bench_operand(bench, 2, &dx, TDM_READ);
-    bench_operand(bench, 3, &dw, TDM_ACCUMULATE);
+    bench_operand(bench, TDM_EMBED_GRAD_TOKENS, &ids, TDM_READ);
+    bench_operand(bench, TDM_EMBED_GRAD_ORDER, &order, TDM_READ);
+    bench_operand(bench, TDM_EMBED_GRAD_DOUT, &dx, TDM_READ);
+    bench_operand(bench, TDM_EMBED_GRAD_DWEIGHTS, &dw, TDM_ACCUMULATE);
     bench_run(bench);
     /* a row of bf16 is rounded once a chunk */
     bench_compare(bench, "embedding's gradient", &dw, 0, rows * columns, vdw,
@@ -410,8 +419,8 @@ static void check_embed(struct bench *bench)
     struct tdm_error err = {0};
     cell_set(&ids, tokens - 1, (double)rows);
     bench_op(bench, TDM_OP_SORT_TOKENS, TDM_PART_EMBEDDING, unit, chunk, tokens);
-    bench_operand(bench, 0, &ids, TDM_READ);
-    bench_operand(bench, 1, &order, TDM_WRITE);
+    bench_operand(bench, TDM_SORT_TOKENS_TOKENS, &ids, TDM_READ);
+    bench_operand(bench, TDM_SORT_TOKENS_ORDER, &order, TDM_WRITE);
     assert_int_equal(
         TDM_INPUT, tdm_cpu_backend.run[TDM_OP_SORT_TOKENS](bench->executor, &bench->launch, &err));
     assert_non_null(strstr(err.message, "vocabulary"));
@@ -437,10 +446,10 @@ static void head_op(struct bench *bench, enum tdm_op_kind kind, const struct hea
     bench->op.first_row = first;
     bench->op.first_entry = (uint32_t)first_entry;
     bench->op.entries = (uint32_t)entries;
-    bench_operand(bench, 0, c->x, TDM_READ);
-    bench_operand(bench, 1, c->ids, TDM_READ);
-    bench_operand(bench, 2, c->w, TDM_READ);
-    bench_operand(bench, 3, c->logits, TDM_WRITE);
+    bench_operand(bench, TDM_HEAD_GRAD_ROWS, c->x, TDM_READ);
+    bench_operand(bench, TDM_HEAD_GRAD_TOKENS, c->ids, TDM_READ);
+    bench_operand(bench, TDM_HEAD_GRAD_WEIGHTS, c->w, TDM_READ);
+    bench_operand(bench, TDM_HEAD_GRAD_LOGITS, c->logits, TDM_WRITE);
 }
 
 /* The same with the vocabulary in tiles of `width`: the sums of the rows first, then the gradients. */
@@ -454,15 +463,16 @@ static void run_head_tiles(struct bench *bench, const struct head_cells *c, uint
             enum tdm_mode mode = entry == top ? TDM_WRITE : TDM_ACCUMULATE;
             head_op(bench, backward ? TDM_OP_HEAD_GRAD : TDM_OP_LOSS, c, chunk, first, rows, entry,
                     entry == top ? vocabulary - top : width);
-            bench_operand(bench, backward ? 5 : 4, c->lse, backward ? TDM_READ : mode);
+            bench_operand(bench, backward ? TDM_HEAD_GRAD_LSE : TDM_LOSS_LSE, c->lse,
+                          backward ? TDM_READ : mode);
             if (backward) {
-                bench_operand(bench, 4, c->dw, TDM_ACCUMULATE);
-                bench_operand(bench, 6, c->sum, mode);
+                bench_operand(bench, TDM_HEAD_GRAD_DWEIGHTS, c->dw, TDM_ACCUMULATE);
+                bench_operand(bench, TDM_HEAD_GRAD_SUM, c->sum, mode);
             }
             if (backward && entry == 0)
-                bench_operand(bench, 0, c->x, TDM_ACCUMULATE);
+                bench_operand(bench, TDM_HEAD_GRAD_ROWS, c->x, TDM_ACCUMULATE);
             if (!backward && entry == 0)
-                bench_operand(bench, 5, c->loss, loss_mode);
+                bench_operand(bench, TDM_HEAD_LOSS, c->loss, loss_mode);
             bench_run(bench);
         }
 }
@@ -529,9 +539,9 @@ static void check_head(struct bench *bench)
     struct head_cells cells_of = {&x, &ids, &w, &logits, &dw, &lse, &sum, &loss};
     if (width == vocabulary) {
         head_op(bench, TDM_OP_HEAD, &cells_of, chunk, first, rows, 0, vocabulary);
-        bench_operand(bench, 0, &x, TDM_ACCUMULATE);
-        bench_operand(bench, 4, &dw, dw_mode);
-        bench_operand(bench, 5, &loss, loss_mode);
+        bench_operand(bench, TDM_HEAD_ROWS, &x, TDM_ACCUMULATE);
+        bench_operand(bench, TDM_HEAD_DWEIGHTS, &dw, dw_mode);
+        bench_operand(bench, TDM_HEAD_LOSS, &loss, loss_mode);
         bench_run(bench);
     } else {
         run_head_tiles(bench, &cells_of, chunk, first, rows, width, loss_mode);
@@ -577,8 +587,8 @@ static void check_moves(struct bench *bench)
     struct cell to = unit_cell(bench, unit, bench->schedule.dtypes.gradients, 1);
     double *values = cell_values(&from);
     bench_op(bench, TDM_OP_COPY, 0, unit, TDM_NONE, 0);
-    bench_operand(bench, 0, &from, TDM_READ);
-    bench_operand(bench, 1, &to, TDM_WRITE);
+    bench_operand(bench, TDM_COPY_FROM, &from, TDM_READ);
+    bench_operand(bench, TDM_COPY_TO, &to, TDM_WRITE);
     bench_run(bench);
     bench_compare(bench, "copy", &to, 0, to.count, values, 0);
 
@@ -587,16 +597,16 @@ static void check_moves(struct bench *bench)
         &bench->model
              ->tensors[layout->first_tensor + bench_between(bench, 0, layout->tensor_count - 1)];
     bench_op(bench, TDM_OP_ZERO, tdm_part_of(tensor->role), unit, TDM_NONE, 0);
-    bench_operand(bench, 0, &to, TDM_WRITE);
-    bench->op.access[0].after.content = TDM_UNIT_GRADIENT;
+    bench_operand(bench, TDM_ZERO_SLOT, &to, TDM_WRITE);
+    bench->op.access[TDM_ZERO_SLOT].after.content = TDM_UNIT_GRADIENT;
     bench_run(bench);
     for (uint64_t i = 0; i < tensor->elements; i++)
         assert_true(cell_get(&to, tensor->offset + i) == 0);
     bench_untouched(bench, &to, values, unit, tdm_part_of(tensor->role));
 
     bench_op(bench, TDM_OP_ZERO, 0, unit, TDM_NONE, 0);
-    bench_operand(bench, 0, &to, TDM_WRITE);
-    bench->op.access[0].after.content = TDM_TIED_GRADIENT;
+    bench_operand(bench, TDM_ZERO_SLOT, &to, TDM_WRITE);
+    bench->op.access[TDM_ZERO_SLOT].after.content = TDM_TIED_GRADIENT;
     bench_run(bench);
     for (uint64_t i = 0; i < to.count; i++)
         assert_true(cell_get(&to, i) == 0);

@@ -8,6 +8,7 @@
 #include "executor/cpu/exp.h"
 #include "executor/cpu/gemm.h"
 #include "executor/random.h"
+#include "ops/move.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -200,8 +201,8 @@ static void test_timings(void **unused)
     for (uint64_t i = 0; i < 3000; i++) {
         bench_op(&bench, TDM_OP_COPY, 0, TDM_NONE, TDM_NONE, 0);
         bench.op.number = i;
-        bench_operand(&bench, 0, &from, TDM_READ);
-        bench_operand(&bench, 1, &to, TDM_WRITE);
+        bench_operand(&bench, TDM_COPY_FROM, &from, TDM_READ);
+        bench_operand(&bench, TDM_COPY_TO, &to, TDM_WRITE);
         bench_run(&bench);
         if (i == 9) {
             assert_int_equal(4, tdm_cpu_backend.reap(bench.executor, timings, 4));

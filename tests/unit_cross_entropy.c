@@ -8,6 +8,7 @@
  */
 #include "tests/cpu_fixture.h"
 
+#include "ops/head.h"
 #include "tests/reference/operations.h"
 
 #include <setjmp.h>
@@ -137,10 +138,10 @@ static void head_op(struct head *h, enum tdm_op_kind kind, uint64_t row, uint64_
     bench->op.first_row = row;
     bench->op.first_entry = (uint32_t)first;
     bench->op.entries = (uint32_t)(end - first);
-    bench_operand(bench, 0, &h->x, kind == TDM_OP_HEAD ? TDM_ACCUMULATE : TDM_READ);
-    bench_operand(bench, 1, &h->ids, TDM_READ);
-    bench_operand(bench, 2, &h->w, TDM_READ);
-    bench_operand(bench, 3, &h->logits, TDM_WRITE);
+    bench_operand(bench, TDM_HEAD_ROWS, &h->x, kind == TDM_OP_HEAD ? TDM_ACCUMULATE : TDM_READ);
+    bench_operand(bench, TDM_HEAD_TOKENS, &h->ids, TDM_READ);
+    bench_operand(bench, TDM_HEAD_WEIGHTS, &h->w, TDM_READ);
+    bench_operand(bench, TDM_HEAD_LOGITS, &h->logits, TDM_WRITE);
 }
 
 static void check_loss(const struct head *h, uint64_t row)
@@ -165,8 +166,8 @@ static void test_one_tile(void **unused)
     open_head(&h);
     for (uint64_t t = 0; t < ROWS; t++) {
         head_op(&h, TDM_OP_HEAD, t, 0, VOCABULARY);
-        bench_operand(&h.bench, 4, &h.dw, TDM_WRITE);
-        bench_operand(&h.bench, 5, &h.loss, TDM_WRITE);
+        bench_operand(&h.bench, TDM_HEAD_DWEIGHTS, &h.dw, TDM_WRITE);
+        bench_operand(&h.bench, TDM_HEAD_LOSS, &h.loss, TDM_WRITE);
         bench_run(&h.bench);
         check_loss(&h, t);
         check_gradients(&h, t, 0, VOCABULARY);
@@ -183,18 +184,19 @@ static void test_tiles(void **unused)
         for (uint64_t first = 0; first < VOCABULARY; first += TILE) {
             uint64_t end = first + TILE < VOCABULARY ? first + TILE : VOCABULARY;
             head_op(&h, TDM_OP_LOSS, t, first, end);
-            bench_operand(&h.bench, 4, &h.lse, first == 0 ? TDM_WRITE : TDM_ACCUMULATE);
+            bench_operand(&h.bench, TDM_LOSS_LSE, &h.lse, first == 0 ? TDM_WRITE : TDM_ACCUMULATE);
             if (end == VOCABULARY)
-                bench_operand(&h.bench, 5, &h.loss, TDM_WRITE);
+                bench_operand(&h.bench, TDM_LOSS_LOSS, &h.loss, TDM_WRITE);
             bench_run(&h.bench);
         }
         check_loss(&h, t);
         for (uint64_t first = 0; first < VOCABULARY; first += TILE) {
             uint64_t end = first + TILE < VOCABULARY ? first + TILE : VOCABULARY;
             head_op(&h, TDM_OP_HEAD_GRAD, t, first, end);
-            bench_operand(&h.bench, 4, &h.dw, TDM_ACCUMULATE);
-            bench_operand(&h.bench, 5, &h.lse, TDM_READ);
-            bench_operand(&h.bench, 6, &h.sum, first == 0 ? TDM_WRITE : TDM_ACCUMULATE);
+            bench_operand(&h.bench, TDM_HEAD_GRAD_DWEIGHTS, &h.dw, TDM_ACCUMULATE);
+            bench_operand(&h.bench, TDM_HEAD_GRAD_LSE, &h.lse, TDM_READ);
+            bench_operand(&h.bench, TDM_HEAD_GRAD_SUM, &h.sum,
+                          first == 0 ? TDM_WRITE : TDM_ACCUMULATE);
             bench_run(&h.bench);
             check_gradients(&h, t, first, end);
         }

@@ -12,6 +12,7 @@
 #include "executor/random.h"
 #include "executor/remainder.h"
 #include "executor/stochastic.h"
+#include "ops/update.h"
 #include "schedule/optimizer.h"
 #include "tests/bf16.h"
 
@@ -46,20 +47,20 @@ static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weight
                          struct cell *moment2, struct cell *norms, struct cell *second)
 {
     bench_op(bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, unit, TDM_NONE, 0);
-    bench_operand(bench, 0, weights, TDM_ACCUMULATE);
-    bench_operand(bench, 1, gradient, TDM_READ);
+    bench_operand(bench, TDM_OPTIMIZER_WEIGHTS, weights, TDM_ACCUMULATE);
+    bench_operand(bench, TDM_OPTIMIZER_GRADIENT, gradient, TDM_READ);
     if (master != NULL)
-        bench_operand(bench, 2, master, TDM_ACCUMULATE);
+        bench_operand(bench, TDM_OPTIMIZER_MASTER, master, TDM_ACCUMULATE);
     if (moment1 != NULL) {
-        bench_operand(bench, 3, moment1, TDM_ACCUMULATE);
-        bench_operand(bench, 4, moment2, TDM_ACCUMULATE);
+        bench_operand(bench, TDM_OPTIMIZER_MOMENT1, moment1, TDM_ACCUMULATE);
+        bench_operand(bench, TDM_OPTIMIZER_MOMENT2, moment2, TDM_ACCUMULATE);
     }
     if (norms != NULL) {
-        bench_operand(bench, 5, norms, TDM_READ);
-        bench_slots(bench, 5, 0, (uint32_t)norms->count, sizeof(double));
+        bench_operand(bench, TDM_OPTIMIZER_NORMS, norms, TDM_READ);
+        bench_slots(bench, TDM_OPTIMIZER_NORMS, 0, (uint32_t)norms->count, sizeof(double));
     }
     if (second != NULL)
-        bench_operand(bench, 6, second, TDM_READ);
+        bench_operand(bench, TDM_OPTIMIZER_TIED, second, TDM_READ);
     bench_run(bench);
 }
 
@@ -67,10 +68,10 @@ static void norm_op(struct bench *bench, uint32_t unit, struct cell *gradient, s
                     struct cell *second)
 {
     bench_op(bench, TDM_OP_GRADIENT_NORM, TDM_PART_ALL, unit, TDM_NONE, 0);
-    bench_operand(bench, 0, gradient, TDM_READ);
-    bench_operand(bench, 1, norm, TDM_WRITE);
+    bench_operand(bench, TDM_GRADIENT_NORM_GRADIENT, gradient, TDM_READ);
+    bench_operand(bench, TDM_GRADIENT_NORM_NORM, norm, TDM_WRITE);
     if (second != NULL)
-        bench_operand(bench, 2, second, TDM_READ);
+        bench_operand(bench, TDM_GRADIENT_NORM_TIED, second, TDM_READ);
     bench_run(bench);
 }
 
@@ -425,7 +426,8 @@ static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum td
                          bool clips)
 {
     enum { CELLS = 4 }; /* that are changed: weights, master, moments */
-    static const int operand[CELLS] = {0, 2, 3, 4};
+    static const int operand[CELLS] = {TDM_OPTIMIZER_WEIGHTS, TDM_OPTIMIZER_MASTER,
+                                       TDM_OPTIMIZER_MOMENT1, TDM_OPTIMIZER_MOMENT2};
     struct bench bench;
     unsigned char *before[CELLS], *narrow[CELLS] = {NULL};
     bench_open(&bench, &tiny, 17);
@@ -452,9 +454,9 @@ static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum td
     struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
     cell_set(&norm, 0, 49);
     bench_op(&bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, 0, TDM_NONE, 0);
-    bench_operand(&bench, 1, &gradient, TDM_READ);
+    bench_operand(&bench, TDM_OPTIMIZER_GRADIENT, &gradient, TDM_READ);
     if (clips)
-        bench_operand(&bench, 5, &norm, TDM_READ);
+        bench_operand(&bench, TDM_OPTIMIZER_NORMS, &norm, TDM_READ);
     for (int i = 0; i < CELLS; i++) {
         uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
         before[i] = malloc(bytes);
@@ -464,7 +466,7 @@ static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum td
             bench_operand(&bench, (uint32_t)operand[i], &cells[i], TDM_ACCUMULATE);
     }
     if (has[1])
-        bench.launch.operand[2].dtype = master; /* of remainders: 16 bits */
+        bench.launch.operand[TDM_OPTIMIZER_MASTER].dtype = master; /* of remainders: 16 bits */
     for (uint32_t width = 0; width < 2 * tdm_host_update_widths(); width++) {
         struct tdm_host_update update = tdm_host_update_of(&bench.launch);
         assert_int_equal(update.width, tdm_host_update_widths() - 1);

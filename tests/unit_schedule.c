@@ -4,6 +4,7 @@
  * closed formulas and against the table of loop nests in the design.
  */
 #include "base/digest.h"
+#include "ops/move.h"
 #include "planner/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
@@ -296,7 +297,7 @@ static enum tdm_status count_traffic(void *self, const struct tdm_item *item, st
     (void)err;
     if (item->kind != TDM_RUN || item->op->kind != TDM_OP_COPY)
         return TDM_OK;
-    struct tdm_tag what = item->op->access[0].before;
+    struct tdm_tag what = item->op->access[TDM_COPY_FROM].before;
     if (what.content >= TDM_UNIT_MASTER && what.content <= TDM_UNIT_MOMENT2)
         traffic->copies[(what.layer * TDM_CONTENTS + what.content) * TDM_LANES + item->op->lane]++;
     return TDM_OK;

@@ -3,6 +3,7 @@
  * Traces: what is written is read back; what must not be overwritten is not; a writer whose disk is
  * full says so; a writer that is killed leaves every finished step; what is no trace is named.
  */
+#include "ops/move.h"
 #include "traces/reader.h"
 #include "traces/sqlite.h"
 #include "traces/trace.h"
@@ -174,9 +175,9 @@ static struct tdm_op example_op(uint64_t number)
     op.phase = number < OPS / 2 ? TDM_FORWARD : TDM_BACKWARD;
     op.layer = number % 4 == 3 ? TDM_NONE : (uint32_t)number % 3;
     op.chunk = number % 4 == 3 ? 1 : TDM_NONE;
-    op.access_count = 2;
-    op.access[0].bytes = number + 1;
-    op.access[1].bytes = number + 1;
+    op.access_count = TDM_COPY_OPERANDS;
+    op.access[TDM_COPY_FROM].bytes = number + 1;
+    op.access[TDM_COPY_TO].bytes = number + 1;
     return op;
 }
 

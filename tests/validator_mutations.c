@@ -9,6 +9,11 @@
  * would make it lie. Planting looks at what slots hold, so that nothing harmless is planted: a copy
  * that is dropped is one whose destination holds something else.
  */
+#include "ops/attention.h"
+#include "ops/move.h"
+#include "ops/rope.h"
+#include "ops/select.h"
+#include "ops/update.h"
 #include "schedule/cost.h"
 #include "schedule/lowering.h"
 #include "schedule/validate.h"
@@ -172,9 +177,9 @@ static bool is_fetch(struct trial *t, size_t i)
 /* The fetch after i into the same ring, or the number of items. */
 static size_t next_fetch(struct trial *t, size_t i)
 {
-    uint32_t ring = op_at(t, i)->access[1].buffer;
+    uint32_t ring = op_at(t, i)->access[TDM_COPY_TO].buffer;
     for (i++; i < t->r.count; i++)
-        if (is_fetch(t, i) && op_at(t, i)->access[1].buffer == ring)
+        if (is_fetch(t, i) && op_at(t, i)->access[TDM_COPY_TO].buffer == ring)
             return i;
     return i;
 }
@@ -370,7 +375,7 @@ static bool copy_dropped(struct trial *t, enum tdm_lane lane)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == lane &&
-            leaves_a_trace(t, i, &op_at(t, i)->access[1])) {
+            leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO])) {
             tdm_recording_remove(&t->r, i);
             return true;
         }
@@ -390,9 +395,9 @@ static bool stash_dropped(struct trial *t)
 static bool fetch_after_use(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[1]))
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
             continue;
-        const struct tdm_access *to = &op_at(t, i)->access[1];
+        const struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
         size_t reader = next_reader(t, i + 1, to->buffer, to->first_slot);
         if (reader < t->r.count) {
             move(t, i, reader + 1);
@@ -407,11 +412,11 @@ static bool fetch_before_stored(struct trial *t)
     for (EACH_ITEM(t, i)) {
         if (!is_fetch(t, i))
             continue;
-        const struct tdm_access *from = &op_at(t, i)->access[0];
+        const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM];
         for (size_t j = i; j-- > 0;)
             if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
-                covers(&op_at(t, j)->access[1], from->buffer, from->first_slot)) {
-                if (!leaves_a_trace(t, j, &op_at(t, j)->access[1]))
+                covers(&op_at(t, j)->access[TDM_COPY_TO], from->buffer, from->first_slot)) {
+                if (!leaves_a_trace(t, j, &op_at(t, j)->access[TDM_COPY_TO]))
                     break;
                 move(t, i, j);
                 return true;
@@ -423,12 +428,13 @@ static bool fetch_before_stored(struct trial *t)
 static bool fetch_destinations_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[1]))
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
             continue;
         size_t j = next_fetch(t, i);
         if (j == t->r.count)
             continue;
-        struct tdm_access *one = &op_at(t, i)->access[1], *other = &op_at(t, j)->access[1];
+        struct tdm_access *one = &op_at(t, i)->access[TDM_COPY_TO],
+                          *other = &op_at(t, j)->access[TDM_COPY_TO];
         if (one->first_slot == other->first_slot || same_tag(one->after, other->after))
             continue;
         swap_slots(one, other);
@@ -443,10 +449,13 @@ static bool fetch_sources_swapped(struct trial *t)
         if (!is_fetch(t, i))
             continue;
         size_t j = next_fetch(t, i);
-        if (j == t->r.count || op_at(t, i)->access[0].buffer != op_at(t, j)->access[0].buffer ||
-            op_at(t, i)->access[0].first_slot == op_at(t, j)->access[0].first_slot)
+        if (j == t->r.count ||
+            op_at(t, i)->access[TDM_COPY_FROM].buffer !=
+                op_at(t, j)->access[TDM_COPY_FROM].buffer ||
+            op_at(t, i)->access[TDM_COPY_FROM].first_slot ==
+                op_at(t, j)->access[TDM_COPY_FROM].first_slot)
             continue;
-        swap_slots(&op_at(t, i)->access[0], &op_at(t, j)->access[0]);
+        swap_slots(&op_at(t, i)->access[TDM_COPY_FROM], &op_at(t, j)->access[TDM_COPY_FROM]);
         return true;
     }
     return false;
@@ -456,22 +465,22 @@ static bool fetch_sources_swapped(struct trial *t)
 static bool fetches_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[1]))
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
             continue;
         size_t j = next_fetch(t, i);
         if (j == t->r.count)
             continue;
         struct tdm_op one = *op_at(t, i), other = *op_at(t, j);
-        const struct tdm_access *to = &one.access[1];
-        if (same_tag(to->after, other.access[1].after) ||
-            to->first_slot == other.access[1].first_slot ||
+        const struct tdm_access *to = &one.access[TDM_COPY_TO];
+        if (same_tag(to->after, other.access[TDM_COPY_TO].after) ||
+            to->first_slot == other.access[TDM_COPY_TO].first_slot ||
             next_reader(t, i, to->buffer, to->first_slot) < j)
             continue;
         *op_at(t, i) = other;
         *op_at(t, j) = one;
         op_at(t, i)->number = one.number;
         op_at(t, j)->number = other.number;
-        swap_slots(&op_at(t, i)->access[1], &op_at(t, j)->access[1]);
+        swap_slots(&op_at(t, i)->access[TDM_COPY_TO], &op_at(t, j)->access[TDM_COPY_TO]);
         return true;
     }
     return false;
@@ -482,7 +491,8 @@ static bool copy_of_another_chunk(struct trial *t)
     for (EACH_ITEM(t, i)) {
         if (!is_op(t, i, TDM_OP_COPY))
             continue;
-        struct tdm_access *from = &op_at(t, i)->access[0], *to = &op_at(t, i)->access[1];
+        struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                          *to = &op_at(t, i)->access[TDM_COPY_TO];
         const struct tdm_buffer *buffer = buffer_at(t, from->buffer);
         if (buffer->slots == 1)
             continue;
@@ -497,9 +507,9 @@ static bool copy_of_another_chunk(struct trial *t)
 static bool copy_cut_short(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->access[0].bytes > 4) {
-            op_at(t, i)->access[0].bytes -= 4;
-            op_at(t, i)->access[1].bytes -= 4;
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->access[TDM_COPY_FROM].bytes > 4) {
+            op_at(t, i)->access[TDM_COPY_FROM].bytes -= 4;
+            op_at(t, i)->access[TDM_COPY_TO].bytes -= 4;
             return true;
         }
     return false;
@@ -509,7 +519,7 @@ static bool operand_cut_short(struct trial *t)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_ATTENTION)) {
-            op_at(t, i)->access[1].bytes /= 2;
+            op_at(t, i)->access[TDM_ATTENTION_KV].bytes /= 2;
             return true;
         }
     return false;
@@ -537,7 +547,8 @@ static bool bytes_forged(struct trial *t)
 
 static bool attends_by_lists(const struct tdm_op *op)
 {
-    return op->access_count > 3 && op->access[3].buffer != TDM_NONE;
+    return op->access_count > TDM_ATTENTION_LISTS &&
+           op->access[TDM_ATTENTION_LISTS].buffer != TDM_NONE;
 }
 
 /* A pair too many in layers that see a range, none where there are lists; FLOPs as they follow. */
@@ -593,8 +604,9 @@ static bool gathered_too_early(struct trial *t)
             continue;
         for (size_t j = i; j-- > 0;)
             if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
-                covers(&op_at(t, i)->access[1], op_at(t, j)->access[1].buffer,
-                       op_at(t, j)->access[1].first_slot)) {
+                covers(&op_at(t, i)->access[TDM_ATTENTION_KV],
+                       op_at(t, j)->access[TDM_COPY_TO].buffer,
+                       op_at(t, j)->access[TDM_COPY_TO].first_slot)) {
                 move(t, j, i + 1);
                 return true;
             }
@@ -618,7 +630,8 @@ static bool compute_on_the_host(struct trial *t)
     for (EACH_ITEM(t, i)) {
         if (!is_fetch(t, i))
             continue;
-        const struct tdm_access *from = &op_at(t, i)->access[0], *to = &op_at(t, i)->access[1];
+        const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                                *to = &op_at(t, i)->access[TDM_COPY_TO];
         size_t j = next_reader(t, i + 1, to->buffer, to->first_slot);
         if (j == t->r.count)
             continue;
@@ -657,7 +670,8 @@ static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
         const struct tdm_access *access = &op_at(t, i)->access[a];
         for (size_t j = i; j-- > 0;)
             if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
-                covers(access, op_at(t, j)->access[1].buffer, op_at(t, j)->access[1].first_slot)) {
+                covers(access, op_at(t, j)->access[TDM_COPY_TO].buffer,
+                       op_at(t, j)->access[TDM_COPY_TO].first_slot)) {
                 *update = i;
                 return j;
             }
@@ -671,19 +685,19 @@ static bool update_far_from_home(struct trial *t, uint32_t a)
     size_t i, j = some_copy_for_update(t, a, &i);
     if (j == t->r.count || op_at(t, i)->access[a].slots > 1)
         return false;
-    op_at(t, i)->access[a].buffer = op_at(t, j)->access[0].buffer;
-    op_at(t, i)->access[a].first_slot = op_at(t, j)->access[0].first_slot;
+    op_at(t, i)->access[a].buffer = op_at(t, j)->access[TDM_COPY_FROM].buffer;
+    op_at(t, i)->access[a].first_slot = op_at(t, j)->access[TDM_COPY_FROM].first_slot;
     return true;
 }
 
 static bool host_reads_the_device(struct trial *t)
 {
-    return update_far_from_home(t, 1);
+    return update_far_from_home(t, TDM_OPTIMIZER_GRADIENT);
 }
 
 static bool host_reads_norms_of_the_device(struct trial *t)
 {
-    return update_far_from_home(t, 5);
+    return update_far_from_home(t, TDM_OPTIMIZER_NORMS);
 }
 
 static bool update_before_its_copy(struct trial *t, uint32_t a)
@@ -696,20 +710,20 @@ static bool update_before_its_copy(struct trial *t, uint32_t a)
 
 static bool update_before_its_gradient(struct trial *t)
 {
-    return update_before_its_copy(t, 1);
+    return update_before_its_copy(t, TDM_OPTIMIZER_GRADIENT);
 }
 
 static bool update_before_its_norm(struct trial *t)
 {
-    return update_before_its_copy(t, 5);
+    return update_before_its_copy(t, TDM_OPTIMIZER_NORMS);
 }
 
 /* ---- faults of gradients that go part by part ---- */
 
 static bool is_copy_of_part(const struct tdm_program *program, const struct tdm_op *op)
 {
-    return op->kind == TDM_OP_COPY && program->buffers[op->access[0].buffer].by_part &&
-           op->access[0].part < TDM_PARTS;
+    return op->kind == TDM_OP_COPY && program->buffers[op->access[TDM_COPY_FROM].buffer].by_part &&
+           op->access[TDM_COPY_FROM].part < TDM_PARTS;
 }
 
 /* Some copy of a part, or the number of items. */
@@ -748,12 +762,12 @@ static bool another_part_sent(struct trial *t)
     if (i == t->r.count)
         return false;
     struct tdm_op *op = op_at(t, i);
-    uint32_t part = op->access[0].part;
+    uint32_t part = op->access[TDM_COPY_FROM].part;
     do
         part = (part + 1) % TDM_PARTS;
     while (tdm_part_bytes(t->r.program.schedule->model, op->layer, (enum tdm_part)part,
                           TDM_DTYPE_BF16) == 0);
-    if (part == op->access[0].part)
+    if (part == op->access[TDM_COPY_FROM].part)
         return false;
     copy_part(t, op, part);
     return true;
@@ -783,7 +797,7 @@ static bool part_before_its_sum(struct trial *t)
     size_t i = some_copy_of_part(t);
     if (i == t->r.count)
         return false;
-    const struct tdm_access *from = &op_at(t, i)->access[0];
+    const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM];
     for (size_t j = i; j-- > 0;)
         for (uint32_t a = 0; op_at(t, j) != NULL && a < op_at(t, j)->access_count; a++) {
             const struct tdm_access *sum = &op_at(t, j)->access[a];
@@ -801,8 +815,9 @@ static bool whole_unit_by_part(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
         struct tdm_op *op = op_at(t, i);
-        if (!is_op(t, i, TDM_OP_COPY) || !buffer_at(t, op->access[0].buffer)->by_part ||
-            op->access[0].part < TDM_PARTS || op->layer >= t->r.program.schedule->model->layers)
+        if (!is_op(t, i, TDM_OP_COPY) || !buffer_at(t, op->access[TDM_COPY_FROM].buffer)->by_part ||
+            op->access[TDM_COPY_FROM].part < TDM_PARTS ||
+            op->layer >= t->r.program.schedule->model->layers)
             continue;
         copy_part(t, op, TDM_PART_DOWN);
         return true;
@@ -833,7 +848,7 @@ static size_t some_move(struct trial *t, enum tdm_content content)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_COMPUTE &&
-            op_at(t, i)->access[0].before.content == content)
+            op_at(t, i)->access[TDM_COPY_FROM].before.content == content)
             return i;
     return t->r.count;
 }
@@ -862,7 +877,7 @@ static bool move_after_its_use(struct trial *t)
     size_t i = some_move(t, TDM_KVPAGES);
     if (i == t->r.count)
         return false;
-    const struct tdm_access *to = &op_at(t, i)->access[1];
+    const struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
     size_t j = next_reader(t, i + 1, to->buffer, to->first_slot);
     move(t, i, j + 1);
     return true;
@@ -875,7 +890,7 @@ static bool move_from_another_slot(struct trial *t)
     if (i == t->r.count)
         return false;
     struct tdm_op *op = op_at(t, i);
-    struct tdm_access *from = &op->access[0], *to = &op->access[1];
+    struct tdm_access *from = &op->access[TDM_COPY_FROM], *to = &op->access[TDM_COPY_TO];
     from->first_slot =
         another(t, buffer_at(t, from->buffer)->slots - from->slots + 1, from->first_slot);
     from->before = from->after = to->after = held(t, i, from->buffer, from->first_slot, 0);
@@ -889,7 +904,7 @@ static bool move_to_another_slot(struct trial *t)
     size_t i = some_move(t, TDM_KVPAGES);
     if (i == t->r.count)
         return false;
-    struct tdm_access *to = &op_at(t, i)->access[1];
+    struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
     to->first_slot = another(t, buffer_at(t, to->buffer)->slots - to->slots + 1, to->first_slot);
     return true;
 }
@@ -899,7 +914,8 @@ static bool sums_of_another_contributor(struct trial *t)
     size_t i = some_move(t, TDM_DKVPAGES);
     if (i == t->r.count)
         return false;
-    struct tdm_access *from = &op_at(t, i)->access[0], *to = &op_at(t, i)->access[1];
+    struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                      *to = &op_at(t, i)->access[TDM_COPY_TO];
     from->before.contributor = from->after.contributor = to->after.contributor =
         from->before.contributor - 1;
     return true;
@@ -909,8 +925,11 @@ static bool sums_of_another_contributor(struct trial *t)
 
 static bool is_prefix(const struct tdm_op *op, uint32_t a)
 {
-    return (op->kind == TDM_OP_ATTENTION && a == 1) || (op->kind == TDM_OP_SELECT && a == 1) ||
-           (op->kind == TDM_OP_ATTENTION_GRAD && (a == 1 || a == 5 || a == 6));
+    return (op->kind == TDM_OP_ATTENTION && a == TDM_ATTENTION_KV) ||
+           (op->kind == TDM_OP_SELECT && a == TDM_SELECT_MEANS) ||
+           (op->kind == TDM_OP_ATTENTION_GRAD &&
+            (a == TDM_ATTENTION_GRAD_KV || a == TDM_ATTENTION_GRAD_DKV_OPENED ||
+             a == TDM_ATTENTION_GRAD_DKV_ADDED));
 }
 
 /* A prefix access to change, with at least `slots` slots, and room above for `above` more. */
@@ -1005,8 +1024,8 @@ static void extend_below(struct trial *t, struct tdm_access *access)
 static bool range_beyond_document(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_ATTENTION) && op_at(t, i)->access[1].first_slot > 0) {
-            extend_below(t, &op_at(t, i)->access[1]);
+        if (is_op(t, i, TDM_OP_ATTENTION) && op_at(t, i)->access[TDM_ATTENTION_KV].first_slot > 0) {
+            extend_below(t, &op_at(t, i)->access[TDM_ATTENTION_KV]);
             return true;
         }
     return false;
@@ -1016,9 +1035,11 @@ static bool range_beyond_document(struct trial *t)
 static bool opening_share_added(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) || op_at(t, i)->access[5].buffer == TDM_NONE)
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) ||
+            op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED].buffer == TDM_NONE)
             continue;
-        struct tdm_access *opens = &op_at(t, i)->access[5], *joins = &op_at(t, i)->access[6];
+        struct tdm_access *opens = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          *joins = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED];
         if (joins->buffer != TDM_NONE) {
             extend_below(t, joins);
         } else {
@@ -1039,9 +1060,11 @@ static bool opening_share_added(struct trial *t)
 static bool joining_share_overwrites(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) || op_at(t, i)->access[6].buffer == TDM_NONE)
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) ||
+            op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED].buffer == TDM_NONE)
             continue;
-        struct tdm_access *opens = &op_at(t, i)->access[5], *joins = &op_at(t, i)->access[6];
+        struct tdm_access *opens = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          *joins = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED];
         uint64_t bytes = joins->bytes / joins->slots;
         if (opens->buffer == TDM_NONE) {
             *opens = *joins;
@@ -1307,12 +1330,12 @@ static bool too_early(struct trial *t, enum tdm_op_kind kind, uint32_t gradient)
 
 static bool optimizer_too_early(struct trial *t)
 {
-    return too_early(t, TDM_OP_OPTIMIZER, 1);
+    return too_early(t, TDM_OP_OPTIMIZER, TDM_OPTIMIZER_GRADIENT);
 }
 
 static bool norm_too_early(struct trial *t)
 {
-    return too_early(t, TDM_OP_GRADIENT_NORM, 0);
+    return too_early(t, TDM_OP_GRADIENT_NORM, TDM_GRADIENT_NORM_GRADIENT);
 }
 
 static bool norm_dropped(struct trial *t)
@@ -1329,8 +1352,9 @@ static bool norm_dropped(struct trial *t)
 static bool norm_of_a_part(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_GRADIENT_NORM) && op_at(t, i)->access_count == 3) {
-            leave_out(&op_at(t, i)->access[2]);
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM) &&
+            op_at(t, i)->access_count == TDM_GRADIENT_NORM_OPERANDS) {
+            leave_out(&op_at(t, i)->access[TDM_GRADIENT_NORM_TIED]);
             return true;
         }
     return false;
@@ -1340,9 +1364,10 @@ static bool norm_of_a_part(struct trial *t)
 static struct tdm_access *some_norms(struct trial *t, bool all)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access[5].buffer != TDM_NONE &&
-            (op_at(t, i)->access[5].slots > 1) == all)
-            return &op_at(t, i)->access[5];
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_NORMS].buffer != TDM_NONE &&
+            (op_at(t, i)->access[TDM_OPTIMIZER_NORMS].slots > 1) == all)
+            return &op_at(t, i)->access[TDM_OPTIMIZER_NORMS];
     return NULL;
 }
 
@@ -1378,8 +1403,8 @@ static bool clip_forgotten(struct trial *t)
 static bool tied_gradient_ignored(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access_count == 7) {
-            leave_out(&op_at(t, i)->access[6]);
+        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access_count == TDM_OPTIMIZER_OPERANDS) {
+            leave_out(&op_at(t, i)->access[TDM_OPTIMIZER_TIED]);
             return true;
         }
     return false;
@@ -1388,10 +1413,11 @@ static bool tied_gradient_ignored(struct trial *t)
 static bool moments_swapped(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access[3].buffer != TDM_NONE) {
-            struct tdm_access first = op_at(t, i)->access[3];
-            op_at(t, i)->access[3] = op_at(t, i)->access[4];
-            op_at(t, i)->access[4] = first;
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1].buffer != TDM_NONE) {
+            struct tdm_access first = op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1];
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1] = op_at(t, i)->access[TDM_OPTIMIZER_MOMENT2];
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT2] = first;
             return true;
         }
     return false;
@@ -1401,7 +1427,7 @@ static bool norm_of_another_unit(struct trial *t)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_GRADIENT_NORM)) {
-            struct tdm_access *norm = &op_at(t, i)->access[1];
+            struct tdm_access *norm = &op_at(t, i)->access[TDM_GRADIENT_NORM_NORM];
             norm->first_slot = another(t, buffer_at(t, norm->buffer)->slots, norm->first_slot);
             return true;
         }
@@ -1534,7 +1560,8 @@ static bool selection_dropped(struct trial *t)
 static bool attention_without_lists(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        uint32_t lists = is_op(t, i, TDM_OP_ATTENTION) ? 3 : 7;
+        uint32_t lists =
+            is_op(t, i, TDM_OP_ATTENTION) ? TDM_ATTENTION_LISTS : TDM_ATTENTION_GRAD_LISTS;
         bool attends = is_op(t, i, TDM_OP_ATTENTION) || is_op(t, i, TDM_OP_ATTENTION_GRAD);
         if (!attends || op_at(t, i)->access_count <= lists)
             continue;
@@ -1547,9 +1574,9 @@ static bool attention_without_lists(struct trial *t)
 static bool vote_without_a_chunk(struct trial *t)
 {
     for (EACH_ITEM(t, i)) {
-        if (!is_op(t, i, TDM_OP_SELECT) || op_at(t, i)->access[1].buffer == TDM_NONE)
+        if (!is_op(t, i, TDM_OP_SELECT) || op_at(t, i)->access[TDM_SELECT_MEANS].buffer == TDM_NONE)
             continue;
-        struct tdm_access *means = &op_at(t, i)->access[1];
+        struct tdm_access *means = &op_at(t, i)->access[TDM_SELECT_MEANS];
         if (--means->slots == 0)
             leave_out(means);
         return true;
@@ -1562,7 +1589,7 @@ static bool kv_written_to_another_chunk(struct trial *t)
     for (EACH_ITEM(t, i)) {
         if (!is_op(t, i, TDM_OP_KV_WRITE))
             continue;
-        struct tdm_access *access = &op_at(t, i)->access[1];
+        struct tdm_access *access = &op_at(t, i)->access[TDM_KV_WRITE_PAGES];
         if (buffer_at(t, access->buffer)->slots == 1)
             continue;
         access->first_slot = another(t, buffer_at(t, access->buffer)->slots, access->first_slot);

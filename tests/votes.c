@@ -2,6 +2,7 @@
 /* The vote of a selection in double precision. */
 #include "tests/votes.h"
 
+#include "ops/select.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
 #include "tests/written.h"
@@ -20,8 +21,10 @@ static void add_vote(const struct tdm_launch *launch, const struct tdm_page_rule
 {
     const struct tdm_program *program = launch->program;
     const struct tdm_model *model = program->schedule->model;
-    const struct tdm_operand *q = &launch->operand[0], *means = &launch->operand[1];
-    const struct tdm_chunk *first = &program->chunks[launch->op->access[1].before.chunk];
+    const struct tdm_operand *q = &launch->operand[TDM_SELECT_Q],
+                             *means = &launch->operand[TDM_SELECT_MEANS];
+    const struct tdm_chunk *first =
+        &program->chunks[launch->op->access[TDM_SELECT_MEANS].before.chunk];
     uint64_t pages = tdm_pages_of_chunk(rule), dim = model->head_dim;
     uint64_t slot_elements = means->slot_bytes / tdm_dtype_bytes(means->dtype);
     double most = -INFINITY, sum = 0;

@@ -8,6 +8,7 @@
  */
 #include "traces/trace.h"
 
+#include "ops/move.h"
 #include "schedule/operands.h"
 #include "traces/create.h"
 #include "traces/sqlite.h"
@@ -482,8 +483,8 @@ enum tdm_status tdm_trace_program_begin(struct tdm_trace *trace, const char *nam
  * part, and no part for all others. */
 static struct tdm_value part_of(const struct tdm_op *op)
 {
-    bool copies_part = op->kind == TDM_OP_COPY && op->access[0].part < TDM_PARTS &&
-                       tdm_content_is_of_unit(op->access[0].before.content);
+    bool copies_part = op->kind == TDM_OP_COPY && op->access[TDM_COPY_FROM].part < TDM_PARTS &&
+                       tdm_content_is_of_unit(op->access[TDM_COPY_FROM].before.content);
     bool has_part =
         op->part != 0 || op->kind == TDM_OP_NORM || op->kind == TDM_OP_NORM_GRAD || copies_part;
     return tdm_text(has_part ? tdm_part_name(op->part) : NULL);
@@ -499,13 +500,13 @@ enum tdm_status tdm_trace_op(struct tdm_trace *trace, const struct tdm_op *op,
     enum tdm_status status = INSERT(
         trace, INSERT_OP, err, tdm_integer(trace->program_id), tdm_count(op->number),
         tdm_text(tdm_op_kind_name(op->kind)), part_of(op),
-        op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name(op->access[1].after.content))
+        op->kind == TDM_OP_COPY ? tdm_text(tdm_content_name(op->access[TDM_COPY_TO].after.content))
                                 : tdm_null(),
         tdm_text(tdm_phase_name(op->phase)), tdm_text(tdm_lane_name(op->lane)),
         number_or_null(op->layer), number_or_null(op->chunk), tdm_count(op->tokens),
         tdm_count(op->flops), tdm_count(op->bytes),
-        between_places ? tdm_count(op->access[0].bytes) : tdm_null(), count_or_null(op->pairs),
-        count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
+        between_places ? tdm_count(op->access[TDM_COPY_FROM].bytes) : tdm_null(),
+        count_or_null(op->pairs), count_or_null(op->fetched_bytes), count_or_null(op->sent_bytes),
         tdm_integer(predicted_start_ns), tdm_integer(predicted_end_ns));
     return status == TDM_OK ? TDM_OK : give_up_program(trace, status);
 }

@@ -12,6 +12,7 @@
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "ops/attention.h"
 #include "schedule/layout.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_model *model = schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_chunk *first = &program->chunks[op->access[1].before.chunk];
+    const struct tdm_chunk *first = &program->chunks[op->access[TDM_ATTENTION_KV].before.chunk];
     struct tdm_attention a = {
         .launch = launch,
         .tokens = op->tokens,
@@ -37,7 +38,9 @@ struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
         .list_count = tdm_page_lists(schedule),
         .list_words = 1 + (uint64_t)tdm_page_list_capacity(schedule),
     };
-    const struct tdm_operand *lists = &launch->operand[op->kind == TDM_OP_ATTENTION ? 3 : 7];
+    const struct tdm_operand *lists =
+        &launch->operand[op->kind == TDM_OP_ATTENTION ? TDM_ATTENTION_LISTS
+                                                      : TDM_ATTENTION_GRAD_LISTS];
     a.lists = tdm_selector_lists(a.rule.selector.kind) ? lists : NULL;
     a.first_page = tdm_page_of(&a.rule, first->first_token);
     a.gathered = tdm_gather_begin(launch, a.list_count);
@@ -114,7 +117,8 @@ uint64_t tdm_tile_rows(const struct tdm_model *model)
 static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, uint64_t token)
 {
     const struct tdm_program *program = a->launch->program;
-    const struct tdm_chunk *chunk = &program->chunks[a->launch->op->access[1].before.chunk + slot];
+    const struct tdm_chunk *chunk =
+        &program->chunks[a->launch->op->access[TDM_ATTENTION_KV].before.chunk + slot];
     uint64_t page = token / a->rule.page_tokens, in_page = token % a->rule.page_tokens;
     uint64_t count = tdm_least(chunk->tokens - token, a->rule.page_tokens - in_page);
     struct tdm_keys keys = {.slot = slot,
@@ -136,7 +140,8 @@ static bool next_of_list(const struct tdm_attention *a, struct tdm_key_walk *wal
     const struct tdm_op *op = a->launch->op;
     uint32_t slot = (uint32_t)(page / pages);
     uint64_t token = page % pages * a->rule.page_tokens;
-    uint64_t tokens = a->launch->program->chunks[op->access[1].before.chunk + slot].tokens;
+    uint64_t tokens =
+        a->launch->program->chunks[op->access[TDM_ATTENTION_KV].before.chunk + slot].tokens;
     uint64_t end = tdm_least(tokens - token, a->rule.page_tokens);
     *keys = block_at(a, slot, token + walk->token);
     keys->whole = (entry & TDM_PAGE_WHOLE) != 0;
@@ -151,7 +156,7 @@ static bool next_of_list(const struct tdm_attention *a, struct tdm_key_walk *wal
 bool tdm_keys_next(const struct tdm_attention *a, struct tdm_key_walk *walk, struct tdm_keys *keys)
 {
     const struct tdm_program *program = a->launch->program;
-    const struct tdm_access *access = &a->launch->op->access[1];
+    const struct tdm_access *access = &a->launch->op->access[TDM_ATTENTION_KV];
     if (walk->list != NULL)
         return next_of_list(a, walk, keys);
     if (walk->slot < access->slots &&
@@ -244,7 +249,7 @@ static struct tiles take_tiles(unsigned char **scratch, uint64_t rows, uint64_t 
 static void add_keys(const struct tdm_attention *a, const struct tdm_keys *keys, uint64_t kv_head,
                      uint64_t first, uint64_t rows, struct tiles x)
 {
-    const struct tdm_operand *pages = &a->launch->operand[1];
+    const struct tdm_operand *pages = &a->launch->operand[TDM_ATTENTION_KV];
     uint64_t dim = a->head_dim;
     struct tdm_factor q = {x.q, dim, false};
     struct tdm_factor k = tdm_keys_view(a, pages, keys, keys->k, kv_head, x.k);
@@ -270,7 +275,8 @@ static void add_keys(const struct tdm_attention *a, const struct tdm_keys *keys,
 static void attention_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct tdm_attention *a = context;
-    const struct tdm_operand *q = &a->launch->operand[0], *o = &a->launch->operand[2];
+    const struct tdm_operand *q = &a->launch->operand[TDM_ATTENTION_Q],
+                             *o = &a->launch->operand[TDM_ATTENTION_O];
     struct tdm_tile tile = tdm_attention_tile(a, index / a->kv_heads);
     uint64_t kv_head = index % a->kv_heads, first = tile.first;
     if (tile.page < a->begin_page || tile.page >= a->end_page)

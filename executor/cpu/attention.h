@@ -90,8 +90,8 @@ struct tdm_keys {
     bool whole;    /* seen whole, as the list of the walk says */
 };
 
-/* Walks over the blocks of operand 1's slots, positions rising: all, or those in a list. Starts as {0}, or
- * with its list. */
+/* Walks over the blocks of the slots of K and V, positions rising: all, or those in a list. Starts
+ * as {0}, or with its list. */
 struct tdm_key_walk {
     const uint32_t *list;
     uint32_t entry; /* of the list */

@@ -17,6 +17,7 @@
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "ops/attention.h"
 #include "schedule/layout.h"
 
 #include <string.h>
@@ -56,8 +57,9 @@ static void rows_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
-    const struct tdm_operand *q = &a->launch->operand[0], *out = &a->launch->operand[2];
-    const struct tdm_operand *d_out = &a->launch->operand[3];
+    const struct tdm_operand *q = &a->launch->operand[TDM_ATTENTION_GRAD_Q],
+                             *out = &a->launch->operand[TDM_ATTENTION_GRAD_O];
+    const struct tdm_operand *d_out = &a->launch->operand[TDM_ATTENTION_GRAD_DO];
     const float *lse = tdm_attention_lse(a, out);
     uint64_t dim = a->head_dim, line = a->ratio * dim;
     unsigned char *scratch = thread_scratch;
@@ -153,11 +155,11 @@ static void add_rows(const struct backward *x, const struct tdm_keys *keys, uint
  * are written, then those that are added to. */
 static const struct tdm_operand *gradient_pages(const struct backward *x, uint32_t *slot)
 {
-    const struct tdm_operand *written = &x->a.launch->operand[5];
+    const struct tdm_operand *written = &x->a.launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED];
     if (*slot < written->slots)
         return written;
     *slot -= written->slots;
-    return written + 1;
+    return written + 1; /* TDM_ATTENTION_GRAD_DKV_ADDED */
 }
 
 /* Adds a block's dK or dV to the pages, or overwrites them. */
@@ -224,7 +226,7 @@ static void keys_task(void *context, void *thread_scratch, uint64_t index)
         if (a->gathered.room > 0 && keys.page < a->gathered.chunk_page &&
             !tdm_gathered_page(a, keys.page, kv_head, &place))
             continue;
-        const struct tdm_operand *pages = &a->launch->operand[1];
+        const struct tdm_operand *pages = &a->launch->operand[TDM_ATTENTION_GRAD_KV];
         struct tdm_factor k = tdm_keys_view(a, pages, &keys, keys.k, kv_head, tile.k);
         struct tdm_factor v = tdm_keys_view(a, pages, &keys, keys.v, kv_head, tile.v);
         bool add = false;
@@ -249,7 +251,7 @@ static void sum_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct backward *x = context;
     const struct tdm_attention *a = &x->a;
-    const struct tdm_operand *dq = &a->launch->operand[4];
+    const struct tdm_operand *dq = &a->launch->operand[TDM_ATTENTION_GRAD_DQ];
     uint64_t line = a->ratio * a->head_dim, part = a->kv_heads * x->rows * a->head_dim;
     unsigned char *scratch = thread_scratch;
     float *restrict sum = tdm_cpu_take(&scratch, line, sizeof(float));

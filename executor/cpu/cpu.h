@@ -94,7 +94,7 @@ bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model)
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
                                      uint64_t count, struct tdm_error *err);
 
-/* The ops, operands as in enum tdm_op_kind. */
+/* The ops. Their operands are named in ops/. */
 typedef enum tdm_status (*tdm_cpu_op)(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err);
 

@@ -6,6 +6,7 @@
 #include "executor/cpu/cpu.h"
 
 #include "executor/cpu/convert.h"
+#include "ops/embed.h"
 
 #include <string.h>
 
@@ -22,7 +23,7 @@ static struct embed embed_begin(const struct tdm_launch *launch)
     const struct tdm_model *model = launch->program->schedule->model;
     return (struct embed){
         .launch = launch,
-        .tokens = launch->operand[0].data,
+        .tokens = launch->operand[TDM_EMBED_TOKENS].data,
         .table = tdm_model_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING)};
 }
 
@@ -41,7 +42,8 @@ enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int3
 static void embed_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct embed *x = context;
-    const struct tdm_operand *w = &x->launch->operand[1], *out = &x->launch->operand[2];
+    const struct tdm_operand *w = &x->launch->operand[TDM_EMBED_WEIGHTS],
+                             *out = &x->launch->operand[TDM_EMBED_OUT];
     uint64_t columns = x->table->columns, row_bytes = columns * tdm_dtype_bytes(w->dtype);
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TDM_TASK_ROWS);
     for (uint64_t t = index * TDM_TASK_ROWS; t < end; t++) {
@@ -71,8 +73,9 @@ enum tdm_status tdm_cpu_embed(struct tdm_executor *executor, const struct tdm_la
 static void embed_grad_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct embed *x = context;
-    const struct tdm_operand *dx = &x->launch->operand[2], *table = &x->launch->operand[3];
-    const int32_t *order = x->launch->operand[1].data, *tokens = x->tokens;
+    const struct tdm_operand *dx = &x->launch->operand[TDM_EMBED_GRAD_DOUT],
+                             *table = &x->launch->operand[TDM_EMBED_GRAD_DWEIGHTS];
+    const int32_t *order = x->launch->operand[TDM_EMBED_GRAD_ORDER].data, *tokens = x->tokens;
     uint64_t columns = x->table->columns, count = x->launch->op->tokens;
     uint64_t blocks = (columns + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
     uint64_t first = index % blocks * BLOCK_COLUMNS,

@@ -8,6 +8,7 @@
 #include "executor/cpu/attention.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 
@@ -157,7 +158,8 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
         return;
     tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
 
-    enum tdm_content content = home == &a->launch->operand[1] ? TDM_KVPAGES : TDM_DKVPAGES;
+    enum tdm_content content =
+        home == &a->launch->operand[TDM_ATTENTION_KV] ? TDM_KVPAGES : TDM_DKVPAGES;
     uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens),
              pages = 0;
     uint64_t number = (uint64_t)(home - a->launch->operand);
@@ -187,7 +189,7 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     a->end_page = a->begin_page;
     while (a->end_page < pages && fits(a, a->end_page))
         add_pages(a, a->end_page++);
-    move_pages(executor, a, &a->launch->operand[1], a->gathered.kv, false);
+    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_KV], a->gathered.kv, false);
     return true;
 }
 
@@ -207,8 +209,8 @@ static void open_slot(const struct tdm_attention *a, unsigned char *slot, uint64
 
 void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    const struct tdm_operand *opened = &a->launch->operand[5];
-    const struct tdm_access *access = &a->launch->op->access[5];
+    const struct tdm_operand *opened = &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED];
+    const struct tdm_access *access = &a->launch->op->access[TDM_ATTENTION_GRAD_DKV_OPENED];
     const struct tdm_program *program = a->launch->program;
     if (a->gathered.room == 0 || opened->data == NULL)
         return;
@@ -221,10 +223,12 @@ void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attent
 
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[5], a->gathered.dkv, false);
+    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
+               false);
 }
 
 void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[5], a->gathered.dkv, true);
+    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
+               true);
 }

@@ -5,9 +5,7 @@
  */
 #include "executor/cpu/convert.h"
 #include "executor/cpu/unit_blocks.h"
-
-/* Operands, as enum tdm_op_kind numbers them. */
-enum { GRADIENT, NORM, SECOND_GRADIENT };
+#include "ops/update.h"
 
 struct gradient_norm {
     const struct tdm_launch *launch;
@@ -41,7 +39,8 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
     double squares = 0;
     (void)thread_scratch;
     while (tdm_next_unit_block(model, x->unit, begin, end, &block)) {
-        load_gradient(&operand[GRADIENT], &operand[SECOND_GRADIENT], block.first, block.count, row);
+        load_gradient(&operand[TDM_GRADIENT_NORM_GRADIENT], &operand[TDM_GRADIENT_NORM_TIED],
+                      block.first, block.count, row);
         squares += tdm_sum_squares(row, block.count);
     }
     x->squares[index] = squares;
@@ -61,7 +60,7 @@ enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
     double sum = 0;
     for (uint64_t i = 0; i < tasks; i++)
         sum += x.squares[i];
-    *(double *)launch->operand[NORM].data = sum;
+    *(double *)launch->operand[TDM_GRADIENT_NORM_NORM].data = sum;
     return TDM_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "ops/head.h"
 #include "schedule/layout.h"
 
 #include <math.h>
@@ -266,12 +267,12 @@ static void rows_gradient(struct tdm_executor *executor, const struct tdm_launch
         multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false, p->rows);
         return;
     }
-    const struct tdm_operand *sum = &launch->operand[6];
+    const struct tdm_operand *sum = &launch->operand[TDM_HEAD_GRAD_SUM];
     struct tdm_matrix to = {sum->data, sum->dtype, hidden, false};
     multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight,
              sum->mode == TDM_ACCUMULATE, to);
     struct sums sums = {sum, p->rows, op->tokens, hidden};
-    if (launch->operand[0].mode == TDM_ACCUMULATE)
+    if (launch->operand[TDM_HEAD_ROWS].mode == TDM_ACCUMULATE)
         tdm_cpu_for(executor, (op->tokens + TDM_TASK_ROWS - 1) / TDM_TASK_ROWS, store_task, &sums);
 }
 
@@ -280,10 +281,13 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *normed = &launch->operand[0], *tokens = &launch->operand[1];
-    const struct tdm_operand *w = &launch->operand[2], *logits = &launch->operand[3];
-    const struct tdm_operand *dw = &launch->operand[4];
-    const struct tdm_operand *sums = &launch->operand[op->kind == TDM_OP_LOSS ? 4 : 5];
+    const struct tdm_operand *normed = &launch->operand[TDM_HEAD_ROWS],
+                             *tokens = &launch->operand[TDM_HEAD_TOKENS];
+    const struct tdm_operand *w = &launch->operand[TDM_HEAD_WEIGHTS],
+                             *logits = &launch->operand[TDM_HEAD_LOGITS];
+    const struct tdm_operand *dw = &launch->operand[TDM_HEAD_DWEIGHTS];
+    const struct tdm_operand *sums =
+        &launch->operand[op->kind == TDM_OP_LOSS ? TDM_LOSS_LSE : TDM_HEAD_GRAD_LSE];
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
@@ -315,8 +319,8 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
     multiply(executor, op->tokens, op->entries, hidden, p.rows, transposed(p.weight), false,
              p.logits);
     tdm_cpu_for(executor, (op->tokens + TASK_ROWS - 1) / TASK_ROWS, softmax_task, &x);
-    if (op->kind != TDM_OP_HEAD_GRAD && launch->operand[5].data != NULL)
-        add_loss(&x, &launch->operand[5]);
+    if (op->kind != TDM_OP_HEAD_GRAD && launch->operand[TDM_HEAD_LOSS].data != NULL)
+        add_loss(&x, &launch->operand[TDM_HEAD_LOSS]);
     if (!x.backward)
         return TDM_OK;
 

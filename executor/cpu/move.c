@@ -3,6 +3,7 @@
 #include "executor/cpu/cpu.h"
 
 #include "executor/copied.h"
+#include "ops/move.h"
 
 #include <string.h>
 
@@ -32,12 +33,12 @@ enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_lau
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *slot = &launch->operand[0];
+    const struct tdm_operand *slot = &launch->operand[TDM_ZERO_SLOT];
     (void)executor;
     (void)err;
-    enum tdm_content content = op->access[0].after.content;
+    enum tdm_content content = op->access[TDM_ZERO_SLOT].after.content;
     if (content < TDM_UNIT_WEIGHTS || content > TDM_UNIT_GRADIENT || op->part == TDM_PART_ALL) {
-        memset(slot->data, 0, op->access[0].bytes);
+        memset(slot->data, 0, op->access[TDM_ZERO_SLOT].bytes);
         return TDM_OK;
     }
     const struct tdm_unit *unit = &model->units[op->layer];

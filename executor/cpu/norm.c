@@ -7,6 +7,7 @@
 #include "executor/cpu/cpu.h"
 
 #include "executor/cpu/convert.h"
+#include "ops/norm.h"
 
 #include <math.h>
 
@@ -69,8 +70,9 @@ static double scale_of(const struct norm *norm, const float *x)
 static void norm_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct norm *norm = context;
-    const struct tdm_operand *in = &norm->launch->operand[0], *w = &norm->launch->operand[1];
-    const struct tdm_operand *out = &norm->launch->operand[2];
+    const struct tdm_operand *in = &norm->launch->operand[TDM_NORM_X],
+                             *w = &norm->launch->operand[TDM_NORM_WEIGHTS];
+    const struct tdm_operand *out = &norm->launch->operand[TDM_NORM_OUT];
     uint64_t columns = norm->columns;
     unsigned char *scratch = thread_scratch;
     float *x_row = tdm_cpu_take(&scratch, columns, sizeof(float));
@@ -102,8 +104,9 @@ enum tdm_status tdm_cpu_norm(struct tdm_executor *executor, const struct tdm_lau
 static void slope_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct norm *norm = context;
-    const struct tdm_operand *in = &norm->launch->operand[0], *w = &norm->launch->operand[1];
-    const struct tdm_operand *gradient = &norm->launch->operand[2];
+    const struct tdm_operand *in = &norm->launch->operand[TDM_NORM_GRAD_X],
+                             *w = &norm->launch->operand[TDM_NORM_GRAD_WEIGHTS];
+    const struct tdm_operand *gradient = &norm->launch->operand[TDM_NORM_GRAD_DOUT];
     uint64_t columns = norm->columns;
     unsigned char *scratch = thread_scratch;
     float *x_row = tdm_cpu_take(&scratch, columns, sizeof(float));
@@ -125,8 +128,9 @@ static void slope_task(void *context, void *thread_scratch, uint64_t index)
 static void weight_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct norm *norm = context;
-    const struct tdm_operand *in = &norm->launch->operand[0];
-    const struct tdm_operand *gradient = &norm->launch->operand[2], *dw = &norm->launch->operand[4];
+    const struct tdm_operand *in = &norm->launch->operand[TDM_NORM_GRAD_X];
+    const struct tdm_operand *gradient = &norm->launch->operand[TDM_NORM_GRAD_DOUT],
+                             *dw = &norm->launch->operand[TDM_NORM_GRAD_DWEIGHTS];
     (void)thread_scratch;
     uint64_t first = index * SUM_COLUMNS, count = tdm_least(SUM_COLUMNS, norm->columns - first);
     double sum[SUM_COLUMNS] = {0};
@@ -152,8 +156,10 @@ static void weight_task(void *context, void *thread_scratch, uint64_t index)
 static void input_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct norm *norm = context;
-    const struct tdm_operand *in = &norm->launch->operand[0], *w = &norm->launch->operand[1];
-    const struct tdm_operand *gradient = &norm->launch->operand[2], *dx = &norm->launch->operand[3];
+    const struct tdm_operand *in = &norm->launch->operand[TDM_NORM_GRAD_X],
+                             *w = &norm->launch->operand[TDM_NORM_GRAD_WEIGHTS];
+    const struct tdm_operand *gradient = &norm->launch->operand[TDM_NORM_GRAD_DOUT],
+                             *dx = &norm->launch->operand[TDM_NORM_GRAD_DX];
     uint64_t columns = norm->columns;
     unsigned char *scratch = thread_scratch;
     float *x_row = tdm_cpu_take(&scratch, columns, sizeof(float));

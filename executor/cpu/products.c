@@ -4,6 +4,7 @@
 #include "executor/products.h"
 
 #include "executor/cpu/convert.h"
+#include "ops/product.h"
 
 /* Sums of the columns of a matrix, for biases. */
 struct column_sums {
@@ -16,7 +17,8 @@ enum { SUM_COLUMNS = 64 }; /* of a task */
 static void column_sums_task(void *context, void *scratch, uint64_t index)
 {
     const struct column_sums *sums = context;
-    const struct tdm_operand *dy = &sums->launch->operand[1], *dw = &sums->launch->operand[2];
+    const struct tdm_operand *dy = &sums->launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT],
+                             *dw = &sums->launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
     const struct tdm_product_part *part = sums->part;
     (void)scratch;
     uint64_t column = 0, i = 0;

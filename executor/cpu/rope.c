@@ -15,6 +15,7 @@
 #include "executor/cpu/cpu.h"
 
 #include "executor/cpu/convert.h"
+#include "ops/rope.h"
 #include "schedule/layout.h"
 
 #include <math.h>
@@ -243,9 +244,10 @@ static void run_rows(struct tdm_executor *executor, tdm_cpu_task task, struct ro
 static void rope_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct rope *rope = context;
-    const struct tdm_operand *x = &rope->launch->operand[0];
+    const struct tdm_operand *x =
+        &rope->launch->operand[rope->back ? TDM_ROPE_GRAD_DQ : TDM_ROPE_Q];
     const struct tdm_operand *out =
-        rope->tensor != NULL && !rope->back ? &rope->launch->operand[2] : x;
+        rope->tensor != NULL && !rope->back ? &rope->launch->operand[TDM_ROPE_OUT] : x;
     unsigned char *scratch = thread_scratch;
     uint64_t columns = rope->heads * rope->head_dim;
     struct angles angles = angles_begin(&scratch, rope->head_dim);
@@ -269,7 +271,7 @@ enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_lau
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, 1, false);
+    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_WEIGHTS, false);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -279,7 +281,7 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, 2, true);
+    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -295,8 +297,10 @@ static uint64_t page_element(const struct rope *rope, uint64_t t)
 static void kv_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct rope *rope = context;
-    const struct tdm_operand *pages = &rope->launch->operand[rope->back ? 0 : 1];
-    const struct tdm_operand *raw = &rope->launch->operand[rope->back ? 1 : 0];
+    const struct tdm_operand *pages =
+        &rope->launch->operand[rope->back ? TDM_KV_GRAD_READ_DPAGES : TDM_KV_WRITE_PAGES];
+    const struct tdm_operand *raw =
+        &rope->launch->operand[rope->back ? TDM_KV_GRAD_READ_DRAW : TDM_KV_WRITE_RAW];
     unsigned char *scratch = thread_scratch;
     uint64_t columns = rope->heads * rope->head_dim;
     uint64_t plane = tdm_page_plane_elements(rope->launch->program->schedule);
@@ -329,7 +333,7 @@ enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, 2, false);
+    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_WRITE_WEIGHTS, false);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
@@ -339,7 +343,7 @@ enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct
 {
     (void)err;
     uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, 3, true);
+    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_GRAD_READ_WEIGHTS, true);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }

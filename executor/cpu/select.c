@@ -10,6 +10,7 @@
 
 #include "base/size.h"
 #include "executor/cpu/convert.h"
+#include "ops/select.h"
 #include "schedule/attend.h"
 #include "schedule/layout.h"
 
@@ -24,7 +25,8 @@ static void means_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct tdm_launch *launch = context;
     const struct tdm_schedule *schedule = launch->program->schedule;
-    const struct tdm_operand *pages = &launch->operand[0], *means = &launch->operand[1];
+    const struct tdm_operand *pages = &launch->operand[TDM_PAGE_MEANS_PAGES],
+                             *means = &launch->operand[TDM_PAGE_MEANS_OUT];
     uint64_t width = (uint64_t)schedule->model->kv_heads * schedule->model->head_dim;
     uint64_t left = launch->op->tokens - index * schedule->page_tokens;
     uint64_t tokens = tdm_least(left, schedule->page_tokens);
@@ -84,7 +86,7 @@ static struct vote take_vote(unsigned char **scratch, uint64_t pages, uint64_t d
 static void load_means(const struct selection *s, uint64_t kv_head, uint64_t first, uint64_t count,
                        struct vote x)
 {
-    const struct tdm_operand *means = &s->launch->operand[1];
+    const struct tdm_operand *means = &s->launch->operand[TDM_SELECT_MEANS];
     uint64_t dim = s->model->head_dim, pages = tdm_pages_of_chunk(&s->rule);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t at = first + i - s->first_page;
@@ -120,7 +122,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
                       uint64_t kv_head, uint64_t first, uint64_t count, uint32_t *list,
                       struct vote x)
 {
-    const struct tdm_operand *q = &s->launch->operand[0];
+    const struct tdm_operand *q = &s->launch->operand[TDM_SELECT_Q];
     const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
     const struct tdm_sequence *sequence = tdm_launch_sequence(s->launch);
     uint64_t dim = s->model->head_dim, ratio = s->model->query_heads / s->model->kv_heads;
@@ -191,7 +193,8 @@ static void select_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t near = tdm_page_of(&s->rule, tdm_near_token(&s->rule, page.start, page.first));
     uint64_t far = tdm_page_of(&s->rule, tdm_far_token(&s->rule, page.start, page.first));
     unsigned char *scratch = thread_scratch;
-    uint32_t *list = (uint32_t *)s->launch->operand[2].data + index * s->words, count = 0;
+    uint32_t *list = (uint32_t *)s->launch->operand[TDM_SELECT_LISTS].data + index * s->words,
+             count = 0;
     if (s->rule.selector.kind == TDM_SELECT_TOP_K && far < s->chunk_page) {
         uint64_t before = s->chunk_page - far;
         struct vote x = take_vote(&scratch, before, s->model->head_dim);
@@ -224,9 +227,9 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
                           .lists = tdm_page_lists(schedule),
                           .words = 1 + (uint64_t)tdm_page_list_capacity(schedule)};
     s.chunk_page = tdm_page_of(&s.rule, program->chunks[op->chunk].first_token);
-    if (op->access[1].buffer != TDM_NONE)
-        s.first_page =
-            tdm_page_of(&s.rule, program->chunks[op->access[1].before.chunk].first_token);
+    if (op->access[TDM_SELECT_MEANS].buffer != TDM_NONE)
+        s.first_page = tdm_page_of(
+            &s.rule, program->chunks[op->access[TDM_SELECT_MEANS].before.chunk].first_token);
     uint64_t pages = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
     tdm_cpu_for(executor, pages * s.lists, select_task, &s);
     executor->counts.pairs = pairs / s.lists; /* of a query head */

@@ -6,6 +6,8 @@
  */
 #include "executor/cpu/cpu.h"
 
+#include "ops/move.h"
+
 enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 
 static uint32_t digit_of(int32_t token, uint32_t pass)
@@ -34,7 +36,7 @@ static void sort_by_digit(const int32_t *tokens, uint64_t count, uint32_t pass, 
 enum tdm_status tdm_cpu_sort_tokens(struct tdm_executor *executor, const struct tdm_launch *launch,
                                     struct tdm_error *err)
 {
-    const int32_t *tokens = launch->operand[0].data;
+    const int32_t *tokens = launch->operand[TDM_SORT_TOKENS_TOKENS].data;
     uint64_t count = launch->op->tokens;
     uint32_t passes = 1, largest = launch->program->schedule->model->vocabulary - 1;
     (void)executor;
@@ -45,7 +47,8 @@ enum tdm_status tdm_cpu_sort_tokens(struct tdm_executor *executor, const struct 
         passes++;
     const int32_t *from = NULL;
     for (uint32_t pass = 0; pass < passes; pass++) { /* the last one ends in the first half */
-        int32_t *to = (int32_t *)launch->operand[1].data + (passes - 1 - pass) % 2 * count;
+        int32_t *to = (int32_t *)launch->operand[TDM_SORT_TOKENS_ORDER].data +
+                      (passes - 1 - pass) % 2 * count;
         sort_by_digit(tokens, count, pass, from, to);
         from = to;
     }

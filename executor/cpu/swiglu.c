@@ -9,6 +9,7 @@
 
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
+#include "ops/mlp.h"
 
 enum { TASK_ROWS = 8, BLOCK = 1024 }; /* rows of a task, columns at a time */
 
@@ -20,7 +21,8 @@ struct swiglu {
 static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct swiglu *x = context;
-    const struct tdm_operand *in = &x->launch->operand[0], *out = &x->launch->operand[1];
+    const struct tdm_operand *in = &x->launch->operand[TDM_SWIGLU_GATE_UP],
+                             *out = &x->launch->operand[TDM_SWIGLU_OUT];
     float gate_row[BLOCK], up_row[BLOCK], activated[BLOCK];
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);
@@ -40,7 +42,8 @@ static void swiglu_task(void *context, void *thread_scratch, uint64_t index)
 static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct swiglu *x = context;
-    const struct tdm_operand *in = &x->launch->operand[0], *gradient = &x->launch->operand[1];
+    const struct tdm_operand *in = &x->launch->operand[TDM_SWIGLU_GRAD_GATE_UP],
+                             *gradient = &x->launch->operand[TDM_SWIGLU_GRAD_DOUT];
     float gate[BLOCK], up[BLOCK], d_row[BLOCK];
     (void)thread_scratch;
     uint64_t end = tdm_least(x->launch->op->tokens, (index + 1) * TASK_ROWS);

@@ -10,6 +10,7 @@
 
 #include "executor/copied.h"
 #include "executor/pattern.h"
+#include "ops/move.h"
 
 static enum tdm_status pin(void *self, void *start, uint64_t bytes, struct tdm_error *err)
 {
@@ -207,11 +208,12 @@ enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct td
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *slot = &launch->operand[0];
+    const struct tdm_operand *slot = &launch->operand[TDM_ZERO_SLOT];
     cudaStream_t stream = executor->lanes[op->lane].stream;
-    enum tdm_content content = op->access[0].after.content;
+    enum tdm_content content = op->access[TDM_ZERO_SLOT].after.content;
     if (content < TDM_UNIT_WEIGHTS || content > TDM_UNIT_GRADIENT || op->part == TDM_PART_ALL)
-        return TDM_CUDA(cudaMemsetAsync(slot->data, 0, op->access[0].bytes, stream), err);
+        return TDM_CUDA(cudaMemsetAsync(slot->data, 0, op->access[TDM_ZERO_SLOT].bytes, stream),
+                        err);
     const struct tdm_unit *unit = &model->units[op->layer];
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {

@@ -3,6 +3,8 @@
 #include "executor/cuda/cuda.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
+#include "ops/select.h"
 #include "schedule/gather.h"
 #include "schedule/layout.h"
 #include "schedule/scratch.h"
@@ -106,8 +108,8 @@ enum tdm_status tdm_cuda_run_page_means(struct tdm_executor *executor,
                               .page_tokens = schedule->page_tokens,
                               .kv_heads = schedule->model->kv_heads,
                               .head_dim = schedule->model->head_dim,
-                              .pages = tdm_array_at(&launch->operand[0], 0),
-                              .means = tdm_array_at(&launch->operand[1], 0)};
+                              .pages = tdm_array_at(&launch->operand[TDM_PAGE_MEANS_PAGES], 0),
+                              .means = tdm_array_at(&launch->operand[TDM_PAGE_MEANS_OUT], 0)};
     return tdm_cuda_page_means(&means, tdm_cuda_compute(executor), err);
 }
 
@@ -117,7 +119,7 @@ enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct 
     const struct tdm_program *program = launch->program;
     const struct tdm_model *model = program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *means = &launch->operand[1];
+    const struct tdm_operand *means = &launch->operand[TDM_SELECT_MEANS];
     unsigned char *scratch = executor->scratch;
     struct tdm_select select = {.tokens = op->tokens,
                                 .first_token = program->chunks[op->chunk].first_token,
@@ -125,12 +127,12 @@ enum tdm_status tdm_cuda_run_select(struct tdm_executor *executor, const struct 
                                 .query_heads = model->query_heads,
                                 .kv_heads = model->kv_heads,
                                 .head_dim = model->head_dim,
-                                .q = tdm_array_at(&launch->operand[0], 0),
+                                .q = tdm_array_at(&launch->operand[TDM_SELECT_Q], 0),
                                 .means = tdm_array_at(means, 0),
-                                .lists = lists_of(launch, 2)};
+                                .lists = lists_of(launch, TDM_SELECT_LISTS)};
     uint64_t first = select.first_token; /* of the tokens that there are means of */
     if (means->data != NULL) {
-        first = program->chunks[op->access[1].before.chunk].first_token;
+        first = program->chunks[op->access[TDM_SELECT_MEANS].before.chunk].first_token;
         select.slot_elements = means->slot_bytes / tdm_dtype_bytes(means->dtype);
     }
     select.first_page = tdm_page_of(&select.lists.rule, first);
@@ -147,11 +149,12 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_model *model = schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *pages = &launch->operand[1], *out = &launch->operand[2];
+    const struct tdm_operand *pages = &launch->operand[TDM_ATTENTION_KV],
+                             *out = &launch->operand[TDM_ATTENTION_O];
     struct tdm_attend attend = {
         .tokens = op->tokens,
         .first_token = program->chunks[op->chunk].first_token,
-        .key_token = program->chunks[op->access[1].before.chunk].first_token,
+        .key_token = program->chunks[op->access[TDM_ATTENTION_KV].before.chunk].first_token,
         .chunk_tokens = schedule->chunk_tokens,
         .page_tokens = schedule->page_tokens,
         .lists = lists_of(launch, lists),
@@ -159,7 +162,7 @@ static struct tdm_attend attend_of(const struct tdm_executor *executor,
         .query_heads = model->query_heads,
         .kv_heads = model->kv_heads,
         .head_dim = model->head_dim,
-        .q = tdm_array_at(&launch->operand[0], 0),
+        .q = tdm_array_at(&launch->operand[TDM_ATTENTION_Q], 0),
         .pages = tdm_array_at(pages, 0),
         .slot_elements = pages->slot_bytes / tdm_dtype_bytes(pages->dtype),
         .out = tdm_array_at(out, 0),
@@ -183,7 +186,8 @@ static enum tdm_status count_moved(struct tdm_executor *executor, const struct t
                                    const struct gathering *x, bool backward, struct tdm_error *err)
 {
     const struct tdm_schedule *schedule = launch->program->schedule;
-    const struct tdm_access *opened = &launch->op->access[5], *sums = opened + 1;
+    const struct tdm_access *opened = &launch->op->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                            *sums = opened + 1;
     uint64_t own = tdm_size_ceil_div(x->gather.tokens, schedule->page_tokens);
     uint64_t lists = x->gather.lists.lists;
     uint64_t page = tdm_content_bytes(schedule, TDM_KVPAGES, 0, schedule->page_tokens), sum = 0;
@@ -271,7 +275,7 @@ static enum tdm_status attend_gathered(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
-    struct tdm_attend attend = attend_of(executor, launch, 3);
+    struct tdm_attend attend = attend_of(executor, launch, TDM_ATTENTION_LISTS);
     cudaStream_t stream = tdm_cuda_compute(executor);
     if (tdm_gathers(launch->program->schedule, launch->op->layer))
         return attend_gathered(executor, launch, attend, false, err);
@@ -285,12 +289,13 @@ enum tdm_status tdm_cuda_run_attention(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_attention_grad(struct tdm_executor *executor,
                                             const struct tdm_launch *launch, struct tdm_error *err)
 {
-    struct tdm_attend attend = attend_of(executor, launch, 7);
-    const struct tdm_operand *written = &launch->operand[5], *added = &launch->operand[6];
+    struct tdm_attend attend = attend_of(executor, launch, TDM_ATTENTION_GRAD_LISTS);
+    const struct tdm_operand *written = &launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED],
+                             *added = &launch->operand[TDM_ATTENTION_GRAD_DKV_ADDED];
     const struct tdm_operand *gradients = written->data != NULL ? written : added;
     cudaStream_t stream = tdm_cuda_compute(executor);
-    attend.d_out = tdm_array_at(&launch->operand[3], 0);
-    attend.dq = tdm_array_at(&launch->operand[4], 0);
+    attend.d_out = tdm_array_at(&launch->operand[TDM_ATTENTION_GRAD_DO], 0);
+    attend.dq = tdm_array_at(&launch->operand[TDM_ATTENTION_GRAD_DQ], 0);
     attend.written = tdm_array_at(written, 0);
     attend.added = tdm_array_at(added, 0);
     attend.written_slots = written->data != NULL ? written->slots : 0;

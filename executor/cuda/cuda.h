@@ -169,7 +169,7 @@ enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_
 enum tdm_status tdm_cuda_prepare(struct tdm_executor *executor, const struct tdm_launch *launch,
                                  struct tdm_error *err);
 
-/* The ops, operands as in enum tdm_op_kind. */
+/* The ops. Their operands are named in ops/. */
 typedef enum tdm_status (*tdm_cuda_op)(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err);
 

@@ -7,6 +7,7 @@
  */
 #include "executor/cuda/cuda.h"
 
+#include "ops/head.h"
 #include "schedule/layout.h"
 
 uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens)
@@ -46,11 +47,11 @@ static enum tdm_status rows_gradient(struct tdm_executor *executor, const struct
     if (op->kind == TDM_OP_HEAD)
         return multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false,
                         p->rows, err);
-    const struct tdm_operand *sum = &launch->operand[6];
+    const struct tdm_operand *sum = &launch->operand[TDM_HEAD_GRAD_SUM];
     struct tdm_matrix to = {sum->data, sum->dtype, hidden, false};
     enum tdm_status status = multiply(executor, op->tokens, hidden, op->entries, p->logits,
                                       p->weight, sum->mode == TDM_ACCUMULATE, to, err);
-    if (status != TDM_OK || launch->operand[0].mode != TDM_ACCUMULATE)
+    if (status != TDM_OK || launch->operand[TDM_HEAD_ROWS].mode != TDM_ACCUMULATE)
         return status;
     return tdm_cuda_store(sum->data, op->tokens * hidden,
                           (struct tdm_array){p->rows.data, p->rows.dtype},
@@ -62,10 +63,11 @@ static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *exec
 {
     const struct tdm_schedule *schedule = launch->program->schedule;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *sums = &launch->operand[op->kind == TDM_OP_LOSS ? 4 : 5];
+    const struct tdm_operand *sums =
+        &launch->operand[op->kind == TDM_OP_LOSS ? TDM_LOSS_LSE : TDM_HEAD_GRAD_LSE];
     return (struct tdm_cross_entropy){
-        .logits = tdm_array_at(&launch->operand[3], 0),
-        .targets = (const int32_t *)launch->operand[1].data +
+        .logits = tdm_array_at(&launch->operand[TDM_HEAD_LOGITS], 0),
+        .targets = (const int32_t *)launch->operand[TDM_HEAD_TOKENS].data +
                    launch->program->chunks[op->chunk].tokens + op->first_row,
         .rows = op->tokens,
         .first_entry = op->first_entry,
@@ -86,9 +88,11 @@ enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct td
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    const struct tdm_operand *normed = &launch->operand[0], *w = &launch->operand[2];
-    const struct tdm_operand *logits = &launch->operand[3], *dw = &launch->operand[4];
-    const struct tdm_operand *loss = &launch->operand[5];
+    const struct tdm_operand *normed = &launch->operand[TDM_HEAD_ROWS],
+                             *w = &launch->operand[TDM_HEAD_WEIGHTS];
+    const struct tdm_operand *logits = &launch->operand[TDM_HEAD_LOGITS],
+                             *dw = &launch->operand[TDM_HEAD_DWEIGHTS];
+    const struct tdm_operand *loss = &launch->operand[TDM_HEAD_LOSS];
     uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
     const struct tdm_tensor *tensor =
         tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);

@@ -8,6 +8,8 @@
  */
 #include "executor/cuda/cuda.h"
 
+#include "ops/select.h"
+
 #include <string.h>
 
 /* Does a selection come to a vote? Only then its kernels run. */
@@ -15,8 +17,9 @@ static bool votes(const struct tdm_launch *launch)
 {
     const struct tdm_schedule *schedule = launch->program->schedule;
     struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
-    uint64_t pages = launch->operand[1].slots * tdm_pages_of_chunk(&rule);
-    return launch->operand[1].data != NULL && pages > rule.selector.budget / rule.page_tokens;
+    uint64_t pages = launch->operand[TDM_SELECT_MEANS].slots * tdm_pages_of_chunk(&rule);
+    return launch->operand[TDM_SELECT_MEANS].data != NULL &&
+           pages > rule.selector.budget / rule.page_tokens;
 }
 
 static struct tdm_cuda_like like_of(const struct tdm_launch *launch)

@@ -3,6 +3,7 @@
 #include "executor/products.h"
 
 #include "executor/cuda/cuda.h"
+#include "ops/product.h"
 
 uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens)
 {
@@ -28,7 +29,8 @@ enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
                                                  const struct tdm_launch *launch,
                                                  struct tdm_error *err)
 {
-    const struct tdm_operand *dy = &launch->operand[1], *dw = &launch->operand[2];
+    const struct tdm_operand *dy = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT],
+                             *dw = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
     struct tdm_product_part part;
     struct tdm_multiplication multiplications[2];
     uint32_t count;

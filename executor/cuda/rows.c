@@ -3,6 +3,12 @@
 #include "executor/cuda/cuda.h"
 #include "executor/cuda/norm.h"
 #include "executor/random.h"
+#include "ops/embed.h"
+#include "ops/mlp.h"
+#include "ops/move.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/update.h"
 
 #include <math.h>
 
@@ -29,16 +35,19 @@ enum tdm_status tdm_cuda_run_embed(struct tdm_executor *executor, const struct t
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_operand *operand = launch->operand;
-    return tdm_cuda_embed(operand[0].data, tdm_array_at(&operand[1], embedding_of(launch)->offset),
-                          launch->op->tokens, model->vocabulary, model->hidden, whole(&operand[2]),
-                          executor->fault, tdm_cuda_compute(executor), err);
+    return tdm_cuda_embed(operand[TDM_EMBED_TOKENS].data,
+                          tdm_array_at(&operand[TDM_EMBED_WEIGHTS], embedding_of(launch)->offset),
+                          launch->op->tokens, model->vocabulary, model->hidden,
+                          whole(&operand[TDM_EMBED_OUT]), executor->fault,
+                          tdm_cuda_compute(executor), err);
 }
 
 enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err)
 {
-    return tdm_cuda_sort_tokens(launch->operand[0].data, launch->op->tokens,
-                                launch->operand[1].data, tdm_cuda_compute(executor), err);
+    return tdm_cuda_sort_tokens(launch->operand[TDM_SORT_TOKENS_TOKENS].data, launch->op->tokens,
+                                launch->operand[TDM_SORT_TOKENS_ORDER].data,
+                                tdm_cuda_compute(executor), err);
 }
 
 enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
@@ -46,10 +55,11 @@ enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
 {
     const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_operand *operand = launch->operand;
-    return tdm_cuda_embed_grad(operand[0].data, operand[1].data, whole(&operand[2]),
-                               launch->op->tokens, model->vocabulary, model->hidden,
-                               tdm_array_at(&operand[3], embedding_of(launch)->offset),
-                               tdm_cuda_compute(executor), err);
+    return tdm_cuda_embed_grad(
+        operand[TDM_EMBED_GRAD_TOKENS].data, operand[TDM_EMBED_GRAD_ORDER].data,
+        whole(&operand[TDM_EMBED_GRAD_DOUT]), launch->op->tokens, model->vocabulary, model->hidden,
+        tdm_array_at(&operand[TDM_EMBED_GRAD_DWEIGHTS], embedding_of(launch)->offset),
+        tdm_cuda_compute(executor), err);
 }
 
 /* ---- norms ---- */
@@ -81,14 +91,16 @@ enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct td
                                   struct tdm_error *err)
 {
     const struct tdm_model *model = launch->program->schedule->model;
-    const struct tdm_operand *x = &launch->operand[0], *w = &launch->operand[1];
+    const struct tdm_operand *x = &launch->operand[TDM_NORM_X],
+                             *w = &launch->operand[TDM_NORM_WEIGHTS];
     uint64_t offset;
     enum tdm_status status = norm_tensor(launch, &offset, err);
     if (status != TDM_OK)
         return status;
     return (x->dtype == TDM_DTYPE_FP32 ? tdm_cuda_rms_norm_fp32 : tdm_cuda_rms_norm)(
         x->data, tdm_operand_at(w, offset), w->dtype, launch->op->tokens, model->hidden,
-        (float)model->norm_epsilon, launch->operand[2].data, tdm_cuda_compute(executor), err);
+        (float)model->norm_epsilon, launch->operand[TDM_NORM_OUT].data, tdm_cuda_compute(executor),
+        err);
 }
 
 enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
@@ -100,11 +112,13 @@ enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
     enum tdm_status status = norm_tensor(launch, &offset, err);
     if (status != TDM_OK)
         return status;
-    return tdm_cuda_rms_norm_grad(whole(&operand[0]), tdm_array_at(&operand[1], offset),
-                                  whole(&operand[2]), launch->op->tokens, model->hidden,
-                                  (float)model->norm_epsilon, adds(&operand[3]), whole(&operand[3]),
-                                  adds(&operand[4]), tdm_array_at(&operand[4], offset),
-                                  executor->scratch, tdm_cuda_compute(executor), err);
+    return tdm_cuda_rms_norm_grad(
+        whole(&operand[TDM_NORM_GRAD_X]), tdm_array_at(&operand[TDM_NORM_GRAD_WEIGHTS], offset),
+        whole(&operand[TDM_NORM_GRAD_DOUT]), launch->op->tokens, model->hidden,
+        (float)model->norm_epsilon, adds(&operand[TDM_NORM_GRAD_DX]),
+        whole(&operand[TDM_NORM_GRAD_DX]), adds(&operand[TDM_NORM_GRAD_DWEIGHTS]),
+        tdm_array_at(&operand[TDM_NORM_GRAD_DWEIGHTS], offset), executor->scratch,
+        tdm_cuda_compute(executor), err);
 }
 
 /* ---- RoPE ---- */
@@ -159,9 +173,9 @@ enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct td
                                   struct tdm_error *err)
 {
     uint32_t heads = launch->program->schedule->model->query_heads;
-    struct tdm_turn turn = turn_of(executor, launch, heads, 1, false);
-    turn.from = rows_of(launch, 0, heads);
-    turn.to = rows_of(launch, turn.weight.data != NULL ? 2 : 0, heads);
+    struct tdm_turn turn = turn_of(executor, launch, heads, TDM_ROPE_WEIGHTS, false);
+    turn.from = rows_of(launch, TDM_ROPE_Q, heads);
+    turn.to = rows_of(launch, turn.weight.data != NULL ? TDM_ROPE_OUT : TDM_ROPE_Q, heads);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -169,9 +183,9 @@ enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
     uint32_t heads = launch->program->schedule->model->query_heads;
-    struct tdm_turn turn = turn_of(executor, launch, heads, 2, true);
-    turn.from = turn.to = rows_of(launch, 0, heads);
-    turn.raw = rows_of(launch, 1, heads);
+    struct tdm_turn turn = turn_of(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
+    turn.from = turn.to = rows_of(launch, TDM_ROPE_GRAD_DQ, heads);
+    turn.raw = rows_of(launch, TDM_ROPE_GRAD_RAW, heads);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -179,10 +193,10 @@ enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err)
 {
     uint32_t heads = launch->program->schedule->model->kv_heads;
-    struct tdm_turn turn = turn_of(executor, launch, heads, 2, false);
+    struct tdm_turn turn = turn_of(executor, launch, heads, TDM_KV_WRITE_WEIGHTS, false);
     turn.straight = heads;
-    turn.from = rows_of(launch, 0, 2 * (uint64_t)heads);
-    turn.to = pages_of(launch, 1);
+    turn.from = rows_of(launch, TDM_KV_WRITE_RAW, 2 * (uint64_t)heads);
+    turn.to = pages_of(launch, TDM_KV_WRITE_PAGES);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -190,11 +204,11 @@ enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
                                           const struct tdm_launch *launch, struct tdm_error *err)
 {
     uint32_t heads = launch->program->schedule->model->kv_heads;
-    struct tdm_turn turn = turn_of(executor, launch, heads, 3, true);
+    struct tdm_turn turn = turn_of(executor, launch, heads, TDM_KV_GRAD_READ_WEIGHTS, true);
     turn.straight = heads;
-    turn.from = pages_of(launch, 0);
-    turn.to = rows_of(launch, 1, 2 * (uint64_t)heads);
-    turn.raw = rows_of(launch, 2, 2 * (uint64_t)heads);
+    turn.from = pages_of(launch, TDM_KV_GRAD_READ_DPAGES);
+    turn.to = rows_of(launch, TDM_KV_GRAD_READ_DRAW, 2 * (uint64_t)heads);
+    turn.raw = rows_of(launch, TDM_KV_GRAD_READ_RAW, 2 * (uint64_t)heads);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -203,16 +217,18 @@ enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct tdm_launch *launch,
                                     struct tdm_error *err)
 {
-    return tdm_cuda_swiglu(whole(&launch->operand[0]), launch->op->tokens,
+    return tdm_cuda_swiglu(whole(&launch->operand[TDM_SWIGLU_GATE_UP]), launch->op->tokens,
                            launch->program->schedule->model->intermediate,
-                           whole(&launch->operand[1]), tdm_cuda_compute(executor), err);
+                           whole(&launch->operand[TDM_SWIGLU_OUT]), tdm_cuda_compute(executor),
+                           err);
 }
 
 enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
                                          const struct tdm_launch *launch, struct tdm_error *err)
 {
-    return tdm_cuda_swiglu_grad(whole(&launch->operand[0]), whole(&launch->operand[1]),
-                                launch->op->tokens, launch->program->schedule->model->intermediate,
+    return tdm_cuda_swiglu_grad(whole(&launch->operand[TDM_SWIGLU_GRAD_GATE_UP]),
+                                whole(&launch->operand[TDM_SWIGLU_GRAD_DOUT]), launch->op->tokens,
+                                launch->program->schedule->model->intermediate,
                                 tdm_cuda_compute(executor), err);
 }
 
@@ -244,14 +260,16 @@ enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
         const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
-        status = tdm_cuda_squares(tdm_array_at(&operand[0], tensor->offset),
-                                  tdm_array_at(&operand[2], tensor->offset), tensor->elements,
-                                  squares + blocks, stream, err);
+        status =
+            tdm_cuda_squares(tdm_array_at(&operand[TDM_GRADIENT_NORM_GRADIENT], tensor->offset),
+                             tdm_array_at(&operand[TDM_GRADIENT_NORM_TIED], tensor->offset),
+                             tensor->elements, squares + blocks, stream, err);
         blocks += tdm_cuda_square_blocks(tensor->elements);
     }
     if (status != TDM_OK)
         return status;
-    return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[1].data, stream, err);
+    return tdm_cuda_sum_values(squares, blocks, 1.0, false, operand[TDM_GRADIENT_NORM_NORM].data,
+                               stream, err);
 }
 
 enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
@@ -260,7 +278,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
     if (launch->op->lane == TDM_LANE_HOST)
         return tdm_cuda_run_host_update(executor, launch, err);
     const struct tdm_host_update x = tdm_host_update_of(launch); /* what it is, wherever it runs */
-    const struct tdm_operand *operand = launch->operand, *norms = &operand[TDM_UPDATE_NORMS];
+    const struct tdm_operand *operand = launch->operand, *norms = &operand[TDM_OPTIMIZER_NORMS];
     struct tdm_update update = {
         .adamw = x.adamw,
         .beta1 = x.beta1,
@@ -281,12 +299,12 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
         uint32_t number_of_tensor = x.unit->first_tensor + i;
         const struct tdm_tensor *tensor = &x.model->tensors[number_of_tensor];
         update.elements = tensor->elements;
-        update.weights = tdm_array_at(&operand[TDM_UPDATE_WEIGHTS], tensor->offset);
-        update.gradient = tdm_array_at(&operand[TDM_UPDATE_GRADIENT], tensor->offset);
-        update.second_gradient = tdm_array_at(&operand[TDM_UPDATE_SECOND_GRADIENT], tensor->offset);
-        update.master = tdm_array_at(&operand[TDM_UPDATE_MASTER], tensor->offset);
-        update.moment1 = tdm_array_at(&operand[TDM_UPDATE_MOMENT1], tensor->offset);
-        update.moment2 = tdm_array_at(&operand[TDM_UPDATE_MOMENT2], tensor->offset);
+        update.weights = tdm_array_at(&operand[TDM_OPTIMIZER_WEIGHTS], tensor->offset);
+        update.gradient = tdm_array_at(&operand[TDM_OPTIMIZER_GRADIENT], tensor->offset);
+        update.second_gradient = tdm_array_at(&operand[TDM_OPTIMIZER_TIED], tensor->offset);
+        update.master = tdm_array_at(&operand[TDM_OPTIMIZER_MASTER], tensor->offset);
+        update.moment1 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT1], tensor->offset);
+        update.moment2 = tdm_array_at(&operand[TDM_OPTIMIZER_MOMENT2], tensor->offset);
         update.decay = tensor->rows > 1 ? x.decay : 0.0f;
         update.random_stream = tdm_random_stream(x.seed, x.step, number_of_tensor);
         status = tdm_cuda_update(&update, tdm_cuda_compute(executor), err);

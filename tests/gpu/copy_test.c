@@ -9,6 +9,7 @@
  * be pinned.
  */
 #include "executor/arenas.h"
+#include "ops/move.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/random_schedule.h"
 
@@ -51,12 +52,14 @@ static enum tdm_status copy(struct circle *circle, enum tdm_lane lane, enum tdm_
                         .lane = lane,
                         .layer = TDM_NONE,
                         .chunk = TDM_NONE,
-                        .access_count = 2};
-    op.access[0].bytes = op.access[1].bytes = words * sizeof(*to);
+                        .access_count = TDM_COPY_OPERANDS};
+    op.access[TDM_COPY_FROM].bytes = op.access[TDM_COPY_TO].bytes = words * sizeof(*to);
     static const struct tdm_step step = {.number = 1};
     struct tdm_launch launch = {.program = circle->program, .op = &op, .step = &step};
-    launch.operand[0] = (struct tdm_operand){.data = from, .dtype = TDM_DTYPE_FP32, .slots = 1};
-    launch.operand[1] = (struct tdm_operand){.data = to, .dtype = TDM_DTYPE_FP32, .slots = 1};
+    launch.operand[TDM_COPY_FROM] =
+        (struct tdm_operand){.data = from, .dtype = TDM_DTYPE_FP32, .slots = 1};
+    launch.operand[TDM_COPY_TO] =
+        (struct tdm_operand){.data = to, .dtype = TDM_DTYPE_FP32, .slots = 1};
     enum tdm_status status = TDM_OK;
     if (circle->position[after] > 0)
         status = circle->backend->wait(circle->executor, lane, after, circle->position[after], err);

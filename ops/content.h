@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contents: what ops work on, and the parts of a model's units that have weights for them. */
+#ifndef TDM_OPS_CONTENT_H
+#define TDM_OPS_CONTENT_H
+
+#include "models/model.h"
+
+/* What a slot can hold. X of layer l is the input of layer l; X of `layers` is the last output. */
+enum tdm_content {
+    TDM_EMPTY,
+    TDM_TOKENS,
+    TDM_TOKEN_ORDER, /* rows of a chunk by rising token, equal ones as they come: int32 [tokens],
+                        and as much again for the sort */
+    TDM_UNIT_WEIGHTS,
+    TDM_UNIT_MASTER,
+    TDM_UNIT_MOMENT1,
+    TDM_UNIT_MOMENT2,
+    TDM_UNIT_GRADIENT,
+    TDM_X,      /* [tokens, hidden] */
+    TDM_DX,     /* gradient of X, same shape */
+    TDM_NORMED, /* attention norm of X [tokens, hidden] */
+    TDM_Q,      /* rotated [tokens, query_heads, head_dim]; QRAW before rotation */
+    TDM_QRAW,
+    TDM_KVRAW,         /* [tokens, K then V: 2 * kv_heads * head_dim] */
+    TDM_KVPAGES,       /* pages of K (rotated) and V */
+    TDM_PAGE_MEANS,    /* [pages, kv_heads, head_dim]: means of the pages' K */
+    TDM_PAGE_LISTS,    /* which pages each query page sees: layout.h */
+    TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
+    TDM_Y,             /* X + attention product [tokens, hidden] */
+    TDM_MLP_NORMED,
+    TDM_GATE_UP,   /* [tokens, gate then up: 2 * intermediate] */
+    TDM_ACTIVATED, /* silu(gate) * up [tokens, intermediate] */
+    TDM_DACTIVATED,
+    TDM_DGATE_UP,
+    TDM_DMLP_NORMED,
+    TDM_DY, /* gradient of Y */
+    TDM_DATTENTION,
+    TDM_DQ, /* of rotated q; DQRAW after rotating back */
+    TDM_DQRAW,
+    TDM_DKVPAGES,
+    TDM_DKVRAW,
+    TDM_DNORMED,
+    TDM_TIED_GRADIENT, /* the head's part of a tied embedding's gradient */
+    TDM_FINAL_NORMED,  /* [tokens, hidden] */
+    TDM_DFINAL_NORMED,
+    TDM_LOGIT_TILE, /* [tile tokens, tile vocabulary] */
+    TDM_HEAD_LSE,   /* fp64 [tile tokens, 3]: largest logit, sum of exp(logit - largest) but for
+                          the target's, logit of the target, of the vocabulary so far; with
+                          vocabulary tiles only */
+    TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
+    TDM_LOSS,     /* fp64 [1] a chunk */
+    TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
+    TDM_SCRATCH,       /* of the op under way: scratch.h */
+    TDM_CONTENTS
+};
+
+const char *tdm_content_name(enum tdm_content content);
+
+/* The tensors of a unit that one op works on: a matrix with its bias, K with V, gate with up. */
+enum tdm_part {
+    TDM_PART_ATTENTION_NORM,
+    TDM_PART_Q,
+    TDM_PART_KV,
+    TDM_PART_Q_NORM,
+    TDM_PART_K_NORM,
+    TDM_PART_O,
+    TDM_PART_MLP_NORM,
+    TDM_PART_GATE_UP,
+    TDM_PART_DOWN,
+    TDM_PART_EMBEDDING,
+    TDM_PART_FINAL_NORM,
+    TDM_PART_HEAD,
+    TDM_PARTS,
+    TDM_PART_ALL = 255 /* every part that the unit has */
+};
+
+const char *tdm_part_name(enum tdm_part part); /* "q", "gate_up", ... */
+
+/* The part that a role belongs to. */
+enum tdm_part tdm_part_of(enum tdm_role role);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of the embedding. */
+#include "ops/embed.h"
+
+const struct tdm_op_type tdm_embed_type = {
+    .name = "embed",
+    .operands = TDM_EMBED_OPERANDS,
+    .operand =
+        {
+            [TDM_EMBED_TOKENS] = {"tokens", TDM_READS, false},
+            [TDM_EMBED_WEIGHTS] = {"weights", TDM_READS, false},
+            [TDM_EMBED_OUT] = {"output", TDM_WRITES, false},
+        },
+};
+
+const struct tdm_op_type tdm_embed_grad_type = {
+    .name = "embed_grad",
+    .operands = TDM_EMBED_GRAD_OPERANDS,
+    .operand =
+        {
+            [TDM_EMBED_GRAD_TOKENS] = {"tokens", TDM_READS, false},
+            [TDM_EMBED_GRAD_ORDER] = {"token order", TDM_READS, false},
+            [TDM_EMBED_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
+            [TDM_EMBED_GRAD_DWEIGHTS] = {"weights' gradient", TDM_CHANGES, false},
+        },
+};

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	ops/attention.c ops/attention.h \
+	ops/content.c ops/content.h \
+	ops/embed.c ops/embed.h \
+	ops/head.c ops/head.h \
+	ops/mlp.c ops/mlp.h \
+	ops/move.c ops/move.h \
+	ops/norm.c ops/norm.h \
+	ops/ops.c ops/ops.h \
+	ops/product.c ops/product.h \
+	ops/rope.c ops/rope.h \
+	ops/select.c ops/select.h \
+	ops/update.c ops/update.h

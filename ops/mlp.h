@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SwiGLU: silu(gate) * up, and its gradient. */
+#ifndef TDM_OPS_MLP_H
+#define TDM_OPS_MLP_H
+
+#include "ops/ops.h"
+
+enum tdm_swiglu_operand {
+    TDM_SWIGLU_GATE_UP, /* read: [tokens, gate then up: 2 * intermediate] */
+    TDM_SWIGLU_OUT,     /* written: [tokens, intermediate] */
+    TDM_SWIGLU_OPERANDS
+};
+extern const struct tdm_op_type tdm_swiglu_type;
+
+enum tdm_swiglu_grad_operand {
+    /* changed: gate and up to their gradients, [tokens, 2 * intermediate] */
+    TDM_SWIGLU_GRAD_GATE_UP,
+    TDM_SWIGLU_GRAD_DOUT, /* read: gradient of the output, [tokens, intermediate] */
+    TDM_SWIGLU_GRAD_OPERANDS
+};
+extern const struct tdm_op_type tdm_swiglu_grad_type;
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of the norm. */
+#include "ops/norm.h"
+
+const struct tdm_op_type tdm_norm_type = {
+    .name = "norm",
+    .operands = TDM_NORM_OPERANDS,
+    .operand =
+        {
+            [TDM_NORM_X] = {"input", TDM_READS, false},
+            [TDM_NORM_WEIGHTS] = {"weights", TDM_READS, false},
+            [TDM_NORM_OUT] = {"output", TDM_WRITES, false},
+        },
+};
+
+const struct tdm_op_type tdm_norm_grad_type = {
+    .name = "norm_grad",
+    .operands = TDM_NORM_GRAD_OPERANDS,
+    .operand =
+        {
+            [TDM_NORM_GRAD_X] = {"input", TDM_READS, false},
+            [TDM_NORM_GRAD_WEIGHTS] = {"weights", TDM_READS, false},
+            [TDM_NORM_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
+            [TDM_NORM_GRAD_DX] = {"input's gradient", TDM_WRITES | TDM_CHANGES, false},
+            [TDM_NORM_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, false},
+        },
+};

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops: what a program is made of, one record a kind.
+ *
+ * A record names the operands of a kind and says how an op may work on each of them. Each family of
+ * ops has a header of its own (move.h, embed.h, norm.h, product.h, rope.h, select.h, attention.h,
+ * mlp.h, head.h, update.h) with an enum of operands for each kind. That enum is the home of the
+ * contract: what an operand holds, and what the op does with it. An operand's number is its place
+ * in tdm_op.access and in tdm_launch.operand.
+ *
+ * The validator has a table of its own (schedule/operands.c), which says for each part of the model
+ * what an op must find. It does not use the modes of the records.
+ */
+#ifndef TDM_OPS_OPS_H
+#define TDM_OPS_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tdm_op_kind {
+    TDM_OP_COPY, /* move.h */
+    TDM_OP_ZERO,
+    TDM_OP_EMBED, /* embed.h; sort_tokens is in move.h */
+    TDM_OP_SORT_TOKENS,
+    TDM_OP_EMBED_GRAD,
+    TDM_OP_NORM, /* norm.h */
+    TDM_OP_NORM_GRAD,
+    TDM_OP_PRODUCT, /* product.h */
+    TDM_OP_PRODUCT_GRAD_INPUT,
+    TDM_OP_PRODUCT_GRAD_WEIGHT,
+    TDM_OP_ROPE, /* rope.h */
+    TDM_OP_ROPE_GRAD,
+    TDM_OP_KV_WRITE,
+    TDM_OP_KV_GRAD_READ,
+    TDM_OP_PAGE_MEANS, /* select.h */
+    TDM_OP_SELECT,
+    TDM_OP_ATTENTION, /* attention.h */
+    TDM_OP_ATTENTION_GRAD,
+    TDM_OP_SWIGLU, /* mlp.h */
+    TDM_OP_SWIGLU_GRAD,
+    TDM_OP_HEAD, /* head.h */
+    TDM_OP_LOSS,
+    TDM_OP_HEAD_GRAD,
+    TDM_OP_GRADIENT_NORM, /* update.h */
+    TDM_OP_OPTIMIZER,
+    TDM_OP_KINDS
+};
+
+/* The name of the kind's record: "embed_grad". */
+const char *tdm_op_kind_name(enum tdm_op_kind kind);
+
+/* How an op works on an operand. The tags of its access (schedule/program.h) say what is there
+ * before and after. */
+enum tdm_mode {
+    TDM_READ,       /* `before` must be there */
+    TDM_WRITE,      /* what the op works on is overwritten; then `after` is there */
+    TDM_ACCUMULATE, /* read, modified and written in program order: `before` becomes `after` */
+};
+
+/* Sets of modes: those that an operand may have. In the headers of the families, "written or added
+ * to" means that the first addition to a sum writes and later ones accumulate, and "changed" that
+ * something is turned into something else in its place. */
+enum tdm_modes {
+    TDM_READS = 1 << TDM_READ,
+    TDM_WRITES = 1 << TDM_WRITE,
+    TDM_CHANGES = 1 << TDM_ACCUMULATE,
+};
+
+/* Operands of an op, at most. */
+#define TDM_OPERANDS 8
+
+struct tdm_operand_type {
+    const char *name; /* in words: "weights' gradient" */
+    unsigned modes;   /* a set of enum tdm_modes */
+    bool may_be_absent;
+};
+
+struct tdm_op_type {
+    const char *name;
+    uint32_t operands;                             /* absent ones included */
+    struct tdm_operand_type operand[TDM_OPERANDS]; /* in the order of the family's enum */
+};
+
+/* The record of a kind. */
+const struct tdm_op_type *tdm_op_type(enum tdm_op_kind kind);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of the rotation. */
+#include "ops/rope.h"
+
+/* Lowering and backends go by number from QK-norm's weights to what the norm read, and to the
+ * gradient. */
+_Static_assert(TDM_ROPE_GRAD_RAW == TDM_ROPE_GRAD_WEIGHTS - 1, "order");
+_Static_assert(TDM_ROPE_GRAD_DWEIGHTS == TDM_ROPE_GRAD_WEIGHTS + 1, "order");
+_Static_assert(TDM_KV_GRAD_READ_RAW == TDM_KV_GRAD_READ_WEIGHTS - 1, "order");
+_Static_assert(TDM_KV_GRAD_READ_DWEIGHTS == TDM_KV_GRAD_READ_WEIGHTS + 1, "order");
+
+const struct tdm_op_type tdm_rope_type = {
+    .name = "rope",
+    .operands = TDM_ROPE_OPERANDS,
+    .operand =
+        {
+            [TDM_ROPE_Q] = {"q", TDM_READS | TDM_CHANGES, false},
+            [TDM_ROPE_WEIGHTS] = {"weights", TDM_READS, true},
+            [TDM_ROPE_OUT] = {"output", TDM_WRITES, true},
+        },
+};
+
+const struct tdm_op_type tdm_rope_grad_type = {
+    .name = "rope_grad",
+    .operands = TDM_ROPE_GRAD_OPERANDS,
+    .operand =
+        {
+            [TDM_ROPE_GRAD_DQ] = {"gradient of q", TDM_CHANGES, false},
+            [TDM_ROPE_GRAD_RAW] = {"raw q", TDM_READS, true},
+            [TDM_ROPE_GRAD_WEIGHTS] = {"weights", TDM_READS, true},
+            [TDM_ROPE_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
+        },
+};
+
+const struct tdm_op_type tdm_kv_write_type = {
+    .name = "kv_write",
+    .operands = TDM_KV_WRITE_OPERANDS,
+    .operand =
+        {
+            [TDM_KV_WRITE_RAW] = {"raw k, v", TDM_READS, false},
+            [TDM_KV_WRITE_PAGES] = {"k, v pages", TDM_WRITES, false},
+            [TDM_KV_WRITE_WEIGHTS] = {"weights", TDM_READS, true},
+        },
+};
+
+const struct tdm_op_type tdm_kv_grad_read_type = {
+    .name = "kv_grad_read",
+    .operands = TDM_KV_GRAD_READ_OPERANDS,
+    .operand =
+        {
+            [TDM_KV_GRAD_READ_DPAGES] = {"gradient of the k, v pages", TDM_READS, false},
+            [TDM_KV_GRAD_READ_DRAW] = {"gradient of the raw k, v", TDM_WRITES, false},
+            [TDM_KV_GRAD_READ_RAW] = {"raw k, v", TDM_READS, true},
+            [TDM_KV_GRAD_READ_WEIGHTS] = {"weights", TDM_READS, true},
+            [TDM_KV_GRAD_READ_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
+        },
+};

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Selection of the pages that a chunk's queries see, and the means of pages that votes score. */
+#ifndef TDM_OPS_SELECT_H
+#define TDM_OPS_SELECT_H
+
+#include "ops/ops.h"
+
+enum tdm_page_means_operand {
+    TDM_PAGE_MEANS_PAGES, /* read: pages of K and V of the op's chunk */
+    TDM_PAGE_MEANS_OUT,   /* written: means of the pages' K, [pages, kv_heads, head_dim] */
+    TDM_PAGE_MEANS_OPERANDS
+};
+extern const struct tdm_op_type tdm_page_means_type;
+
+enum tdm_select_operand {
+    TDM_SELECT_Q, /* read where pages win by a vote, else absent: [tokens, query_heads, head_dim] */
+    /* read where pages win by a vote: of the chunks before the op's that it sees; absent if there
+     * are none */
+    TDM_SELECT_MEANS,
+    TDM_SELECT_LISTS, /* written: which pages each query page sees (schedule/layout.h) */
+    TDM_SELECT_OPERANDS
+};
+extern const struct tdm_op_type tdm_select_type;
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What follows the backward of a unit: the norm of its gradient, and its update. */
+#ifndef TDM_OPS_UPDATE_H
+#define TDM_OPS_UPDATE_H
+
+#include "ops/ops.h"
+
+enum tdm_gradient_norm_operand {
+    TDM_GRADIENT_NORM_GRADIENT, /* read: of the unit, complete */
+    TDM_GRADIENT_NORM_NORM,     /* written: fp64 [1], sum of squares */
+    TDM_GRADIENT_NORM_TIED, /* read, or absent: the head's part of a tied embedding's gradient */
+    TDM_GRADIENT_NORM_OPERANDS
+};
+extern const struct tdm_op_type tdm_gradient_norm_type;
+
+enum tdm_optimizer_operand {
+    TDM_OPTIMIZER_WEIGHTS,  /* changed: of the unit */
+    TDM_OPTIMIZER_GRADIENT, /* read: of the unit, complete */
+    TDM_OPTIMIZER_MASTER,   /* changed, or absent: weights in fp32, or remainders */
+    TDM_OPTIMIZER_MOMENT1,  /* changed, or absent */
+    TDM_OPTIMIZER_MOMENT2,  /* changed, or absent */
+    /* read where gradients are clipped, else absent: fp64 [1] a unit, of this unit or of all */
+    TDM_OPTIMIZER_NORMS,
+    TDM_OPTIMIZER_TIED, /* read, or absent: the head's part of a tied embedding's gradient */
+    TDM_OPTIMIZER_OPERANDS
+};
+extern const struct tdm_op_type tdm_optimizer_type;
+
+#endif
