@@ -7,8 +7,8 @@
  */
 #include "bench/accuracy_runs.h"
 
-#include "methods/ops.h"
-#include "methods/torch_parts.h" /* the loss of a model, without the rest of it */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h" /* the loss of a model, without the rest of it */
 
 #include <stdlib.h>
 #include <string.h>
