@@ -8,7 +8,7 @@
 #include "methods/eager/ops.h"
 
 /* Cosines and sines of the chunk's positions; SeCO makes them of all positions so far and takes the last. */
-static void rotary(struct tdm_chunk_run *run, struct tdm_value *turns[2])
+static void rotary(struct tdm_chunk_run *run, struct tdm_eager_value *turns[2])
 {
     struct tdm_eager *m = run->m;
     const struct tdm_method_settings *s = run->settings;
@@ -16,11 +16,11 @@ static void rotary(struct tdm_chunk_run *run, struct tdm_value *turns[2])
     bool all = s->chunk.page_tokens == 0;
     uint64_t tokens = all ? run->number * s->chunk.tokens + own : own;
     uint64_t head_dim = run->config->head_dim;
-    struct tdm_value *positions = tdm_value_new(m, tokens, 1, INT64);
-    struct tdm_value *wide = tdm_value_new(m, tokens, 1, FP32);
-    struct tdm_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
+    struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, INT64);
+    struct tdm_eager_value *wide = tdm_value_new(m, tokens, 1, FP32);
+    struct tdm_eager_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
     tdm_cublas(m);
-    struct tdm_value *both = tdm_value_new(m, tokens, head_dim, FP32), *made[2];
+    struct tdm_eager_value *both = tdm_value_new(m, tokens, head_dim, FP32), *made[2];
     for (unsigned i = 0; i < 2; i++)
         made[i] = tdm_value_new(m, tokens, head_dim, FP32);
     for (unsigned i = 0; i < 2; i++)
@@ -31,7 +31,7 @@ static void rotary(struct tdm_chunk_run *run, struct tdm_value *turns[2])
     tdm_drop(m, angles);
     tdm_drop(m, wide);
     for (unsigned i = 0; all && i < 2; i++) {
-        struct tdm_value *taken = tdm_value_new(m, own, head_dim, BF16);
+        struct tdm_eager_value *taken = tdm_value_new(m, own, head_dim, BF16);
         tdm_drop(m, turns[i]);
         turns[i] = taken;
     }
@@ -39,35 +39,36 @@ static void rotary(struct tdm_chunk_run *run, struct tdm_value *turns[2])
 }
 
 /* A projection by heads, normed where the model does so. */
-static struct tdm_value *by_heads(struct tdm_chunk_run *run, const struct torch_layer *layer,
-                                  enum tdm_projection p, struct tdm_value *norm,
-                                  struct tdm_value *x)
+static struct tdm_eager_value *by_heads(struct tdm_chunk_run *run, const struct torch_layer *layer,
+                                        enum tdm_projection p, struct tdm_eager_value *norm,
+                                        struct tdm_eager_value *x)
 {
     struct tdm_eager *m = run->m;
-    struct tdm_value *flat = tdm_torch_project(m, run->model, layer, p, x);
+    struct tdm_eager_value *flat = tdm_torch_project(m, run->model, layer, p, x);
     uint64_t head_dim = run->config->head_dim;
-    struct tdm_value *heads =
+    struct tdm_eager_value *heads =
         tdm_reshape(m, flat, flat->rows * (flat->columns / head_dim), head_dim);
     tdm_drop(m, flat);
     if (norm == NULL)
         return heads;
-    struct tdm_value *normed = tdm_torch_norm(m, run->model, heads, norm);
+    struct tdm_eager_value *normed = tdm_torch_norm(m, run->model, heads, norm);
     tdm_drop(m, heads);
     return normed;
 }
 
-static struct tdm_value *rotated(struct tdm_chunk_run *run, struct tdm_value *x,
-                                 struct tdm_value *const turns[2])
+static struct tdm_eager_value *rotated(struct tdm_chunk_run *run, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *const turns[2])
 {
     return tdm_torch_rotate(run->m, x, turns[0], turns[1]);
 }
 
-static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, struct tdm_value *x)
+static struct tdm_eager_value *attend(struct tdm_chunk_run *run, uint32_t number,
+                                      struct tdm_eager_value *x)
 {
     const struct torch_layer *layer = &run->model->layers[number];
     struct tdm_eager *m = run->m;
     bool pages = run->settings->chunk.page_tokens > 0;
-    struct tdm_value *turns[2], *plain[2], *v;
+    struct tdm_eager_value *turns[2], *plain[2], *v;
     if (pages)
         tdm_chunk_visit(run, number, false);
     plain[0] = by_heads(run, layer, TDM_PROJECTION_Q, layer->q_norm, x);
@@ -75,7 +76,7 @@ static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, stru
     v = by_heads(run, layer, TDM_PROJECTION_V, NULL, x);
     tdm_label(m, "self_attn.rotary");
     rotary(run, turns);
-    struct tdm_value *q = rotated(run, plain[0], turns), *k = rotated(run, plain[1], turns);
+    struct tdm_eager_value *q = rotated(run, plain[0], turns), *k = rotated(run, plain[1], turns);
     tdm_drop(m, plain[0]);
     tdm_drop(m, plain[1]);
     if (pages && run->sweep) {
@@ -83,12 +84,12 @@ static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, stru
         tdm_chunk_add(run, number, k, v);
     }
     tdm_label(m, "self_attn.attention");
-    struct tdm_value *heads = pages ? tdm_chunk_paged_attention(run, number, q, k, v)
-                                    : tdm_chunk_joined_attention(run, number, q, k, v);
-    struct tdm_value *merged =
+    struct tdm_eager_value *heads = pages ? tdm_chunk_paged_attention(run, number, q, k, v)
+                                          : tdm_chunk_joined_attention(run, number, q, k, v);
+    struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
-    struct tdm_value *y = tdm_torch_project(m, run->model, layer, TDM_PROJECTION_O, merged);
+    struct tdm_eager_value *y = tdm_torch_project(m, run->model, layer, TDM_PROJECTION_O, merged);
     tdm_drop(m, merged);
     tdm_drop(m, q);
     tdm_drop(m, k);
@@ -99,26 +100,26 @@ static struct tdm_value *attend(struct tdm_chunk_run *run, uint32_t number, stru
 }
 
 /* Names are bound until it returns. */
-static struct tdm_value *mlp(struct tdm_chunk_run *run, const struct torch_layer *layer,
-                             struct tdm_value *x)
+static struct tdm_eager_value *mlp(struct tdm_chunk_run *run, const struct torch_layer *layer,
+                                   struct tdm_eager_value *x)
 {
     struct tdm_eager *m = run->m;
     const struct tdm_torch_model *t = run->model;
-    struct tdm_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
-    struct tdm_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
     tdm_label(m, "mlp.act_fn");
-    struct tdm_value *active = run->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
-    struct tdm_value *product = tdm_mul(m, active, up);
+    struct tdm_eager_value *active = run->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
-    struct tdm_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
     tdm_drop(m, product);
     tdm_drop(m, up);
     tdm_drop(m, gate);
     return y;
 }
 
-struct tdm_value *tdm_chunk_layer(struct tdm_eager *m, const void *model, uint32_t number,
-                                  struct tdm_value *x)
+struct tdm_eager_value *tdm_chunk_layer(struct tdm_eager *m, const void *model, uint32_t number,
+                                        struct tdm_eager_value *x)
 {
     /* Pages and places change, as those of the cache object do that the layer is called with. */
     struct tdm_chunk_run *run = (struct tdm_chunk_run *)(uintptr_t)model;
@@ -126,18 +127,18 @@ struct tdm_value *tdm_chunk_layer(struct tdm_eager *m, const void *model, uint32
     struct tdm_label label = m->label;
     m->label.layer = number;
     tdm_label(m, "input_layernorm");
-    struct tdm_value *normed = tdm_torch_norm(m, run->model, x, layer->attention_norm);
-    struct tdm_value *attended = attend(run, number, normed);
+    struct tdm_eager_value *normed = tdm_torch_norm(m, run->model, x, layer->attention_norm);
+    struct tdm_eager_value *attended = attend(run, number, normed);
     tdm_drop(m, normed);
     tdm_label(m, "residual");
-    struct tdm_value *middle = tdm_add(m, x, attended);
+    struct tdm_eager_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
     tdm_label(m, "post_attention_layernorm");
     normed = tdm_torch_norm(m, run->model, middle, layer->mlp_norm);
-    struct tdm_value *made = mlp(run, layer, normed);
+    struct tdm_eager_value *made = mlp(run, layer, normed);
     tdm_drop(m, normed);
     tdm_label(m, "residual");
-    struct tdm_value *y = tdm_add(m, middle, made);
+    struct tdm_eager_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
     m->label = label;

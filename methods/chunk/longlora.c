@@ -14,7 +14,7 @@
 #define HALVES 2u
 
 static void stack_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     for (uint32_t i = 0; i < STACKED; i++) { /* unbind */
         results[i] = tdm_value_view(m, grads[0]);
@@ -23,9 +23,10 @@ static void stack_backward(struct tdm_eager *m, struct tdm_node *node,
     }
 }
 
-static struct tdm_value *stack(struct tdm_eager *m, struct tdm_value *const parts[STACKED])
+static struct tdm_eager_value *stack(struct tdm_eager *m,
+                                     struct tdm_eager_value *const parts[STACKED])
 {
-    static const struct tdm_op op = {"StackBackward0", false, stack_backward};
+    static const struct tdm_eager_op op = {"StackBackward0", false, stack_backward};
     struct tdm_node *node = tdm_node_new(m, &op, parts, STACKED);
     return tdm_node_finish(
         m, node,
@@ -33,50 +34,54 @@ static struct tdm_value *stack(struct tdm_eager *m, struct tdm_value *const part
 }
 
 static void copy_backward(struct tdm_eager *m, struct tdm_node *node,
-                          struct tdm_value *const *grads, struct tdm_value **results)
+                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[0];
-    struct tdm_value *indices = node->saved_count == 0 ? NULL : tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *indices = node->saved_count == 0 ? NULL : tdm_node_saved(m, node, 0);
     results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
     tdm_drop(m, indices);
 }
 
 /* A copy in another order, by indices that are saved, or by strides (NULL); x is taken. */
-static struct tdm_value *copied(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *indices)
+static struct tdm_eager_value *copied(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      struct tdm_eager_value *indices)
 {
-    static const struct tdm_op op = {"IndexFirstAxisBackward", false, copy_backward};
+    static const struct tdm_eager_op op = {"IndexFirstAxisBackward", false, copy_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     if (indices != NULL)
         tdm_node_save(m, node, indices);
-    struct tdm_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
     tdm_node_finish(m, node, y);
     tdm_drop(m, x);
     return y;
 }
 
 static void flash_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
-    struct tdm_value *saved[3];
+    struct tdm_eager_value *saved[3];
     (void)grads;
     for (uint32_t i = 0; i < 3; i++)
         saved[i] = tdm_node_saved(m, node, i);
     results[0] = tdm_value_like(m, saved[0]);
     uint64_t padded = saved[1]->rows + node->facts[0] * FLASH_ROWS; /* 128 more for each group */
-    struct tdm_value *products = tdm_value_new(m, padded, 1, FP32);
-    struct tdm_value *queries = tdm_value_new(m, padded, saved[1]->columns, FP32);
+    struct tdm_eager_value *products = tdm_value_new(m, padded, 1, FP32);
+    struct tdm_eager_value *queries = tdm_value_new(m, padded, saved[1]->columns, FP32);
     tdm_drop(m, queries);
     tdm_drop(m, products);
     for (uint32_t i = 0; i < 3; i++)
         tdm_drop(m, saved[i]);
 }
 
-static struct tdm_value *flash(struct tdm_eager *m, struct tdm_value *qkv, uint64_t padded_heads)
+static struct tdm_eager_value *flash(struct tdm_eager *m, struct tdm_eager_value *qkv,
+                                     uint64_t padded_heads)
 {
-    static const struct tdm_op op = {"FlashAttnVarlenQKVPackedFuncBackward", false, flash_backward};
+    static const struct tdm_eager_op op = {"FlashAttnVarlenQKVPackedFuncBackward", false,
+                                           flash_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &qkv, 1);
-    struct tdm_value *y = tdm_value_new(m, qkv->rows / STACKED, qkv->columns, qkv->element_bytes);
-    struct tdm_value *sums = tdm_value_new(m, y->rows, 1, FP32);
+    struct tdm_eager_value *y =
+        tdm_value_new(m, qkv->rows / STACKED, qkv->columns, qkv->element_bytes);
+    struct tdm_eager_value *sums = tdm_value_new(m, y->rows, 1, FP32);
     if (node != NULL)
         node->facts[0] = padded_heads;
     tdm_node_save(m, node, qkv);
@@ -86,23 +91,23 @@ static struct tdm_value *flash(struct tdm_eager *m, struct tdm_value *qkv, uint6
     return tdm_node_finish(m, node, y);
 }
 
-struct tdm_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                        struct tdm_value *q, struct tdm_value *k,
-                                        struct tdm_value *v)
+struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v)
 {
     uint64_t times = t->config->query_heads / t->config->kv_heads;
     uint64_t sequences = HALVES * t->settings.batch, groups = 2u << t->settings.groups;
-    struct tdm_value *parts[STACKED] = {tdm_take(q), tdm_repeat(m, k, times),
-                                        tdm_repeat(m, v, times)};
-    struct tdm_value *stacked = stack(m, parts);
-    struct tdm_value *mask = tdm_value_new(m, sequences * t->settings.tokens, 1, INT64);
-    struct tdm_value *packed = copied(m, stacked, NULL);
-    struct tdm_value *indices = tdm_value_new(m, sequences * t->settings.tokens, 1, INT64);
-    struct tdm_value *unpadded = copied(m, tdm_take(packed), indices);
-    struct tdm_value *output =
+    struct tdm_eager_value *parts[STACKED] = {tdm_take(q), tdm_repeat(m, k, times),
+                                              tdm_repeat(m, v, times)};
+    struct tdm_eager_value *stacked = stack(m, parts);
+    struct tdm_eager_value *mask = tdm_value_new(m, sequences * t->settings.tokens, 1, INT64);
+    struct tdm_eager_value *packed = copied(m, stacked, NULL);
+    struct tdm_eager_value *indices = tdm_value_new(m, sequences * t->settings.tokens, 1, INT64);
+    struct tdm_eager_value *unpadded = copied(m, tdm_take(packed), indices);
+    struct tdm_eager_value *output =
         flash(m, unpadded, sequences * (groups + 1) * (t->config->query_heads / HALVES));
-    struct tdm_value *padded = copied(m, tdm_take(output), indices);
-    struct tdm_value *y = copied(m, padded, NULL); /* halves side by side again */
+    struct tdm_eager_value *padded = copied(m, tdm_take(output), indices);
+    struct tdm_eager_value *y = copied(m, padded, NULL); /* halves side by side again */
     tdm_drop(m, output);
     tdm_drop(m, unpadded);
     tdm_drop(m, packed);

@@ -63,11 +63,11 @@ uint64_t tdm_chunk_pages_before(const struct tdm_chunk_run *run, uint64_t number
 /* ---- lists of blocks ---- */
 
 static enum tdm_status create_layer(struct tdm_chunk_run *run, struct chunk_layer *layer,
-                                    struct tdm_value **blocks, uint32_t a_chunk)
+                                    struct tdm_eager_value **blocks, uint32_t a_chunk)
 {
     layer->chunks = calloc(run->chunks, sizeof(*layer->chunks));
-    layer->lists = calloc(run->chunks, sizeof(struct tdm_value *));
-    layer->loaded = calloc(LOADED_MOST, sizeof(struct tdm_value *));
+    layer->lists = calloc(run->chunks, sizeof(struct tdm_eager_value *));
+    layer->loaded = calloc(LOADED_MOST, sizeof(struct tdm_eager_value *));
     if (layer->chunks == NULL || layer->lists == NULL || layer->loaded == NULL)
         return TDM_NO_MEMORY;
     for (uint64_t c = 0; c < run->chunks; c++)
@@ -91,7 +91,7 @@ enum tdm_status tdm_chunk_pages_create(struct tdm_chunk_run *run, struct tdm_err
         a_chunk = 2;
     run->layers = calloc(run->config->layers, sizeof(*run->layers));
     run->block_room =
-        calloc(run->config->layers * run->chunks * a_chunk, sizeof(struct tdm_value *));
+        calloc(run->config->layers * run->chunks * a_chunk, sizeof(struct tdm_eager_value *));
     enum tdm_status status =
         run->layers == NULL || run->block_room == NULL ? TDM_NO_MEMORY : TDM_OK;
     for (uint32_t l = 0; status == TDM_OK && l < run->config->layers; l++)
@@ -113,13 +113,13 @@ void tdm_chunk_pages_free(struct tdm_chunk_run *run)
 }
 
 /* A tensor of pages: a value, or (`row`) one of a chunk that is not run. */
-static struct tdm_value *make_pages(struct tdm_chunk_run *run, enum tdm_method_category category,
-                                    uint64_t bytes, bool row)
+static struct tdm_eager_value *
+make_pages(struct tdm_chunk_run *run, enum tdm_method_category category, uint64_t bytes, bool row)
 {
     struct tdm_eager *m = run->m;
     enum tdm_method_category before = m->category;
     struct tdm_label label = m->label;
-    struct tdm_value *value = NULL;
+    struct tdm_eager_value *value = NULL;
     tdm_label(m, category == TDM_METHOD_KV_GRADIENTS ? "pages of dK, dV" : "pages of K, V");
     m->category = category;
     if (row)
@@ -131,8 +131,8 @@ static struct tdm_value *make_pages(struct tdm_chunk_run *run, enum tdm_method_c
     return value;
 }
 
-static struct tdm_value *new_of(struct tdm_chunk_run *run, enum tdm_method_category category,
-                                uint64_t bytes)
+static struct tdm_eager_value *new_of(struct tdm_chunk_run *run, enum tdm_method_category category,
+                                      uint64_t bytes)
 {
     return make_pages(run, category, bytes, false);
 }
@@ -257,11 +257,11 @@ uint64_t tdm_chunk_kv_bytes(const struct tdm_chunk_run *run, uint64_t number)
 }
 
 /* Padded to whole pages in a tensor of its own if they do not fill them. */
-static struct tdm_value *whole_pages(struct tdm_chunk_run *run, struct tdm_value *x)
+static struct tdm_eager_value *whole_pages(struct tdm_chunk_run *run, struct tdm_eager_value *x)
 {
     uint64_t bytes = tdm_chunk_kv_bytes(run, run->number);
     if (tdm_size_mul(tdm_value_elements(x), BF16) == bytes) {
-        struct tdm_value *view = tdm_value_view(run->m, x);
+        struct tdm_eager_value *view = tdm_value_view(run->m, x);
         tdm_value_set_category(run->m, view, TDM_METHOD_KV);
         return view;
     }
@@ -274,7 +274,7 @@ static void add_grads(struct tdm_chunk_run *run, struct chunk_pages *pages, bool
     for (unsigned i = 0; i < 2; i++)
         for (uint64_t done = 0; done < count; done += block) {
             uint64_t now = count - done < block ? count - done : block;
-            struct tdm_value *made = make_pages(
+            struct tdm_eager_value *made = make_pages(
                 run, TDM_METHOD_KV_GRADIENTS, now * page_bytes(run, grad_element_bytes(run)), row);
             if (!row)
                 pages->grads[pages->grad_count++] = made;
@@ -288,7 +288,7 @@ static void add_means(struct tdm_chunk_run *run, struct chunk_layer *layer)
     uint64_t page = heads_bytes(run, BF16) * run->settings->torch.batch;
     uint64_t before = tdm_chunk_pages_before(run, run->number);
     uint64_t added = tdm_chunk_pages(run, run->number);
-    struct tdm_value *means = new_of(run, TDM_METHOD_KV, added * page), *joined = means;
+    struct tdm_eager_value *means = new_of(run, TDM_METHOD_KV, added * page), *joined = means;
     if (layer->means != NULL)
         joined = new_of(run, TDM_METHOD_KV, (before + added) * page);
     if (joined != means)
@@ -297,8 +297,8 @@ static void add_means(struct tdm_chunk_run *run, struct chunk_layer *layer)
     layer->means = joined;
 }
 
-void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_value *k,
-                   struct tdm_value *v)
+void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_eager_value *k,
+                   struct tdm_eager_value *v)
 {
     struct chunk_layer *layer = &run->layers[number];
     struct chunk_pages *pages = &layer->chunks[run->number];
@@ -320,7 +320,7 @@ void tdm_chunk_add(struct tdm_chunk_run *run, uint32_t number, struct tdm_value 
         add_grads(run, pages, k == NULL);
 }
 
-void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_value *queries)
+void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_eager_value *queries)
 {
     const struct tdm_chunk_settings *s = &run->settings->chunk;
     struct chunk_layer *layer = &run->layers[number];
@@ -331,17 +331,17 @@ void tdm_chunk_choose(struct tdm_chunk_run *run, uint32_t number, struct tdm_val
     uint64_t pages = tdm_chunk_pages(run, run->number) * run->settings->torch.batch;
     if (queries != NULL) {
         uint64_t rows = pages * s->page_tokens * run->config->kv_heads;
-        struct tdm_value *by_head = tdm_value_like(m, queries);
-        struct tdm_value *sums = tdm_value_new(m, rows, run->config->head_dim, BF16);
+        struct tdm_eager_value *by_head = tdm_value_like(m, queries);
+        struct tdm_eager_value *sums = tdm_value_new(m, rows, run->config->head_dim, BF16);
         tdm_drop(m, by_head);
-        struct tdm_value *scores = tdm_value_new(m, rows, before, BF16);
+        struct tdm_eager_value *scores = tdm_value_new(m, rows, before, BF16);
         tdm_cublas(m);
-        struct tdm_value *soft = tdm_value_new(m, rows, before, BF16);
+        struct tdm_eager_value *soft = tdm_value_new(m, rows, before, BF16);
         tdm_drop(m, scores);
-        struct tdm_value *votes = tdm_value_new(m, pages, before, BF16);
+        struct tdm_eager_value *votes = tdm_value_new(m, pages, before, BF16);
         tdm_drop(m, soft);
-        struct tdm_value *values = tdm_value_new(m, pages, budget, BF16);
-        struct tdm_value *wide = tdm_value_new(m, pages, budget, INT64);
+        struct tdm_eager_value *values = tdm_value_new(m, pages, budget, BF16);
+        struct tdm_eager_value *wide = tdm_value_new(m, pages, budget, INT64);
         layer->lists[run->number] = new_of(run, TDM_METHOD_KV, pages * budget * sizeof(int32_t));
         tdm_drop(m, values);
         tdm_drop(m, wide);

@@ -21,7 +21,7 @@ void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes)
     struct tdm_eager *m = run->m;
     unsigned kind = m->category == TDM_METHOD_KV_GRADIENTS;
     for (unsigned i = 0; i < 2; i++) { /* small and large tensors are apart */
-        struct tdm_value *end = run->row_ends[i == 0 ? kind : 1 - kind];
+        struct tdm_eager_value *end = run->row_ends[i == 0 ? kind : 1 - kind];
         if (end != NULL && tdm_value_extend(m, end, bytes)) {
             run->row_ends[kind] = end;
             return;
@@ -29,7 +29,7 @@ void tdm_chunk_row_add(struct tdm_chunk_run *run, uint64_t bytes)
     }
     if (run->row_count == run->row_room) {
         uint32_t room = run->row_room == 0 ? 64 : 2 * run->row_room;
-        struct tdm_value **rows = realloc(run->rows, room * sizeof(struct tdm_value *));
+        struct tdm_eager_value **rows = realloc(run->rows, room * sizeof(struct tdm_eager_value *));
         if (rows == NULL) {
             m->status = TDM_NO_MEMORY;
             return;

@@ -51,7 +51,8 @@ static void end(void *state)
 
 /* ---- a chunk ---- */
 
-static struct tdm_value *call_layer(struct tdm_chunk_run *run, uint32_t number, struct tdm_value *x)
+static struct tdm_eager_value *call_layer(struct tdm_chunk_run *run, uint32_t number,
+                                          struct tdm_eager_value *x)
 {
     const struct tdm_function function = {.run = tdm_chunk_layer, .model = run, .layer = number};
     if (run->sweep || !run->settings->chunk.checkpoint)
@@ -60,37 +61,38 @@ static struct tdm_value *call_layer(struct tdm_chunk_run *run, uint32_t number, 
 }
 
 /* Cross entropy of bf16 logits, a loss for each token, and their sum. */
-static struct tdm_value *chunk_loss(struct tdm_chunk_run *run, struct tdm_value *hidden)
+static struct tdm_eager_value *chunk_loss(struct tdm_chunk_run *run, struct tdm_eager_value *hidden)
 {
     struct tdm_eager *m = run->m;
     m->category = TDM_METHOD_LOGITS;
     tdm_label(m, "lm_head");
-    struct tdm_value *logits = tdm_linear(m, hidden, run->model->head, NULL, false);
+    struct tdm_eager_value *logits = tdm_linear(m, hidden, run->model->head, NULL, false);
     tdm_label(m, "loss");
-    struct tdm_value *loss = tdm_cross_entropy(m, logits, run->labels);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, run->labels);
     m->category = TDM_METHOD_WORKSPACE;
     tdm_drop(m, logits);
     return loss;
 }
 
-static struct tdm_value *run_chunk(struct tdm_chunk_run *run, uint64_t number)
+static struct tdm_eager_value *run_chunk(struct tdm_chunk_run *run, uint64_t number)
 {
     struct tdm_eager *m = run->m;
     struct tdm_torch_model *t = run->model;
     run->number = number;
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
-    struct tdm_value *x = tdm_embedding(m, t->embedding, t->ids, tdm_chunk_tokens(run, number));
-    struct tdm_value *embedded = tdm_take(x); /* a name of its own */
+    struct tdm_eager_value *x =
+        tdm_embedding(m, t->embedding, t->ids, tdm_chunk_tokens(run, number));
+    struct tdm_eager_value *embedded = tdm_take(x); /* a name of its own */
     for (uint32_t l = 0; l < run->config->layers; l++) {
-        struct tdm_value *y = call_layer(run, l, x);
+        struct tdm_eager_value *y = call_layer(run, l, x);
         tdm_drop(m, x);
         x = y;
     }
     tdm_label(m, "model.norm");
-    struct tdm_value *hidden = tdm_torch_norm(m, t, x, t->final_norm);
+    struct tdm_eager_value *hidden = tdm_torch_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
     tdm_drop(m, embedded);
-    struct tdm_value *loss = chunk_loss(run, hidden);
+    struct tdm_eager_value *loss = chunk_loss(run, hidden);
     tdm_drop(m, hidden);
     return loss;
 }
@@ -164,7 +166,7 @@ static void backward(void *state)
     for (uint64_t c = run->chunks; c-- > 0 && m->status == TDM_OK;) {
         if (tdm_chunk_is_run(run, c)) {
             drop_second(run);
-            struct tdm_value *loss = run_chunk(run, c);
+            struct tdm_eager_value *loss = run_chunk(run, c);
             tdm_drop(m, run->loss); /* with the graph of the chunk before */
             run->loss = loss;
             if (!pages && c + 1 == run->chunks)

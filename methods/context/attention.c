@@ -39,11 +39,11 @@ static struct tdm_block_shape block_of(const struct tdm_node *node)
 }
 
 static void ring_backward(struct tdm_eager *m, struct tdm_node *node,
-                          struct tdm_value *const *grads, struct tdm_value **results)
+                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_context *context = node->context;
     struct tdm_block_shape shape = block_of(node);
-    struct tdm_value *saved[RING_SAVED];
+    struct tdm_eager_value *saved[RING_SAVED];
     (void)grads;
     for (uint32_t i = 0; i < RING_SAVED; i++)
         saved[i] = tdm_node_saved(m, node, i);
@@ -57,12 +57,13 @@ static void ring_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 /* A function of Python's, which saves when its forward is done. */
-static struct tdm_value *ring(struct tdm_eager *m, const struct tdm_context *context,
-                              const struct tdm_attention_shape *shape, struct tdm_value *q,
-                              struct tdm_value *k, struct tdm_value *v)
+static struct tdm_eager_value *ring(struct tdm_eager *m, const struct tdm_context *context,
+                                    const struct tdm_attention_shape *shape,
+                                    struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                    struct tdm_eager_value *v)
 {
-    static const struct tdm_op op = {"RingFlashAttnFuncBackward", false, ring_backward};
-    struct tdm_value *inputs[] = {q, k, v}, *sums = NULL, *output;
+    static const struct tdm_eager_op op = {"RingFlashAttnFuncBackward", false, ring_backward};
+    struct tdm_eager_value *inputs[] = {q, k, v}, *sums = NULL, *output;
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     struct tdm_block_shape block = {.batch = shape->batch,
                                     .query_heads = shape->query_heads,
@@ -81,31 +82,32 @@ static struct tdm_value *ring(struct tdm_eager *m, const struct tdm_context *con
             node->facts[i] = facts[i];
         node->context = (void *)context;
     }
-    struct tdm_value *const kept[RING_SAVED] = {q, k, v, output, sums};
+    struct tdm_eager_value *const kept[RING_SAVED] = {q, k, v, output, sums};
     for (unsigned i = 0; i < RING_SAVED; i++)
         tdm_node_save(m, node, kept[i]);
     tdm_drop(m, sums);
     return tdm_node_finish(m, node, output);
 }
 
-struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_context *context,
-                                        const struct tdm_attention_shape *shape,
-                                        struct tdm_value *q, struct tdm_value *k,
-                                        struct tdm_value *v)
+struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
+                                              const struct tdm_context *context,
+                                              const struct tdm_attention_shape *shape,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v)
 {
-    struct tdm_value *const inputs[] = {q, k, v};
-    struct tdm_value *parts[3], *output;
+    struct tdm_eager_value *const inputs[] = {q, k, v};
+    struct tdm_eager_value *parts[3], *output;
     struct tdm_attention_shape part = *shape;
     bool exchanges = context->ulysses_degree > 1;
     part.tokens *= context->ulysses_degree;
     part.query_heads /= context->ulysses_degree;
     part.kv_heads /= context->ulysses_degree;
     for (unsigned i = 0; i < 3; i++) {
-        struct tdm_value *cast = tdm_autocast(m, inputs[i]);
+        struct tdm_eager_value *cast = tdm_autocast(m, inputs[i]);
         parts[i] = tdm_transpose(m, cast); /* by token, then head */
         tdm_drop(m, cast);
         if (exchanges) {
-            struct tdm_value *received = tdm_all_to_all(m, parts[i], shape->batch, true);
+            struct tdm_eager_value *received = tdm_all_to_all(m, parts[i], shape->batch, true);
             tdm_drop(m, parts[i]);
             parts[i] = received;
         }
@@ -115,7 +117,7 @@ struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_co
     else
         output = ring(m, context, &part, parts[0], parts[1], parts[2]);
     if (exchanges) {
-        struct tdm_value *received = tdm_all_to_all(m, output, shape->batch, false);
+        struct tdm_eager_value *received = tdm_all_to_all(m, output, shape->batch, false);
         tdm_drop(m, output);
         output = received;
     }
@@ -124,9 +126,11 @@ struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_co
     return output;
 }
 
-struct tdm_value *tdm_torch_divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
-                                              struct tdm_value *q, struct tdm_value *k,
-                                              struct tdm_value *v)
+struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
+                                                    const struct tdm_torch_model *t,
+                                                    struct tdm_eager_value *q,
+                                                    struct tdm_eager_value *k,
+                                                    struct tdm_eager_value *v)
 {
     const struct tdm_attention_shape shape = {.kernel = TDM_ATTENTION_FLASH,
                                               .batch = t->settings.batch,

@@ -10,20 +10,20 @@
 #define GOING 4u /* tensors that go round in the backward */
 
 struct burst_set {
-    struct tdm_value *values[GOING];
+    struct tdm_eager_value *values[GOING];
 };
 
 /* A buffer of the ring, which has a stream of its own. */
-static struct tdm_value *sent_like(struct tdm_eager *m, const struct tdm_value *like)
+static struct tdm_eager_value *sent_like(struct tdm_eager *m, const struct tdm_eager_value *like)
 {
-    struct tdm_value *buffer = tdm_sent_like(m, like);
+    struct tdm_eager_value *buffer = tdm_sent_like(m, like);
     tdm_value_share(buffer);
     return buffer;
 }
 
 static struct tdm_pair pair_like(struct tdm_eager *m, struct tdm_pair like)
 {
-    struct tdm_value *k = sent_like(m, like.k);
+    struct tdm_eager_value *k = sent_like(m, like.k);
     return (struct tdm_pair){k, sent_like(m, like.v)};
 }
 
@@ -94,12 +94,12 @@ static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool 
                       struct tdm_partial *partial)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *output, *sums;
+    struct tdm_eager_value *output, *sums;
     if (!first && !is_striped(b))
         shape.query_tokens /= 2;
     tdm_flash_forward(m, &shape, &output, &sums);
-    struct tdm_value *wide = tdm_value_new(m, output->rows, output->columns, FP32);
-    struct tdm_value *joined = tdm_value_like(m, sums);
+    struct tdm_eager_value *wide = tdm_value_new(m, output->rows, output->columns, FP32);
+    struct tdm_eager_value *joined = tdm_value_like(m, sums);
     if (first) {
         partial->output = tdm_take(wide);
         partial->sums = tdm_take(joined);
@@ -112,7 +112,7 @@ static void add_block(struct burst_model *b, struct tdm_block_shape shape, bool 
 
 /* What a forward makes: the output, its log-sum-exps and the copy of it that is saved. */
 struct burst_output {
-    struct tdm_value *output, *sums, *copy;
+    struct tdm_eager_value *output, *sums, *copy;
 };
 
 static struct burst_output ring_forward(struct burst_model *b, uint64_t tokens, struct tdm_pair kv)
@@ -145,13 +145,14 @@ static struct burst_output ring_forward(struct burst_model *b, uint64_t tokens, 
     return made;
 }
 
-static struct tdm_value *part_of(struct tdm_eager *m, const struct tdm_value *x, uint64_t parts)
+static struct tdm_eager_value *part_of(struct tdm_eager *m, const struct tdm_eager_value *x,
+                                       uint64_t parts)
 {
     return tdm_value_new(m, x->rows / parts, x->columns, x->element_bytes);
 }
 
 /* What is kept goes to the residuals. */
-static struct tdm_value *keep(struct tdm_eager *m, struct tdm_value *x)
+static struct tdm_eager_value *keep(struct tdm_eager *m, struct tdm_eager_value *x)
 {
     tdm_value_set_category(m, x, TDM_METHOD_RESIDUALS);
     return x;
@@ -173,18 +174,19 @@ static void keep_outputs(struct burst_model *b, struct burst_block *block,
 
 /* Again, for the first half alone: of q, k and v there are halves of their own, and then both are joined. */
 static struct burst_output first_half_again(struct burst_model *b, struct burst_block *block,
-                                            const struct tdm_value *q, struct tdm_pair kv)
+                                            const struct tdm_eager_value *q, struct tdm_pair kv)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *half_q = part_of(m, q, 2), *again[2];
+    struct tdm_eager_value *half_q = part_of(m, q, 2), *again[2];
     struct tdm_pair half = {part_of(m, kv.k, 2), part_of(m, kv.v, 2)};
     struct burst_output first = ring_forward(b, b->tokens / 2, half), made;
     again[0] = part_of(m, first.output, 2);
     again[1] = part_of(m, first.sums, 2);
     made.output = tdm_value_like(m, q);
     made.sums = tdm_value_new(m, q->rows, 1, FP32);
-    struct tdm_value *const gone[] = {again[0],   again[1], first.output,       first.sums,
-                                      first.copy, half_q,   block->kept_output, block->kept_sums};
+    struct tdm_eager_value *const gone[] = {again[0],           again[1],        first.output,
+                                            first.sums,         first.copy,      half_q,
+                                            block->kept_output, block->kept_sums};
     for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
         tdm_drop(m, gone[i]);
     tdm_pair_drop(m, half);
@@ -194,8 +196,9 @@ static struct burst_output first_half_again(struct burst_model *b, struct burst_
 }
 
 /* Output and sums of a layer, from what was kept or by a ring; *own: K and V, copied before they go round. */
-static struct burst_output attend(struct burst_model *b, uint32_t layer, const struct tdm_value *q,
-                                  struct tdm_pair kv, struct tdm_pair *own)
+static struct burst_output attend(struct burst_model *b, uint32_t layer,
+                                  const struct tdm_eager_value *q, struct tdm_pair kv,
+                                  struct tdm_pair *own)
 {
     struct tdm_eager *m = b->m;
     struct burst_block *block = &b->blocks[layer];
@@ -221,28 +224,29 @@ static struct burst_output attend(struct burst_model *b, uint32_t layer, const s
 enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_SUMS, SAVED_OUTPUT, SAVED };
 
 /* O itself, or the row sums of dO * O. */
-static struct tdm_value *make_delta(struct burst_model *b, struct tdm_value *const *saved)
+static struct tdm_eager_value *make_delta(struct burst_model *b,
+                                          struct tdm_eager_value *const *saved)
 {
     struct tdm_eager *m = b->m;
-    const struct tdm_value *output = saved[SAVED_OUTPUT];
+    const struct tdm_eager_value *output = saved[SAVED_OUTPUT];
     if (!b->settings.optimized)
         return tdm_take(saved[SAVED_OUTPUT]);
-    struct tdm_value *product = tdm_value_like(m, output);
-    struct tdm_value *wide = tdm_value_new(m, output->rows, output->columns, FP32);
+    struct tdm_eager_value *product = tdm_value_like(m, output);
+    struct tdm_eager_value *wide = tdm_value_new(m, output->rows, output->columns, FP32);
     tdm_drop(m, product);
-    struct tdm_value *sums = tdm_value_like(m, saved[SAVED_SUMS]);
+    struct tdm_eager_value *sums = tdm_value_like(m, saved[SAVED_SUMS]);
     tdm_drop(m, wide);
-    struct tdm_value *delta = tdm_value_like(m, sums);
+    struct tdm_eager_value *delta = tdm_value_like(m, sums);
     tdm_drop(m, sums);
     return delta;
 }
 
-static void block_backward(struct burst_model *b, bool first, const struct tdm_value *q,
-                           const struct tdm_value *k)
+static void block_backward(struct burst_model *b, bool first, const struct tdm_eager_value *q,
+                           const struct tdm_eager_value *k)
 {
     struct tdm_eager *m = b->m;
     struct tdm_block_shape shape = shape_of(b, b->tokens);
-    struct tdm_value *parts[2] = {0}, *unused = NULL;
+    struct tdm_eager_value *parts[2] = {0}, *unused = NULL;
     if (!first && !is_striped(b)) {
         shape.key_tokens /= 2;
         parts[0] = part_of(m, k, 2);
@@ -258,14 +262,14 @@ static void block_backward(struct burst_model *b, bool first, const struct tdm_v
 
 /* The turns of the backward: `going` goes round, and dQ with it. */
 static void turns_backward(struct burst_model *b, const struct burst_set *going,
-                           const struct tdm_value *q, const struct tdm_value *k)
+                           const struct tdm_eager_value *q, const struct tdm_eager_value *k)
 {
     struct tdm_eager *m = b->m;
     struct burst_set outer = {0};
-    struct tdm_value *outer_dq = NULL;
+    struct tdm_eager_value *outer_dq = NULL;
     for (uint64_t turn = 0; turn < turn_count(b); turn++) {
         struct burst_set copies = {0};
-        struct tdm_value *copied_dq = NULL;
+        struct tdm_eager_value *copied_dq = NULL;
         if (turn + 1 < turn_count(b)) {
             if (outer.values[0] == NULL)
                 outer = set_like(m, going);
@@ -290,10 +294,10 @@ static void turns_backward(struct burst_model *b, const struct burst_set *going,
 }
 
 static void burst_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     struct burst_model *b = node->context;
-    struct tdm_value *saved[SAVED], *dq, *blocks[3], *delta;
+    struct tdm_eager_value *saved[SAVED], *dq, *blocks[3], *delta;
     for (uint32_t i = 0; i < SAVED; i++)
         saved[i] = tdm_node_saved(m, node, i);
     dq = tdm_value_like(m, saved[SAVED_Q]);
@@ -319,12 +323,13 @@ static void burst_backward(struct tdm_eager *m, struct tdm_node *node,
         tdm_drop(m, saved[i]);
 }
 
-struct tdm_value *burst_attention(struct burst_model *b, uint32_t layer, struct tdm_value *q,
-                                  struct tdm_value *k, struct tdm_value *v)
+struct tdm_eager_value *burst_attention(struct burst_model *b, uint32_t layer,
+                                        struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                        struct tdm_eager_value *v)
 {
-    static const struct tdm_op op = {"OpBurstAttnBackward", false, burst_backward};
+    static const struct tdm_eager_op op = {"OpBurstAttnBackward", false, burst_backward};
     struct tdm_eager *m = b->m;
-    struct tdm_value *inputs[] = {q, k, v};
+    struct tdm_eager_value *inputs[] = {q, k, v};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     struct tdm_pair kv = {tdm_take(k), tdm_take(v)}, own;
     if (!is_striped(b)) { /* burst_attn_func copies them first */
@@ -332,7 +337,7 @@ struct tdm_value *burst_attention(struct burst_model *b, uint32_t layer, struct 
         kv.v = tdm_value_like(m, v);
     }
     struct burst_output made = attend(b, layer, q, kv, &own);
-    struct tdm_value *const kept[SAVED] = {q, own.k, own.v, made.sums, made.copy};
+    struct tdm_eager_value *const kept[SAVED] = {q, own.k, own.v, made.sums, made.copy};
     for (unsigned i = 0; i < SAVED; i++)
         tdm_node_save(m, node, kept[i]);
     if (node != NULL)

@@ -14,9 +14,9 @@
 
 enum { STREAM_COMPUTE, STREAM_LOAD };
 
-static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
-                                    enum tdm_method_category category, uint64_t rows,
-                                    uint64_t columns)
+static struct tdm_eager_value *new_buffer(struct burst_model *b, uint32_t stream,
+                                          enum tdm_method_category category, uint64_t rows,
+                                          uint64_t columns)
 {
     struct tdm_eager *m = b->m;
     enum tdm_method_category before = m->category;
@@ -24,7 +24,7 @@ static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
     tdm_label(m, "block");
     m->stream = stream;
     m->category = category;
-    struct tdm_value *buffer = tdm_value_new(m, rows, columns, BF16);
+    struct tdm_eager_value *buffer = tdm_value_new(m, rows, columns, BF16);
     m->category = before;
     m->label = label;
     m->stream = STREAM_COMPUTE;
@@ -33,17 +33,17 @@ static struct tdm_value *new_buffer(struct burst_model *b, uint32_t stream,
     return buffer;
 }
 
-struct tdm_value *burst_shard(struct burst_model *b, uint64_t elements, bool trained)
+struct tdm_eager_value *burst_shard(struct burst_model *b, uint64_t elements, bool trained)
 {
     b->m->label = (struct tdm_label){.name = "part of a block", .layer = TDM_NO_LAYER};
     return tdm_value_leaf(b->m, 1, tdm_size_ceil_div(elements, b->shards), BF16, trained);
 }
 
 /* A weight without memory of its own; its room in the buffer is added to *elements. */
-static struct tdm_value *add_weight(struct burst_model *b, uint64_t rows, uint64_t columns,
-                                    bool trained, uint64_t *elements)
+static struct tdm_eager_value *add_weight(struct burst_model *b, uint64_t rows, uint64_t columns,
+                                          bool trained, uint64_t *elements)
 {
-    struct tdm_value *weight = tdm_value_leaf(b->m, 1, 1, BF16, trained);
+    struct tdm_eager_value *weight = tdm_value_leaf(b->m, 1, 1, BF16, trained);
     tdm_value_vacate(b->m, weight);
     weight->rows = rows;
     weight->columns = columns;
@@ -62,7 +62,7 @@ static void add_adapters(struct burst_model *b, struct burst_block *block)
     };
     uint64_t elements = 0;
     for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-        const struct tdm_value *weight = block->weights[adapted[p]];
+        const struct tdm_eager_value *weight = block->weights[adapted[p]];
         if ((b->lora_targets >> p & 1) == 0)
             continue;
         block->down[adapted[p]] = add_weight(b, b->lora_rank, weight->columns, true, &elements);
@@ -96,8 +96,8 @@ void burst_make_block(struct burst_model *b, uint32_t layer)
         add_adapters(b, block);
 }
 
-static void reduce(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                   struct tdm_value **results)
+static void reduce(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                   struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[0];
     (void)grads;
@@ -106,12 +106,13 @@ static void reduce(struct tdm_eager *m, struct tdm_node *node, struct tdm_value 
     (void)m;
 }
 
-struct tdm_value *burst_gather(struct burst_model *b, struct tdm_value *shard, uint64_t rows,
-                               uint64_t columns)
+struct tdm_eager_value *burst_gather(struct burst_model *b, struct tdm_eager_value *shard,
+                                     uint64_t rows, uint64_t columns)
 {
-    static const struct tdm_op op = {"OpAllGatherBackward", false, reduce};
+    static const struct tdm_eager_op op = {"OpAllGatherBackward", false, reduce};
     struct tdm_node *node = tdm_node_new(b->m, &op, &shard, 1);
-    struct tdm_value *whole = new_buffer(b, STREAM_LOAD, TDM_METHOD_COMMUNICATION, rows, columns);
+    struct tdm_eager_value *whole =
+        new_buffer(b, STREAM_LOAD, TDM_METHOD_COMMUNICATION, rows, columns);
     if (node != NULL)
         node->context = b;
     return tdm_node_finish(b->m, node, whole);
@@ -149,8 +150,8 @@ static void release_storage(struct burst_model *b, struct burst_storage *storage
 }
 
 /* Gradients of weights are added up in those of their storage; NULL: no longer. */
-static void point_gradients(struct burst_model *b, struct tdm_value *const *weights,
-                            struct tdm_value *gradients)
+static void point_gradients(struct burst_model *b, struct tdm_eager_value *const *weights,
+                            struct tdm_eager_value *gradients)
 {
     for (unsigned w = 0; w < BURST_WEIGHTS; w++) {
         if (weights[w] == NULL)
@@ -198,7 +199,8 @@ static void enter_backward(struct burst_model *b, uint32_t layer)
 }
 
 static void post_hook_backward(struct tdm_eager *m, struct tdm_node *node,
-                               struct tdm_value *const *grads, struct tdm_value **results)
+                               struct tdm_eager_value *const *grads,
+                               struct tdm_eager_value **results)
 {
     (void)m;
     enter_backward(node->context, (uint32_t)node->facts[0]);
@@ -207,7 +209,8 @@ static void post_hook_backward(struct tdm_eager *m, struct tdm_node *node,
 
 /* PreHookFunc: there is none before the first layer. */
 static void pre_hook_backward(struct tdm_eager *m, struct tdm_node *node,
-                              struct tdm_value *const *grads, struct tdm_value **results)
+                              struct tdm_eager_value *const *grads,
+                              struct tdm_eager_value **results)
 {
     (void)m;
     if (node->facts[0] == 0)
@@ -215,22 +218,23 @@ static void pre_hook_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_take(grads[0]);
 }
 
-struct tdm_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_value *x,
-                             bool output)
+struct tdm_eager_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_eager_value *x,
+                                   bool output)
 {
-    static const struct tdm_op post = {"PostHookFuncBackward", false, post_hook_backward},
-                               pre = {"PreHookFuncBackward", false, pre_hook_backward};
+    static const struct tdm_eager_op post = {"PostHookFuncBackward", false, post_hook_backward},
+                                     pre = {"PreHookFuncBackward", false, pre_hook_backward};
     struct tdm_node *node = tdm_node_new(b->m, output ? &post : &pre, &x, 1);
     if (node != NULL) {
         node->facts[0] = layer;
         node->context = b;
     }
-    struct tdm_value *y = tdm_value_view(b->m, x);
+    struct tdm_eager_value *y = tdm_value_view(b->m, x);
     return tdm_node_finish(b->m, node, y);
 }
 
 static void first_layer_backward(struct tdm_eager *m, struct tdm_node *node,
-                                 struct tdm_value *const *grads, struct tdm_value **results)
+                                 struct tdm_eager_value *const *grads,
+                                 struct tdm_eager_value **results)
 {
     struct burst_model *b = node->context;
     bool grad_enabled = m->grad_enabled;
@@ -238,16 +242,17 @@ static void first_layer_backward(struct tdm_eager *m, struct tdm_node *node,
     enter_backward(b, 0);
     m->grad_enabled = true;
     m->label.made = TDM_MADE_FORWARD;
-    struct tdm_value *y = burst_layer(m, b, 0, b->first_input);
+    struct tdm_eager_value *y = burst_layer(m, b, 0, b->first_input);
     tdm_backward(m, y, grads[0]);
     m->grad_enabled = grad_enabled;
     tdm_drop(m, y);
     burst_exit(b, 0);
 }
 
-struct tdm_value *burst_first_layer(struct burst_model *b, struct tdm_value *x)
+struct tdm_eager_value *burst_first_layer(struct burst_model *b, struct tdm_eager_value *x)
 {
-    static const struct tdm_op op = {"OneStepNoGradFuncBackward", false, first_layer_backward};
+    static const struct tdm_eager_op op = {"OneStepNoGradFuncBackward", false,
+                                           first_layer_backward};
     struct tdm_eager *m = b->m;
     struct tdm_node *node = tdm_node_new(m, &op, &b->placeholder, 1);
     bool grad_enabled = m->grad_enabled;
@@ -257,7 +262,7 @@ struct tdm_value *burst_first_layer(struct burst_model *b, struct tdm_value *x)
     b->first_input = tdm_take(x);
     burst_enter(b, 0, false);
     m->grad_enabled = false;
-    struct tdm_value *y = burst_layer(m, b, 0, x);
+    struct tdm_eager_value *y = burst_layer(m, b, 0, x);
     m->grad_enabled = grad_enabled;
     burst_exit(b, 0);
     tdm_node_output(m, node, 0, y);

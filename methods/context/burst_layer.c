@@ -7,30 +7,31 @@
 
 #include <stddef.h>
 
-static struct tdm_value *replace(struct tdm_eager *m, struct tdm_value *old,
-                                 struct tdm_value *value)
+static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                       struct tdm_eager_value *value)
 {
     tdm_drop(m, old);
     return value;
 }
 
 /* A script without gradients runs as two fused kernels, around the mean; what the first makes stays until the end. */
-static struct tdm_value *fused_norm(struct tdm_eager *m, const struct tdm_value *x)
+static struct tdm_eager_value *fused_norm(struct tdm_eager *m, const struct tdm_eager_value *x)
 {
-    struct tdm_value *square = tdm_value_new(m, x->rows, x->columns, FP32);
-    struct tdm_value *variance = tdm_value_new(m, x->rows, 1, FP32);
-    struct tdm_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
+    struct tdm_eager_value *square = tdm_value_new(m, x->rows, x->columns, FP32);
+    struct tdm_eager_value *variance = tdm_value_new(m, x->rows, 1, FP32);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, x->columns, x->element_bytes);
     tdm_drop(m, square);
     tdm_drop(m, variance);
     return y;
 }
 
 /* rms_layernorm: a script, whose operations run one by one where a gradient is wanted. */
-struct tdm_value *burst_norm(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *weight)
+struct tdm_eager_value *burst_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                   struct tdm_eager_value *weight)
 {
     if (!m->grad_enabled)
         return fused_norm(m, x);
-    struct tdm_value *value = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *value = tdm_cast(m, x, FP32);
     value = replace(m, value, tdm_square(m, value));
     value = replace(m, value, tdm_row_mean(m, value));
     value = replace(m, value, tdm_add_number(m, value));
@@ -41,17 +42,17 @@ struct tdm_value *burst_norm(struct tdm_eager *m, struct tdm_value *x, struct td
 }
 
 /* By cosines and sines of the rank's own tokens, a part of those of all. */
-static struct tdm_value *rotate(struct burst_model *b, struct tdm_value *x)
+static struct tdm_eager_value *rotate(struct burst_model *b, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *tables[2] = {tdm_value_view(m, b->cosine), tdm_value_view(m, b->sine)};
+    struct tdm_eager_value *tables[2] = {tdm_value_view(m, b->cosine), tdm_value_view(m, b->sine)};
     for (unsigned i = 0; i < 2; i++)
         tables[i]->rows = b->tokens;
-    struct tdm_value *straight = tdm_mul(m, x, tables[0]);
-    struct tdm_value *half = tdm_rotate_half(m, x);
-    struct tdm_value *turned = tdm_mul(m, half, tables[1]);
+    struct tdm_eager_value *straight = tdm_mul(m, x, tables[0]);
+    struct tdm_eager_value *half = tdm_rotate_half(m, x);
+    struct tdm_eager_value *turned = tdm_mul(m, half, tables[1]);
     tdm_drop(m, half);
-    struct tdm_value *y = tdm_add(m, straight, turned);
+    struct tdm_eager_value *y = tdm_add(m, straight, turned);
     tdm_drop(m, straight);
     tdm_drop(m, turned);
     tdm_drop(m, tables[0]);
@@ -59,8 +60,8 @@ static struct tdm_value *rotate(struct burst_model *b, struct tdm_value *x)
     return y;
 }
 
-static void sum_repeats(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                        struct tdm_value **results)
+static void sum_repeats(struct tdm_eager *m, struct tdm_node *node,
+                        struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[0];
     if (grads[0]->rows == edge->rows)
@@ -70,70 +71,73 @@ static void sum_repeats(struct tdm_eager *m, struct tdm_node *node, struct tdm_v
 }
 
 /* x.repeat: a copy even of what is there once. */
-static struct tdm_value *repeat(struct tdm_eager *m, struct tdm_value *x, uint64_t times)
+static struct tdm_eager_value *repeat(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      uint64_t times)
 {
-    static const struct tdm_op op = {"RepeatBackward0", false, sum_repeats};
+    static const struct tdm_eager_op op = {"RepeatBackward0", false, sum_repeats};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_value *y = tdm_value_new(m, x->rows * times, x->columns, x->element_bytes);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows * times, x->columns, x->element_bytes);
     return tdm_node_finish(m, node, y);
 }
 
 /* base + scale * B(A(x)), as peft's modules around a projection compute it; `base` is taken. */
-static struct tdm_value *adapt(struct tdm_eager *m, const struct burst_block *block, unsigned w,
-                               struct tdm_value *x, struct tdm_value *base)
+static struct tdm_eager_value *adapt(struct tdm_eager *m, const struct burst_block *block,
+                                     unsigned w, struct tdm_eager_value *x,
+                                     struct tdm_eager_value *base)
 {
     const char *name = m->label.name;
     if (block->down[w] == NULL)
         return base;
     tdm_label(m, "lora");
-    struct tdm_value *y = tdm_linear(m, x, block->down[w], NULL, false);
+    struct tdm_eager_value *y = tdm_linear(m, x, block->down[w], NULL, false);
     y = replace(m, y, tdm_linear(m, y, block->up[w], NULL, false));
     y = replace(m, y, tdm_mul_number(m, y));
-    struct tdm_value *sum = tdm_add(m, base, y);
+    struct tdm_eager_value *sum = tdm_add(m, base, y);
     tdm_drop(m, y);
     tdm_drop(m, base);
     tdm_label(m, name);
     return sum;
 }
 
-static struct tdm_value *project(struct burst_model *b, uint32_t layer, unsigned w,
-                                 struct tdm_value *x)
+static struct tdm_eager_value *project(struct burst_model *b, uint32_t layer, unsigned w,
+                                       struct tdm_eager_value *x)
 {
     const struct burst_block *block = &b->blocks[layer];
     return adapt(b->m, block, w, x, tdm_linear(b->m, x, block->weights[w], NULL, false));
 }
 
-static struct tdm_value *project_heads(struct burst_model *b, uint32_t layer, unsigned w,
-                                       struct tdm_value *x)
+static struct tdm_eager_value *project_heads(struct burst_model *b, uint32_t layer, unsigned w,
+                                             struct tdm_eager_value *x)
 {
-    struct tdm_value *flat = project(b, layer, w, x);
+    struct tdm_eager_value *flat = project(b, layer, w, x);
     uint64_t head_dim = b->config->head_dim;
-    struct tdm_value *heads =
+    struct tdm_eager_value *heads =
         tdm_reshape(b->m, flat, flat->rows * (flat->columns / head_dim), head_dim);
     tdm_drop(b->m, flat);
     return heads;
 }
 
-static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct tdm_value *x)
+static struct tdm_eager_value *attend(struct burst_model *b, uint32_t layer,
+                                      struct tdm_eager_value *x)
 {
     struct tdm_eager *m = b->m;
     uint64_t groups = b->config->query_heads / b->config->kv_heads;
     tdm_label(m, "self_attn.qkv");
-    struct tdm_value *q = project_heads(b, layer, BURST_Q, x),
-                     *k = project_heads(b, layer, BURST_K, x),
-                     *v = project_heads(b, layer, BURST_V, x);
-    struct tdm_value *turned_q = rotate(b, q), *turned_k = rotate(b, k);
+    struct tdm_eager_value *q = project_heads(b, layer, BURST_Q, x),
+                           *k = project_heads(b, layer, BURST_K, x),
+                           *v = project_heads(b, layer, BURST_V, x);
+    struct tdm_eager_value *turned_q = rotate(b, q), *turned_k = rotate(b, k);
     q = replace(m, q, turned_q);
     k = replace(m, k, turned_k);
     k = replace(m, k, repeat(m, k, groups));
     v = replace(m, v, repeat(m, v, groups));
     tdm_label(m, "self_attn.attention");
-    struct tdm_value *heads = burst_attention(b, layer, q, k, v);
-    struct tdm_value *merged =
+    struct tdm_eager_value *heads = burst_attention(b, layer, q, k, v);
+    struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, b->blocks[layer].weights[BURST_O]->columns);
     tdm_drop(m, heads);
     tdm_label(m, "self_attn.o_proj");
-    struct tdm_value *y = project(b, layer, BURST_O, merged);
+    struct tdm_eager_value *y = project(b, layer, BURST_O, merged);
     tdm_drop(m, merged);
     tdm_drop(m, q);
     tdm_drop(m, k);
@@ -141,8 +145,8 @@ static struct tdm_value *attend(struct burst_model *b, uint32_t layer, struct td
     return y;
 }
 
-static void cut(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                struct tdm_value **results)
+static void cut(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                struct tdm_eager_value **results)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
         results[i] = tdm_value_view(m, grads[0]);
@@ -151,59 +155,60 @@ static void cut(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *co
 }
 
 /* Both weights one under the other, copied for every call. */
-static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *gate, struct tdm_value *up)
+static struct tdm_eager_value *join(struct tdm_eager *m, struct tdm_eager_value *gate,
+                                    struct tdm_eager_value *up)
 {
-    static const struct tdm_op op = {"CatBackward0", false, cut};
-    struct tdm_value *inputs[] = {gate, up};
+    static const struct tdm_eager_op op = {"CatBackward0", false, cut};
+    struct tdm_eager_value *inputs[] = {gate, up};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    struct tdm_value *both = tdm_value_new(m, gate->rows + up->rows, gate->columns, BF16);
+    struct tdm_eager_value *both = tdm_value_new(m, gate->rows + up->rows, gate->columns, BF16);
     return tdm_node_finish(m, node, both);
 }
 
-static struct tdm_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_value *x)
+static struct tdm_eager_value *mlp(struct burst_model *b, uint32_t layer, struct tdm_eager_value *x)
 {
     struct tdm_eager *m = b->m;
     const struct burst_block *block = &b->blocks[layer];
     tdm_label(m, "mlp.gate_up");
-    struct tdm_value *weight = join(m, block->weights[BURST_GATE], block->weights[BURST_UP]);
-    struct tdm_value *gate, *up;
-    struct tdm_value *both = tdm_linear(m, x, weight, NULL, false);
+    struct tdm_eager_value *weight = join(m, block->weights[BURST_GATE], block->weights[BURST_UP]);
+    struct tdm_eager_value *gate, *up;
+    struct tdm_eager_value *both = tdm_linear(m, x, weight, NULL, false);
     tdm_drop(m, weight);
     tdm_halves(m, both, &gate, &up);
     gate = adapt(m, block, BURST_GATE, x, gate);
     up = adapt(m, block, BURST_UP, x, up);
     tdm_label(m, "mlp.act_fn");
-    struct tdm_value *active = b->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
-    struct tdm_value *product = tdm_mul(m, active, up);
+    struct tdm_eager_value *active = b->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *product = tdm_mul(m, active, up);
     tdm_drop(m, active);
     tdm_drop(m, gate);
     tdm_drop(m, up);
     tdm_drop(m, both);
     tdm_label(m, "mlp.down_proj");
-    struct tdm_value *y = project(b, layer, BURST_DOWN, product);
+    struct tdm_eager_value *y = project(b, layer, BURST_DOWN, product);
     tdm_drop(m, product);
     return y;
 }
 
-struct tdm_value *burst_layer(struct tdm_eager *m, const void *model, uint32_t layer,
-                              struct tdm_value *x)
+struct tdm_eager_value *burst_layer(struct tdm_eager *m, const void *model, uint32_t layer,
+                                    struct tdm_eager_value *x)
 {
     struct burst_model *b = (struct burst_model *)model;
-    struct tdm_value *const *weights = b->blocks[layer].weights;
+    struct tdm_eager_value *const *weights = b->blocks[layer].weights;
     struct tdm_label label = m->label;
     m->label.layer = layer;
     tdm_label(m, "input_layernorm");
-    struct tdm_value *normed = burst_norm(m, x, weights[BURST_ATTENTION_NORM]);
-    struct tdm_value *attended = attend(b, layer, normed);
+    struct tdm_eager_value *normed = burst_norm(m, x, weights[BURST_ATTENTION_NORM]);
+    struct tdm_eager_value *attended = attend(b, layer, normed);
     tdm_drop(m, normed);
     tdm_label(m, "residual");
-    struct tdm_value *middle = tdm_add(m, x, attended);
+    struct tdm_eager_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
     tdm_label(m, "post_attention_layernorm");
     normed = burst_norm(m, middle, weights[BURST_MLP_NORM]);
-    struct tdm_value *made = mlp(b, layer, normed);
+    struct tdm_eager_value *made = mlp(b, layer, normed);
     tdm_drop(m, normed);
-    struct tdm_value *y = tdm_add(m, middle, made);
+    struct tdm_eager_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);
     tdm_drop(m, middle);
     m->label = label;

@@ -94,14 +94,14 @@ static void make_rotary(struct burst_model *b)
     uint64_t tokens = b->all_tokens, head_dim = b->config->head_dim;
     if (b->cosine != NULL)
         return;
-    struct tdm_value *range = tdm_value_new(m, tokens, 1, INT64);
-    struct tdm_value *positions = tdm_value_new(m, tokens, 1, FP32);
+    struct tdm_eager_value *range = tdm_value_new(m, tokens, 1, INT64);
+    struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
     tdm_drop(m, range);
-    struct tdm_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
-    struct tdm_value *both = tdm_value_new(m, tokens, head_dim, FP32);
-    struct tdm_value **tables[] = {&b->cosine, &b->sine};
+    struct tdm_eager_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
+    struct tdm_eager_value *both = tdm_value_new(m, tokens, head_dim, FP32);
+    struct tdm_eager_value **tables[] = {&b->cosine, &b->sine};
     for (unsigned i = 0; i < 2; i++) {
-        struct tdm_value *wide = tdm_value_new(m, tokens, head_dim, FP32);
+        struct tdm_eager_value *wide = tdm_value_new(m, tokens, head_dim, FP32);
         *tables[i] = tdm_value_new(m, tokens, head_dim, BF16);
         tdm_drop(m, wide);
     }
@@ -110,40 +110,41 @@ static void make_rotary(struct burst_model *b)
     tdm_drop(m, positions);
 }
 
-static struct tdm_value *call_layer(struct burst_model *b, uint32_t layer, struct tdm_value *x)
+static struct tdm_eager_value *call_layer(struct burst_model *b, uint32_t layer,
+                                          struct tdm_eager_value *x)
 {
     const struct tdm_function function = {.run = burst_layer, .model = b, .layer = layer};
     if (!x->requires_grad) /* BMTrain checkpoints it whatever use_checkpoint says */
         return burst_first_layer(b, x);
     burst_enter(b, layer, false);
-    struct tdm_value *input = burst_mark(b, layer, x, false);
-    struct tdm_value *made = b->settings.whole_layers
-                                 ? burst_layer(b->m, b, layer, input)
-                                 : tdm_checkpoint_reentrant(b->m, &function, input);
+    struct tdm_eager_value *input = burst_mark(b, layer, x, false);
+    struct tdm_eager_value *made = b->settings.whole_layers
+                                       ? burst_layer(b->m, b, layer, input)
+                                       : tdm_checkpoint_reentrant(b->m, &function, input);
     tdm_drop(b->m, input);
     burst_exit(b, layer);
-    struct tdm_value *output = burst_mark(b, layer, made, true);
+    struct tdm_eager_value *output = burst_mark(b, layer, made, true);
     tdm_drop(b->m, made);
     return output;
 }
 
-static struct tdm_value *encode(struct burst_model *b)
+static struct tdm_eager_value *encode(struct burst_model *b)
 {
     struct tdm_eager *m = b->m;
-    struct tdm_value *weight =
+    struct tdm_eager_value *weight =
         burst_gather(b, b->embedding, b->config->vocabulary, b->config->hidden);
     m->label = (struct tdm_label){.name = "embedding", .layer = TDM_NO_LAYER};
-    struct tdm_value *x = tdm_embedding(m, weight, b->ids, b->batch * b->tokens);
+    struct tdm_eager_value *x = tdm_embedding(m, weight, b->ids, b->batch * b->tokens);
     tdm_drop(m, weight);
     for (uint32_t i = 0; i < b->config->layers; i++) {
         make_rotary(b);
-        struct tdm_value *y = call_layer(b, i, x);
+        struct tdm_eager_value *y = call_layer(b, i, x);
         tdm_drop(m, x);
         x = y;
     }
     weight = burst_gather(b, b->final_norm, 1, b->config->hidden);
     tdm_label(m, "norm");
-    struct tdm_value *hidden = burst_norm(m, x, weight);
+    struct tdm_eager_value *hidden = burst_norm(m, x, weight);
     tdm_drop(m, weight);
     tdm_drop(m, x);
     return hidden;
@@ -152,12 +153,12 @@ static struct tdm_value *encode(struct burst_model *b)
 static void forward(void *state)
 {
     struct burst_model *b = state;
-    struct tdm_value *input_before = b->first_input;
+    struct tdm_eager_value *input_before = b->first_input;
     b->first_input = NULL;
     tdm_torch_empty_cache(b->m->allocator);
-    struct tdm_value *hidden = encode(b);
+    struct tdm_eager_value *hidden = encode(b);
     tdm_label(b->m, "loss");
-    struct tdm_value *loss =
+    struct tdm_eager_value *loss =
         b->settings.plain_loss ? burst_plain_loss(b, hidden) : burst_fused_loss(b, hidden);
     tdm_drop(b->m, hidden);
     tdm_drop(b->m, b->loss);
@@ -179,7 +180,7 @@ static uint32_t trained_parts(const struct burst_model *b)
     return b->config->layers + (b->lora_rank > 0 ? 0 : 3);
 }
 
-static const struct tdm_value *trained_part(const struct burst_model *b, uint32_t i)
+static const struct tdm_eager_value *trained_part(const struct burst_model *b, uint32_t i)
 {
     const uint32_t layers = b->config->layers;
     if (i < layers)

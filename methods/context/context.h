@@ -41,10 +41,11 @@ uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t to
 
 /* Attention of a rank in place of scaled_dot_product_attention; `shape` is that of its own tokens. The result lies by
  * token, then head. `context` must outlive the graph. */
-struct tdm_value *tdm_context_attention(struct tdm_eager *m, const struct tdm_context *context,
-                                        const struct tdm_attention_shape *shape,
-                                        struct tdm_value *q, struct tdm_value *k,
-                                        struct tdm_value *v);
+struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
+                                              const struct tdm_context *context,
+                                              const struct tdm_attention_shape *shape,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v);
 
 /* ---- methods (method.c) ---- */
 

@@ -33,7 +33,7 @@ void tdm_context_share_cost(const struct tdm_model *model,
 /* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its first turn in bf16. */
 static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_bytes)
 {
-    const struct tdm_group group = {c->ring_degree, c->ulysses_degree, c->gpus_per_node};
+    const struct tdm_gpu_group group = {c->ring_degree, c->ulysses_degree, c->gpus_per_node};
     struct tdm_ring_turn ring = tdm_ring_of(group);
     const double wide = FP32_BYTES / BF16_BYTES, turns = (double)ring.nodes;
     ring.forward_bytes = ring.backward_bytes = 2 * key_bytes;
@@ -48,7 +48,7 @@ void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_set
 {
     const struct tdm_torch_settings *s = &settings->torch;
     const struct tdm_context *c = &s->context;
-    const struct tdm_group exchanging = {c->ulysses_degree, 1, c->gpus_per_node};
+    const struct tdm_gpu_group exchanging = {c->ulysses_degree, 1, c->gpus_per_node};
     double tokens = (double)tdm_context_local_tokens(c, s->tokens), layers = model->layers;
     double forwards = 1 + tdm_torch_forwards_again(model, s), ulysses = (double)c->ulysses_degree;
     struct rank_bytes b = bytes_of(model, s, tokens);

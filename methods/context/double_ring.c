@@ -48,9 +48,10 @@ static void turn_forward(struct tdm_eager *m, const struct tdm_context *context,
     tdm_pair_drop(m, next);
 }
 
-struct tdm_value *tdm_double_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
-                                          const struct tdm_block_shape *shape, struct tdm_pair kv,
-                                          struct tdm_value **sums)
+struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
+                                                const struct tdm_context *context,
+                                                const struct tdm_block_shape *shape,
+                                                struct tdm_pair kv, struct tdm_eager_value **sums)
 {
     struct tdm_partial partial = {0};
     struct tdm_pair here = tdm_pair_take(kv), next = {0};
@@ -62,7 +63,7 @@ struct tdm_value *tdm_double_ring_forward(struct tdm_eager *m, const struct tdm_
             tdm_pair_replace(m, &next, tdm_pair_sent_like(m, here));
         turn_forward(m, context, shape, here, turn == 0, &partial);
     }
-    struct tdm_value *output = tdm_partial_end(m, &partial, sums);
+    struct tdm_eager_value *output = tdm_partial_end(m, &partial, sums);
     tdm_pair_drop(m, here);
     tdm_pair_drop(m, next);
     return output;
@@ -71,7 +72,7 @@ struct tdm_value *tdm_double_ring_forward(struct tdm_eager *m, const struct tdm_
 /* Gradients of one turn: *sum is taken and becomes what came back. */
 static void turn_backward(struct tdm_eager *m, const struct tdm_context *context,
                           const struct tdm_block_shape *shape, struct tdm_pair kv,
-                          struct tdm_value **dq, struct tdm_pair *sum)
+                          struct tdm_eager_value **dq, struct tdm_pair *sum)
 {
     struct tdm_pair here = tdm_pair_take(kv), next = {0}, coming = {0};
     uint64_t steps = inner_steps(context);
@@ -80,7 +81,7 @@ static void turn_backward(struct tdm_eager *m, const struct tdm_context *context
         struct tdm_block_shape block = step_shape(shape, first && step == 0);
         if (step + 1 != steps)
             tdm_pair_replace(m, &next, tdm_pair_sent_like(m, here));
-        struct tdm_value *sums = tdm_value_new(m, tdm_block_query_rows(shape), 1, FP32);
+        struct tdm_eager_value *sums = tdm_value_new(m, tdm_block_query_rows(shape), 1, FP32);
         tdm_flash_backward(m, &block, false);
         tdm_drop(m, sums);
         if (step == 0 && first) {
@@ -97,7 +98,7 @@ static void turn_backward(struct tdm_eager *m, const struct tdm_context *context
         coming = step == 0 ? tdm_pair_sent_like(m, *sum) : spare;
     }
     if (first) { /* to the dtype of q */
-        struct tdm_value *narrow = tdm_value_new(m, (*dq)->rows, (*dq)->columns, BF16);
+        struct tdm_eager_value *narrow = tdm_value_new(m, (*dq)->rows, (*dq)->columns, BF16);
         struct tdm_pair gradients = tdm_pair_new(m, kv, BF16);
         tdm_drop(m, *dq);
         *dq = narrow;
@@ -110,10 +111,10 @@ static void turn_backward(struct tdm_eager *m, const struct tdm_context *context
 }
 
 void tdm_double_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
-                              const struct tdm_block_shape *shape, const struct tdm_value *q,
-                              struct tdm_pair kv, struct tdm_value **results)
+                              const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                              struct tdm_pair kv, struct tdm_eager_value **results)
 {
-    struct tdm_value *block_dq = tdm_value_like(m, q), *dq = NULL;
+    struct tdm_eager_value *block_dq = tdm_value_like(m, q), *dq = NULL;
     struct tdm_pair block = {tdm_value_like(m, kv.k), NULL};
     block.v = tdm_value_like(m, kv.v);
     struct tdm_pair here = tdm_pair_take(kv), next = {0}, sum = {0}, coming = {0};

@@ -23,7 +23,7 @@ uint64_t tdm_block_key_rows(const struct tdm_block_shape *shape)
 }
 
 void tdm_flash_forward(struct tdm_eager *m, const struct tdm_block_shape *shape,
-                       struct tdm_value **output, struct tdm_value **sums)
+                       struct tdm_eager_value **output, struct tdm_eager_value **sums)
 {
     uint64_t rows = tdm_block_query_rows(shape);
     *output = tdm_value_new(m, rows, shape->head_dim, BF16);
@@ -34,7 +34,7 @@ void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape
 {
     uint64_t rows = tdm_size_mul(shape->batch * shape->query_heads,
                                  tdm_size_align(shape->query_tokens, FLASH_ROWS));
-    struct tdm_value *scratch[4] = {0};
+    struct tdm_eager_value *scratch[4] = {0};
     if (!has_sums)
         scratch[0] = tdm_value_new(m, rows, 1, FP32);
     scratch[1] = tdm_value_new(m, rows, tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
@@ -50,7 +50,7 @@ void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape
 void tdm_partial_add(struct tdm_eager *m, const struct tdm_block_shape *shape,
                      struct tdm_partial *partial)
 {
-    struct tdm_value *output, *sums;
+    struct tdm_eager_value *output, *sums;
     tdm_flash_forward(m, shape, &output, &sums);
     tdm_drop(m, partial->block_output);
     tdm_drop(m, partial->block_sums);
@@ -61,18 +61,18 @@ void tdm_partial_add(struct tdm_eager *m, const struct tdm_block_shape *shape,
         partial->sums = tdm_take(sums);
         return;
     }
-    struct tdm_value *joined = tdm_value_new(m, output->rows, output->columns, FP32);
-    struct tdm_value *joined_sums = tdm_value_like(m, sums);
+    struct tdm_eager_value *joined = tdm_value_new(m, output->rows, output->columns, FP32);
+    struct tdm_eager_value *joined_sums = tdm_value_like(m, sums);
     tdm_drop(m, partial->output);
     tdm_drop(m, partial->sums);
     partial->output = joined;
     partial->sums = joined_sums;
 }
 
-struct tdm_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial *partial,
-                                  struct tdm_value **sums)
+struct tdm_eager_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial *partial,
+                                        struct tdm_eager_value **sums)
 {
-    struct tdm_value *output =
+    struct tdm_eager_value *output =
         tdm_value_new(m, partial->output->rows, partial->output->columns, BF16);
     *sums = partial->sums;
     tdm_drop(m, partial->output);
@@ -81,11 +81,12 @@ struct tdm_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial *parti
     return output;
 }
 
-struct tdm_value *tdm_sent_like(struct tdm_eager *m, const struct tdm_value *like)
+struct tdm_eager_value *tdm_sent_like(struct tdm_eager *m, const struct tdm_eager_value *like)
 {
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_COMMUNICATION;
-    struct tdm_value *buffer = tdm_value_new(m, like->rows, like->columns, like->element_bytes);
+    struct tdm_eager_value *buffer =
+        tdm_value_new(m, like->rows, like->columns, like->element_bytes);
     m->category = before;
     return buffer;
 }
@@ -97,7 +98,7 @@ struct tdm_pair tdm_pair_take(struct tdm_pair pair)
 
 struct tdm_pair tdm_pair_sent_like(struct tdm_eager *m, struct tdm_pair like)
 {
-    struct tdm_value *k = tdm_sent_like(m, like.k);
+    struct tdm_eager_value *k = tdm_sent_like(m, like.k);
     return (struct tdm_pair){k, tdm_sent_like(m, like.v)};
 }
 
@@ -105,7 +106,7 @@ struct tdm_pair tdm_pair_new(struct tdm_eager *m, struct tdm_pair like, uint16_t
 {
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_COMMUNICATION;
-    struct tdm_value *k = tdm_value_new(m, like.k->rows, like.k->columns, element_bytes);
+    struct tdm_eager_value *k = tdm_value_new(m, like.k->rows, like.k->columns, element_bytes);
     struct tdm_pair pair = {k, tdm_value_new(m, like.v->rows, like.v->columns, element_bytes)};
     m->category = before;
     return pair;

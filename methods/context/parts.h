@@ -23,27 +23,27 @@ uint64_t tdm_block_key_rows(const struct tdm_block_shape *shape);
 /* The flash_attn package's _flash_attn_forward: output and log-sum-exps; and the scratch of _flash_attn_backward,
  * whose results have memory already. `has_sums`: the row sums of dO * O are given. */
 void tdm_flash_forward(struct tdm_eager *m, const struct tdm_block_shape *shape,
-                       struct tdm_value **output, struct tdm_value **sums);
+                       struct tdm_eager_value **output, struct tdm_eager_value **sums);
 void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape, bool has_sums);
 
 /* An output in fp32 that blocks are added to, with its log-sum-exps, and the block that was added last, whose names
  * Python binds anew only when the next one is there. */
 struct tdm_partial {
-    struct tdm_value *output, *sums, *block_output, *block_sums;
+    struct tdm_eager_value *output, *sums, *block_output, *block_sums;
 };
 
 void tdm_partial_add(struct tdm_eager *m, const struct tdm_block_shape *shape,
                      struct tdm_partial *partial);
 /* The output in bf16; what else there was goes, but the log-sum-exps, which become *sums. */
-struct tdm_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial *partial,
-                                  struct tdm_value **sums);
+struct tdm_eager_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial *partial,
+                                        struct tdm_eager_value **sums);
 
 /* A buffer of bytes that go to or come from other GPUs. */
-struct tdm_value *tdm_sent_like(struct tdm_eager *m, const struct tdm_value *like);
+struct tdm_eager_value *tdm_sent_like(struct tdm_eager *m, const struct tdm_eager_value *like);
 
 /* Two tensors that go together: K and V, or dK and dV. */
 struct tdm_pair {
-    struct tdm_value *k, *v;
+    struct tdm_eager_value *k, *v;
 };
 
 struct tdm_pair tdm_pair_take(struct tdm_pair pair);
@@ -55,21 +55,22 @@ void tdm_pair_replace(struct tdm_eager *m, struct tdm_pair *old, struct tdm_pair
 
 /* Rings: the output, and *sums, the log-sum-exps; results become dQ, dK and dV (ring.c,
  * double_ring.c). */
-struct tdm_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
-                                   const struct tdm_block_shape *shape, struct tdm_pair kv,
-                                   struct tdm_value **sums);
+struct tdm_eager_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
+                                         const struct tdm_block_shape *shape, struct tdm_pair kv,
+                                         struct tdm_eager_value **sums);
 void tdm_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
-                       const struct tdm_block_shape *shape, const struct tdm_value *q,
-                       struct tdm_pair kv, struct tdm_value **results);
-struct tdm_value *tdm_double_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
-                                          const struct tdm_block_shape *shape, struct tdm_pair kv,
-                                          struct tdm_value **sums);
+                       const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                       struct tdm_pair kv, struct tdm_eager_value **results);
+struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
+                                                const struct tdm_context *context,
+                                                const struct tdm_block_shape *shape,
+                                                struct tdm_pair kv, struct tdm_eager_value **sums);
 void tdm_double_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
-                              const struct tdm_block_shape *shape, const struct tdm_value *q,
-                              struct tdm_pair kv, struct tdm_value **results);
+                              const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                              struct tdm_pair kv, struct tdm_eager_value **results);
 
 /* Tokens of all ranks of some heads for some tokens of all heads, or back (ulysses.c). */
-struct tdm_value *tdm_all_to_all(struct tdm_eager *m, struct tdm_value *x, uint64_t batch,
-                                 bool to_heads);
+struct tdm_eager_value *tdm_all_to_all(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       uint64_t batch, bool to_heads);
 
 #endif

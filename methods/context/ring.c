@@ -21,9 +21,9 @@ static struct tdm_block_shape step_shape(const struct tdm_context *context,
     return block;
 }
 
-struct tdm_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
-                                   const struct tdm_block_shape *shape, struct tdm_pair kv,
-                                   struct tdm_value **sums)
+struct tdm_eager_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
+                                         const struct tdm_block_shape *shape, struct tdm_pair kv,
+                                         struct tdm_eager_value **sums)
 {
     struct tdm_partial partial = {0};
     struct tdm_pair here = tdm_pair_take(kv), next = {0};
@@ -36,7 +36,7 @@ struct tdm_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context
         if (step + 1 != steps)
             tdm_pair_replace(m, &here, tdm_pair_take(next));
     }
-    struct tdm_value *output = tdm_partial_end(m, &partial, sums);
+    struct tdm_eager_value *output = tdm_partial_end(m, &partial, sums);
     tdm_pair_drop(m, here);
     tdm_pair_drop(m, next);
     return output;
@@ -68,11 +68,11 @@ static void add_gradients(struct tdm_eager *m, enum tdm_ring_balance balance,
 }
 
 void tdm_ring_backward(struct tdm_eager *m, const struct tdm_context *context,
-                       const struct tdm_block_shape *shape, const struct tdm_value *q,
-                       struct tdm_pair kv, struct tdm_value **results)
+                       const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                       struct tdm_pair kv, struct tdm_eager_value **results)
 {
     uint64_t steps = steps_of(context->ring_degree);
-    struct tdm_value *half_sums = NULL, *block_dq, *dq = NULL;
+    struct tdm_eager_value *half_sums = NULL, *block_dq, *dq = NULL;
     struct tdm_pair block, here = tdm_pair_take(kv), next = {0};
     struct going_round round = {0};
     if (context->balance == TDM_RING_ZIGZAG)

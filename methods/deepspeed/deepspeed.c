@@ -23,9 +23,9 @@ struct tdm_deepspeed *tdm_deepspeed_new(struct tdm_torch_model *t, uint32_t most
     d->parameters = calloc(most_parameters, sizeof(*d->parameters));
     d->waiting = calloc(most_parameters, sizeof(*d->waiting));
     d->ahead = calloc(most_parameters, sizeof(*d->ahead));
-    d->masters = calloc(most_parameters, sizeof(struct tdm_value *));
-    d->firsts = calloc(most_parameters, sizeof(struct tdm_value *));
-    d->seconds = calloc(most_parameters, sizeof(struct tdm_value *));
+    d->masters = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    d->firsts = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    d->seconds = calloc(most_parameters, sizeof(struct tdm_eager_value *));
     d->group_elements = calloc(most_parameters, sizeof(*d->group_elements));
     d->trace.backward = calloc(d->module_count, sizeof(*d->trace.backward));
     if (d->modules == NULL || d->parameters == NULL || d->waiting == NULL || d->ahead == NULL ||
@@ -79,7 +79,7 @@ void tdm_deepspeed_parameter(struct tdm_torch_model *t, uint32_t module)
     if (d == NULL)
         return;
     uint32_t number = t->parameter_count - 1;
-    struct tdm_value *value = t->parameters[number];
+    struct tdm_eager_value *value = t->parameters[number];
     struct zero_parameter *p = &d->parameters[number];
     struct zero_module *of = &d->modules[module];
     if (number == 0)
@@ -155,7 +155,7 @@ uint64_t tdm_deepspeed_weight_bytes(const struct tdm_torch_model *t)
 
 /* ---- for both stages ---- */
 
-uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_value *leaf)
+uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf)
 {
     const struct tdm_deepspeed *d = t->deepspeed;
     const struct zero_module *module = &d->modules[leaf->module];
@@ -165,8 +165,9 @@ uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_value
     return ZERO_NONE;
 }
 
-struct tdm_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
-                               enum tdm_method_category category, uint64_t elements, uint16_t bytes)
+struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
+                                     enum tdm_method_category category, uint64_t elements,
+                                     uint16_t bytes)
 {
     static const char *const names[TDM_METHOD_CATEGORIES] = {
         [TDM_METHOD_WEIGHTS] = "partition of parameters",
@@ -180,7 +181,7 @@ struct tdm_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
     t->m->label = (struct tdm_label){.name = names[category], .layer = TDM_NO_LAYER};
     t->m->stream = t->deepspeed->s.overlap_comm ? stream : ZERO_COMPUTE;
     t->m->category = category;
-    struct tdm_value *value = tdm_value_new(t->m, elements, 1, bytes);
+    struct tdm_eager_value *value = tdm_value_new(t->m, elements, 1, bytes);
     t->m->category = before;
     t->m->label = label;
     t->m->stream = ZERO_COMPUTE;
@@ -195,13 +196,14 @@ void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements
 /* x.float(), isnan, isinf (by abs), their or, as floats for the max. */
 void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elements)
 {
-    struct tdm_value *wide = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
-    struct tdm_value *nan = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
-    struct tdm_value *positive = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
-    struct tdm_value *inf = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
+    struct tdm_eager_value *wide = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
+    struct tdm_eager_value *nan = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
+    struct tdm_eager_value *positive =
+        tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
+    struct tdm_eager_value *inf = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
     tdm_drop(t->m, positive);
-    struct tdm_value *either = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
-    struct tdm_value *number = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
+    struct tdm_eager_value *either = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, BOOL);
+    struct tdm_eager_value *number = tdm_zero_new(t, stream, TDM_METHOD_WORKSPACE, elements, FP32);
     tdm_drop(t->m, number);
     tdm_drop(t->m, either);
     tdm_drop(t->m, inf);
@@ -241,7 +243,7 @@ void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group)
 /* ---- the hooks of modules ---- */
 
 static void before_backward(struct tdm_eager *m, struct tdm_node *node,
-                            struct tdm_value *const *grads, struct tdm_value **results)
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)m;
     tdm_zero3_fetch(node->context, (uint32_t)node->facts[0], false);
@@ -249,7 +251,7 @@ static void before_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 static void after_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     struct tdm_torch_model *t = node->context;
     uint32_t module = (uint32_t)node->facts[0];
@@ -260,19 +262,19 @@ static void after_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 /* The same value, with a node of its own; `x` stays the caller's. */
-static struct tdm_value *mark(struct tdm_torch_model *t, uint32_t module, struct tdm_value *x,
-                              bool output)
+static struct tdm_eager_value *mark(struct tdm_torch_model *t, uint32_t module,
+                                    struct tdm_eager_value *x, bool output)
 {
-    static const struct tdm_op before = {"PreBackwardFunctionForModuleBackward", false,
-                                         before_backward},
-                               after = {"PostBackwardFunctionModuleBackward", false,
-                                        after_backward};
+    static const struct tdm_eager_op before = {"PreBackwardFunctionForModuleBackward", false,
+                                               before_backward},
+                                     after = {"PostBackwardFunctionModuleBackward", false,
+                                              after_backward};
     struct tdm_node *node = tdm_node_new(t->m, output ? &before : &after, &x, 1);
     if (node == NULL)
         return tdm_take(x);
     node->facts[0] = module;
     node->context = t;
-    struct tdm_value *y = tdm_value_view(t->m, x);
+    struct tdm_eager_value *y = tdm_value_view(t->m, x);
     y->view = x->view;
     tdm_node_finish(t->m, node, y);
     if (!output)
@@ -285,8 +287,8 @@ static bool hooked(const struct tdm_torch_model *t)
     return t->deepspeed != NULL && t->deepspeed->stage == 3 && !t->m->stopped;
 }
 
-struct tdm_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t module,
-                                   struct tdm_value *x)
+struct tdm_eager_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t module,
+                                         struct tdm_eager_value *x)
 {
     if (!hooked(t))
         return tdm_take(x);
@@ -296,8 +298,8 @@ struct tdm_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t mod
     return x == NULL ? NULL : mark(model, module, x, false);
 }
 
-struct tdm_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t module,
-                                   struct tdm_value *y)
+struct tdm_eager_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t module,
+                                         struct tdm_eager_value *y)
 {
     if (!hooked(t))
         return y;
@@ -305,7 +307,7 @@ struct tdm_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t mod
     tdm_zero3_release(model, module, true);
     if (y == NULL)
         return NULL;
-    struct tdm_value *marked = mark(model, module, y, true);
+    struct tdm_eager_value *marked = mark(model, module, y, true);
     tdm_drop(t->m, y);
     return marked;
 }

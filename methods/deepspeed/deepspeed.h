@@ -78,9 +78,9 @@ void tdm_deepspeed_after_backward(struct tdm_torch_model *t);
 
 /* Around a module's forward (ZeRO-3's hooks; otherwise nothing). `x` is its input, or NULL if it has none by position;
  * enter gives a new reference to what the module sees; leave takes `y` and gives what its caller sees. */
-struct tdm_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t module,
-                                   struct tdm_value *x);
-struct tdm_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t module,
-                                   struct tdm_value *y);
+struct tdm_eager_value *tdm_module_enter(const struct tdm_torch_model *t, uint32_t module,
+                                         struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_module_leave(const struct tdm_torch_model *t, uint32_t module,
+                                         struct tdm_eager_value *y);
 
 #endif

@@ -15,7 +15,7 @@
 #define USER_OF_ANOTHER 4u /* a module in whose backward a layer runs again */
 
 struct zero_gather {
-    struct tdm_value *buffer;
+    struct tdm_eager_value *buffer;
     uint32_t waiting, count; /* parameters that have not been waited for */
     bool arrived;
     uint32_t numbers[];
@@ -44,7 +44,7 @@ static void occupy(struct tdm_torch_model *t, uint32_t number)
 }
 
 /* What comes from the host first. */
-static struct tdm_value *bring(struct tdm_torch_model *t, uint64_t elements)
+static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
 {
     const struct tdm_deepspeed *d = t->deepspeed;
     return d->s.offload_param && d->ranks > 1
@@ -85,7 +85,7 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_value *part = bring(t, tdm_zero3_share(d, numbers[i]));
+        struct tdm_eager_value *part = bring(t, tdm_zero3_share(d, numbers[i]));
         occupy(t, numbers[i]);
         tdm_drop(t->m, part);
     }

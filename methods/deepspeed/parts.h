@@ -25,7 +25,8 @@ struct zero_parameter {
     uint64_t offset, elements; /* first element among those that are trained */
     bool trained, persists;
     /* of stage 3 */
-    struct tdm_value *partition; /* of this rank; NULL: in the flat buffer, or in host memory */
+    struct tdm_eager_value
+        *partition; /* of this rank; NULL: in the flat buffer, or in host memory */
     enum zero_status status;
     uint32_t users; /* bits: modules that run with it */
     uint32_t owner; /* the module in whose backward it was gathered to run a layer again, or none */
@@ -58,30 +59,31 @@ struct tdm_deepspeed {
     struct zero_parameter *parameters; /* in the order of tdm_torch_model.parameters */
     struct zero_module *modules;
     uint32_t module_count;
-    uint64_t trained;       /* elements */
-    uint64_t part;          /* of them on a rank, padded */
-    struct tdm_value *flat; /* bf16: all that is trained (stage 2) or this rank's part of it */
-    struct tdm_value **masters, **firsts, **seconds; /* fp32, of each sub-group */
+    uint64_t trained; /* elements */
+    uint64_t part;    /* of them on a rank, padded */
+    struct tdm_eager_value
+        *flat; /* bf16: all that is trained (stage 2) or this rank's part of it */
+    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, of each sub-group */
     uint64_t *group_elements;
     uint32_t group_count;
     /* gradients on their way */
-    struct tdm_value *buckets[2];
+    struct tdm_eager_value *buckets[2];
     uint32_t bucket, *waiting, waiting_count, *ahead; /* numbers of parameters */
     uint64_t bucket_elements;
-    bool ready;                  /* buckets are there */
-    bool states_made;            /* in host memory */
-    struct tdm_value *collected; /* reduced gradients of this rank's part in this backward */
-    struct tdm_value *gradients; /* of all backwards since the step */
-    struct tdm_value *offload_buffer;
+    bool ready;                        /* buckets are there */
+    bool states_made;                  /* in host memory */
+    struct tdm_eager_value *collected; /* reduced gradients of this rank's part in this backward */
+    struct tdm_eager_value *gradients; /* of all backwards since the step */
+    struct tdm_eager_value *offload_buffer;
     struct zero_trace trace;
 };
 
 /* Parameter that a leaf is. */
-uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_value *leaf);
+uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
 
-struct tdm_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
-                               enum tdm_method_category category, uint64_t elements,
-                               uint16_t bytes);
+struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
+                                     enum tdm_method_category category, uint64_t elements,
+                                     uint16_t bytes);
 /* norm of a gradient: of a copy in double. */
 void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
 /* _has_inf_or_nan of bf16 gradients. */
@@ -93,14 +95,14 @@ void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
 
 /* ---- stage 2 (zero2.c) ---- */
 void tdm_zero2_start(struct tdm_torch_model *t);
-void tdm_zero2_gradient(void *context, struct tdm_value *leaf);
+void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf);
 void tdm_zero2_after_backward(struct tdm_torch_model *t);
 void tdm_zero2_step(struct tdm_torch_model *t);
 
 /* ---- stage 3: partitions, reduction, step (zero3.c) ---- */
 void tdm_zero3_partition(struct tdm_torch_model *t, uint32_t number);
 void tdm_zero3_start(struct tdm_torch_model *t);
-void tdm_zero3_gradient(void *context, struct tdm_value *leaf);
+void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf);
 void tdm_zero3_after_backward(struct tdm_torch_model *t);
 void tdm_zero3_step(struct tdm_torch_model *t);
 uint64_t tdm_zero3_share(const struct tdm_deepspeed *d, uint32_t number); /* elements of a rank */

@@ -51,7 +51,8 @@ void tdm_zero2_start(struct tdm_torch_model *t)
     d->group_count = 1;
     d->group_elements[0] = d->part;
     flatten_parameters(t);
-    struct tdm_value *clone = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->part, BF16);
+    struct tdm_eager_value *clone =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->part, BF16);
     if (d->s.offload_optimizer) { /* masters, bf16 copies on their way back, gradients */
         tdm_zero_host(t, d->part, FP32);
         tdm_zero_host(t, d->part, BF16);
@@ -93,7 +94,7 @@ static bool spans_ranks(const struct tdm_deepspeed *d)
 static void all_reduce(struct tdm_torch_model *t)
 {
     const struct tdm_deepspeed *d = t->deepspeed;
-    struct tdm_value *flat = NULL, *wide = NULL;
+    struct tdm_eager_value *flat = NULL, *wide = NULL;
     bool copied =
         d->s.contiguous_gradients ? d->s.reduce_scatter && spans_ranks(d) : d->waiting_count > 1;
     if (copied)
@@ -164,7 +165,7 @@ static void make_buckets(struct tdm_torch_model *t)
             tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, d->s.reduce_bucket_size, BF16);
 }
 
-void tdm_zero2_gradient(void *context, struct tdm_value *leaf)
+void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
     struct tdm_deepspeed *d = t->deepspeed;
@@ -235,8 +236,10 @@ void tdm_zero2_step(struct tdm_torch_model *t)
         return;
     }
     check_and_measure(t);
-    struct tdm_value *flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, BF16);
-    struct tdm_value *wide = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32);
+    struct tdm_eager_value *flat =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, BF16);
+    struct tdm_eager_value *wide =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32);
     tdm_drop(t->m, flat);
     tdm_drop(t->m, d->gradients);
     d->gradients = NULL;

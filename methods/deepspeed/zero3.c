@@ -83,7 +83,7 @@ static void defragment(struct tdm_torch_model *t)
 static void make_masters(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->deepspeed;
-    struct tdm_value *last = NULL;
+    struct tdm_eager_value *last = NULL;
     uint64_t largest = 0;
     for (uint32_t g = 0; g < d->group_count; g++) {
         uint64_t elements = d->group_elements[g];
@@ -93,7 +93,7 @@ static void make_masters(struct tdm_torch_model *t)
             tdm_zero_host(t, elements, FP32);
             continue;
         }
-        struct tdm_value *converted =
+        struct tdm_eager_value *converted =
             tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
         tdm_drop(t->m, last);
         last = converted;
@@ -139,7 +139,7 @@ static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
 {
     const struct tdm_deepspeed *d = t->deepspeed;
     uint64_t part = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
-    struct tdm_value *back =
+    struct tdm_eager_value *back =
         tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, accumulated(d));
     tdm_zero_norm(t, ZERO_REDUCE, part);
     if (accumulated(d) != FP32)
@@ -148,7 +148,7 @@ static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
 }
 
 /* Rearranged by rank for the reduce-scatter, if it is not one gradient that divides evenly. */
-static struct tdm_value *rearrange(struct tdm_torch_model *t)
+static struct tdm_eager_value *rearrange(struct tdm_torch_model *t)
 {
     const struct tdm_deepspeed *d = t->deepspeed;
     uint64_t padded = 0;
@@ -164,19 +164,19 @@ static struct tdm_value *rearrange(struct tdm_torch_model *t)
 static void reduce(struct tdm_torch_model *t)
 {
     struct tdm_deepspeed *d = t->deepspeed;
-    struct tdm_value *wide = NULL, *kept = NULL;
+    struct tdm_eager_value *wide = NULL, *kept = NULL;
     uint64_t shares = 0;
     if (d->waiting_count == 0)
         return;
     if (d->s.fp32_communication && !in_bucket(d))
         wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
-    struct tdm_value *flat = rearrange(t);
+    struct tdm_eager_value *flat = rearrange(t);
     for (uint32_t i = 0; i < d->waiting_count; i++)
         shares += tdm_zero3_share(d, d->waiting[i]);
     if (accumulated(d) != communicated(d))
         kept = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, shares, accumulated(d));
     for (uint32_t i = 0; i < d->waiting_count; i++) {
-        struct tdm_value *leaf = t->parameters[d->waiting[i]];
+        struct tdm_eager_value *leaf = t->parameters[d->waiting[i]];
         if (d->s.offload_optimizer)
             offload_gradient(t, tdm_zero3_share(d, d->waiting[i]));
         tdm_drop(t->m, leaf->grad);
@@ -189,7 +189,7 @@ static void reduce(struct tdm_torch_model *t)
     d->bucket_elements = 0;
 }
 
-void tdm_zero3_gradient(void *context, struct tdm_value *leaf)
+void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
     struct tdm_deepspeed *d = t->deepspeed;
@@ -226,11 +226,11 @@ void tdm_zero3_step(struct tdm_torch_model *t)
             tdm_zero_norm(t, ZERO_COMPUTE, tdm_zero3_share(d, i));
     for (uint32_t g = 0; g < d->group_count; g++) {
         uint64_t elements = d->group_elements[g];
-        struct tdm_value *grad = NULL;
+        struct tdm_eager_value *grad = NULL;
         if (!d->s.offload_optimizer) {
             grad = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, accumulated(d));
             if (accumulated(d) != FP32) {
-                struct tdm_value *wide =
+                struct tdm_eager_value *wide =
                     tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, FP32);
                 tdm_drop(t->m, grad);
                 grad = wide;

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                       struct tdm_value **results)
+static void accumulate(struct tdm_eager *m, struct tdm_node *node,
+                       struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)results;
-    struct tdm_value *leaf = node->leaf;
+    struct tdm_eager_value *leaf = node->leaf;
     if (leaf == NULL || grads[0] == NULL) /* a function may give none */
         return;
     if (leaf->grad == NULL) { /* later ones are added in place */
@@ -29,7 +29,7 @@ static void accumulate(struct tdm_eager *m, struct tdm_node *node, struct tdm_va
         m->gradient_ready(m->gradient_context, leaf);
 }
 
-const struct tdm_op tdm_accumulate_op = {"AccumulateGrad", false, accumulate};
+const struct tdm_eager_op tdm_accumulate_op = {"AccumulateGrad", false, accumulate};
 
 /* Later nodes first; gradients of leaves before all. */
 static bool comes_first(const struct tdm_node *a, const struct tdm_node *b)
@@ -96,9 +96,10 @@ static void count_dependencies(struct tdm_eager *m, struct tdm_node *root, struc
 }
 
 /* Adds to the gradient that waits for a node; `grad` is taken. */
-static void add_gradient(struct tdm_eager *m, struct tdm_value **sum, struct tdm_value *grad)
+static void add_gradient(struct tdm_eager *m, struct tdm_eager_value **sum,
+                         struct tdm_eager_value *grad)
 {
-    struct tdm_value *old = *sum;
+    struct tdm_eager_value *old = *sum;
     if (old == NULL) {
         *sum = grad;
         return;
@@ -111,14 +112,14 @@ static void add_gradient(struct tdm_eager *m, struct tdm_value **sum, struct tdm
 }
 
 /* Shape and dtype that the engine expects of a gradient; `grad` is taken. */
-static struct tdm_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
-                             struct tdm_value *grad)
+static struct tdm_eager_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
+                                   struct tdm_eager_value *grad)
 {
     if (tdm_value_elements(grad) != tdm_size_mul(edge->rows, edge->columns))
         grad = tdm_sum_to(m, grad, edge->rows, edge->columns);
     if (grad->element_bytes == edge->element_bytes)
         return grad;
-    struct tdm_value *cast = tdm_value_new(m, grad->rows, grad->columns, edge->element_bytes);
+    struct tdm_eager_value *cast = tdm_value_new(m, grad->rows, grad->columns, edge->element_bytes);
     cast->swapped = grad->swapped;
     tdm_drop(m, grad);
     return cast;
@@ -127,7 +128,7 @@ static struct tdm_value *fit(struct tdm_eager *m, const struct tdm_edge *edge,
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready);
 
 /* Hands results on to the nodes that wait for them; `leaves`: only those of leaves, which are run at once. */
-static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_value **results,
+static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value **results,
                     bool leaves, struct tdm_heap *ready)
 {
     for (uint32_t i = 0; i < node->inputs; i++) {
@@ -148,7 +149,7 @@ static void hand_on(struct tdm_eager *m, struct tdm_node *node, struct tdm_value
 
 static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap *ready)
 {
-    struct tdm_value *results[TDM_MOST_INPUTS] = {0}, *grads[TDM_MOST_OUTPUTS];
+    struct tdm_eager_value *results[TDM_MOST_INPUTS] = {0}, *grads[TDM_MOST_OUTPUTS];
     struct tdm_label label = m->label;
     m->label = node->label;
     m->label.made = TDM_MADE_BACKWARD;
@@ -174,10 +175,10 @@ static void run_node(struct tdm_eager *m, struct tdm_node *node, struct tdm_heap
     m->label = label;
 }
 
-void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value *grad)
+void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_eager_value *grad)
 {
     struct tdm_heap heap = {0};
-    struct tdm_value *ones = NULL;
+    struct tdm_eager_value *ones = NULL;
     bool in_backward = m->in_backward, grad_enabled = m->grad_enabled;
     if (loss->node == NULL)
         return;

@@ -34,7 +34,8 @@ struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *
     return frame;
 }
 
-void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame, struct tdm_value *value)
+void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
+                          struct tdm_eager_value *value)
 {
     if (m->stopped || frame->made_again >= frame->saved_count)
         return;
@@ -49,7 +50,7 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
 {
     frame->has_run_again = true;
     frame->room = frame->saved_count;
-    frame->made = calloc(frame->room, sizeof(struct tdm_value *));
+    frame->made = calloc(frame->room, sizeof(struct tdm_eager_value *));
     if (frame->made == NULL) {
         frame->room = 0;
         m->status = TDM_NO_MEMORY;
@@ -72,8 +73,8 @@ static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
         tdm_autocast_clear(m);
 }
 
-struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
-                                 struct tdm_value *input)
+struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *input)
 {
     struct tdm_frame *frame = tdm_frame_new(m, function);
     if (frame == NULL)
@@ -82,28 +83,29 @@ struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function 
     if (input->storage->category == TDM_METHOD_WORKSPACE)
         tdm_storage_set_category(m, input->storage, TDM_METHOD_RESIDUALS);
     m->saving = frame;
-    struct tdm_value *output = function->run(m, function->model, function->layer, input);
+    struct tdm_eager_value *output = function->run(m, function->model, function->layer, input);
     m->saving = NULL;
     tdm_frame_drop(m, frame);
     return output;
 }
 
 static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
-                                struct tdm_value *const *grads, struct tdm_value **results)
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
 {
     const struct tdm_frame *frame = node->function;
     bool offloaded = node->saved_count == 0;
     const struct tdm_edge *edge = &node->edges[0];
-    struct tdm_value *saved = offloaded
-                                  ? tdm_value_new(m, edge->rows, edge->columns, edge->element_bytes)
-                                  : tdm_node_saved(m, node, 0);
-    struct tdm_value *input = tdm_value_view(m, saved);
+    struct tdm_eager_value *saved =
+        offloaded ? tdm_value_new(m, edge->rows, edge->columns, edge->element_bytes)
+                  : tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *input = tdm_value_view(m, saved);
     tdm_value_require_grad(m, input);
     bool grad_enabled = m->grad_enabled, autocast = m->autocast;
     m->grad_enabled = true;
     m->autocast = frame->autocast;
     m->label.made = TDM_MADE_FORWARD;
-    struct tdm_value *output =
+    struct tdm_eager_value *output =
         frame->function.run(m, frame->function.model, frame->function.layer, input);
     m->autocast = autocast;
     if (frame->autocast)
@@ -118,13 +120,13 @@ static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, saved);
 }
 
-static const struct tdm_op checkpoint_op = {"CheckpointFunctionBackward", false,
-                                            checkpoint_backward};
+static const struct tdm_eager_op checkpoint_op = {"CheckpointFunctionBackward", false,
+                                                  checkpoint_backward};
 
-static struct tdm_value *reentrant(struct tdm_eager *m, const struct tdm_function *function,
-                                   struct tdm_value *input, bool offload)
+static struct tdm_eager_value *reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                         struct tdm_eager_value *input, bool offload)
 {
-    struct tdm_value *inputs[] = {input};
+    struct tdm_eager_value *inputs[] = {input};
     struct tdm_node *node = tdm_node_new(m, &checkpoint_op, inputs, 1);
     if (node != NULL) {
         node->function = tdm_frame_new(m, function);
@@ -137,24 +139,26 @@ static struct tdm_value *reentrant(struct tdm_eager *m, const struct tdm_functio
     }
     bool grad_enabled = m->grad_enabled;
     m->grad_enabled = false;
-    struct tdm_value *output = function->run(m, function->model, function->layer, input);
+    struct tdm_eager_value *output = function->run(m, function->model, function->layer, input);
     m->grad_enabled = grad_enabled;
     return tdm_node_finish(m, node, output);
 }
 
-struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input)
+struct tdm_eager_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input)
 {
     return reentrant(m, function, input, false);
 }
 
-struct tdm_value *tdm_checkpoint_offloaded(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input)
+struct tdm_eager_value *tdm_checkpoint_offloaded(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input)
 {
     return reentrant(m, function, input, true);
 }
 
-struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i)
+struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i)
 {
     struct tdm_saved *saved = &node->saved[i];
     if (saved->frame == NULL)
@@ -162,7 +166,7 @@ struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uin
     struct tdm_frame *frame = saved->frame;
     if (!frame->has_run_again)
         run_again(m, frame);
-    struct tdm_value *value = saved->index < frame->room ? frame->made[saved->index] : NULL;
+    struct tdm_eager_value *value = saved->index < frame->room ? frame->made[saved->index] : NULL;
     if (value == NULL) /* after a failure */
         return tdm_value_new(m, 1, 1, 1);
     frame->made[saved->index] = NULL;

@@ -164,7 +164,7 @@ static bool same_label(const struct tdm_label *a, const struct tdm_label *b)
     return a->name == b->name && a->layer == b->layer && a->made == b->made;
 }
 
-bool tdm_value_extend(struct tdm_eager *m, struct tdm_value *value, uint64_t bytes)
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes)
 {
     struct tdm_storage *s = value->storage;
     if (m->observe != NULL || m->status != TDM_OK || m->stopped || s->block == NULL || s->shared)
@@ -192,19 +192,19 @@ bool tdm_value_extend(struct tdm_eager *m, struct tdm_value *value, uint64_t byt
     return true;
 }
 
-void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value)
+void tdm_value_vacate(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     empty_storage(m, value->storage);
 }
 
-void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value)
+void tdm_value_occupy(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     if (value->storage->block == NULL)
         fill_storage(m, value->storage,
                      tdm_size_mul(tdm_value_elements(value), value->element_bytes));
 }
 
-void tdm_value_share(struct tdm_value *value)
+void tdm_value_share(struct tdm_eager_value *value)
 {
     value->storage->shared = true;
 }
@@ -221,7 +221,7 @@ void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
     storage->category = category;
 }
 
-void tdm_value_set_category(struct tdm_eager *m, struct tdm_value *value,
+void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
                             enum tdm_method_category category)
 {
     tdm_storage_set_category(m, value->storage, category);
@@ -229,10 +229,10 @@ void tdm_value_set_category(struct tdm_eager *m, struct tdm_value *value,
 
 /* ---- values ---- */
 
-static struct tdm_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
-                                    uint16_t element_bytes)
+static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                          uint16_t element_bytes)
 {
-    struct tdm_value *value = take_item(m, &m->spare_values, sizeof(*value), &m->nothing[1]);
+    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), &m->nothing[1]);
     value->references = 1;
     value->rows = rows;
     value->columns = columns;
@@ -240,24 +240,25 @@ static struct tdm_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t
     return value;
 }
 
-struct tdm_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
-                                uint16_t element_bytes)
+struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                      uint16_t element_bytes)
 {
-    struct tdm_value *value = bare_value(m, rows, columns, element_bytes);
+    struct tdm_eager_value *value = bare_value(m, rows, columns, element_bytes);
     value->storage = new_storage(m, tdm_size_mul(tdm_size_mul(rows, columns), element_bytes));
     return value;
 }
 
-struct tdm_value *tdm_value_like(struct tdm_eager *m, const struct tdm_value *like)
+struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like)
 {
-    struct tdm_value *value = tdm_value_new(m, like->rows, like->columns, like->element_bytes);
+    struct tdm_eager_value *value =
+        tdm_value_new(m, like->rows, like->columns, like->element_bytes);
     value->swapped = like->swapped;
     return value;
 }
 
-struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of)
+struct tdm_eager_value *tdm_value_view(struct tdm_eager *m, struct tdm_eager_value *of)
 {
-    struct tdm_value *value = bare_value(m, of->rows, of->columns, of->element_bytes);
+    struct tdm_eager_value *value = bare_value(m, of->rows, of->columns, of->element_bytes);
     value->swapped = of->swapped;
     value->view = true;
     value->storage = of->storage;
@@ -265,7 +266,8 @@ struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of)
     return value;
 }
 
-void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm_value *from)
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
+                        struct tdm_eager_value *from)
 {
     struct tdm_storage *old = value->storage;
     value->storage = from->storage;
@@ -273,7 +275,7 @@ void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm
     drop_storage(m, old);
 }
 
-static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
+static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
 {
     struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);
     node->op = op;
@@ -283,7 +285,7 @@ static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_op *op)
     return node;
 }
 
-void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value)
+void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     value->leaf = true;
     value->requires_grad = true;
@@ -292,17 +294,17 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value)
     value->node->leaf = value;
 }
 
-struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
-                                 uint16_t element_bytes, bool trained)
+struct tdm_eager_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                       uint16_t element_bytes, bool trained)
 {
-    struct tdm_value *value = tdm_value_new(m, rows, columns, element_bytes);
+    struct tdm_eager_value *value = tdm_value_new(m, rows, columns, element_bytes);
     value->leaf = true;
     if (trained)
         tdm_value_require_grad(m, value);
     return value;
 }
 
-struct tdm_value *tdm_take(struct tdm_value *value)
+struct tdm_eager_value *tdm_take(struct tdm_eager_value *value)
 {
     if (value != NULL)
         value->references++;
@@ -311,7 +313,7 @@ struct tdm_value *tdm_take(struct tdm_value *value)
 
 static void drop_node(struct tdm_eager *m, struct tdm_node *node);
 
-void tdm_drop(struct tdm_eager *m, struct tdm_value *value)
+void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value)
 {
     if (value == NULL || --value->references > 0)
         return;
@@ -323,7 +325,7 @@ void tdm_drop(struct tdm_eager *m, struct tdm_value *value)
     give_item(&m->spare_values, value);
 }
 
-uint64_t tdm_value_elements(const struct tdm_value *value)
+uint64_t tdm_value_elements(const struct tdm_eager_value *value)
 {
     return tdm_size_mul(value->rows, value->columns);
 }
@@ -371,8 +373,8 @@ static void drop_node(struct tdm_eager *m, struct tdm_node *node)
     m->dropping = false;
 }
 
-struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_op *op,
-                              struct tdm_value *const *inputs, uint32_t count)
+struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op,
+                              struct tdm_eager_value *const *inputs, uint32_t count)
 {
     bool wanted = false;
     for (uint32_t i = 0; i < count; i++)
@@ -382,7 +384,7 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_op *op,
     struct tdm_node *node = bare_node(m, op);
     node->inputs = count;
     for (uint32_t i = 0; i < count; i++) {
-        const struct tdm_value *input = inputs[i];
+        const struct tdm_eager_value *input = inputs[i];
         if (input == NULL || !input->requires_grad)
             continue;
         node->edges[i] = (struct tdm_edge){.node = input->node,
@@ -401,7 +403,7 @@ bool tdm_node_needs(const struct tdm_node *node, uint32_t input)
     return node != NULL && node->edges[input].node != NULL;
 }
 
-void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value)
+void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)
 {
     if (node == NULL || node->saved_count == TDM_MOST_SAVED)
         return;
@@ -421,7 +423,7 @@ void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_value 
 }
 
 void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
-                     struct tdm_value *value)
+                     struct tdm_eager_value *value)
 {
     (void)m;
     if (node == NULL)
@@ -438,8 +440,8 @@ void tdm_node_done(struct tdm_eager *m, struct tdm_node *node)
         drop_node(m, node);
 }
 
-struct tdm_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
-                                  struct tdm_value *value)
+struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
+                                        struct tdm_eager_value *value)
 {
     tdm_node_output(m, node, 0, value);
     tdm_node_done(m, node);

@@ -89,7 +89,7 @@ struct tdm_storage {
 };
 
 /* A tensor: rows x columns elements, of which the last dimension is the columns. */
-struct tdm_value {
+struct tdm_eager_value {
     uint32_t references;
     uint16_t element_bytes;
     bool requires_grad;
@@ -100,9 +100,9 @@ struct tdm_value {
     uint32_t module; /* of a leaf, whose it is, to those who ask */
     uint64_t rows, columns;
     struct tdm_storage *storage;
-    struct tdm_node *node;  /* that made it (a leaf's: that accumulates its gradient), or NULL */
-    struct tdm_value *grad; /* of a leaf, or NULL */
-    struct tdm_value *cast; /* its bf16 copy in autocast's cache, or NULL */
+    struct tdm_node *node; /* that made it (a leaf's: that accumulates its gradient), or NULL */
+    struct tdm_eager_value *grad; /* of a leaf, or NULL */
+    struct tdm_eager_value *cast; /* its bf16 copy in autocast's cache, or NULL */
 };
 
 struct tdm_eager;
@@ -112,13 +112,13 @@ struct tdm_eager;
 #define TDM_MOST_OUTPUTS 4u
 
 /* A kind of operation, as autograd knows it. */
-struct tdm_op {
+struct tdm_eager_op {
     const char *name; /* as PyTorch names the node: "MulBackward0" */
     /* It stands for a node between nodes of views: gradients of its leaves are taken up before others wait. */
     bool between_views;
     /* Fills results[input], each a new reference or NULL, from grads[output], which stay the caller's. */
-    void (*backward)(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                     struct tdm_value **results);
+    void (*backward)(struct tdm_eager *m, struct tdm_node *node,
+                     struct tdm_eager_value *const *grads, struct tdm_eager_value **results);
 };
 
 struct tdm_edge {
@@ -130,19 +130,19 @@ struct tdm_edge {
 
 /* A tensor that a node saved: itself, or number `index` of a checkpointed function. */
 struct tdm_saved {
-    struct tdm_value *value;
+    struct tdm_eager_value *value;
     struct tdm_frame *frame;
     uint32_t index;
 };
 
 struct tdm_node {
-    const struct tdm_op *op;
+    const struct tdm_eager_op *op;
     uint32_t references, inputs, saved_count, dependencies, task;
     uint64_t sequence;
     struct tdm_edge edges[TDM_MOST_INPUTS];
     struct tdm_saved saved[TDM_MOST_SAVED];
-    struct tdm_value *grads[TDM_MOST_OUTPUTS];
-    struct tdm_value *leaf; /* whose gradient it accumulates; not a reference */
+    struct tdm_eager_value *grads[TDM_MOST_OUTPUTS];
+    struct tdm_eager_value *leaf; /* whose gradient it accumulates; not a reference */
     struct tdm_label label;
     uint64_t facts[6];          /* what the op's backward needs to know beside its values */
     void *context;              /* of those who made it */
@@ -154,11 +154,11 @@ struct tdm_node {
 
 /* A function that checkpointing runs again: makes output from input. */
 struct tdm_function {
-    struct tdm_value *(*run)(struct tdm_eager *m, const void *model, uint32_t layer,
-                             struct tdm_value *input);
+    struct tdm_eager_value *(*run)(struct tdm_eager *m, const void *model, uint32_t layer,
+                                   struct tdm_eager_value *input);
     const void *model;
     uint32_t layer;
-    struct tdm_value
+    struct tdm_eager_value
         *held[TDM_MOST_HELD]; /* what it uses beside its input and leaves, NULL or not */
 };
 
@@ -166,8 +166,8 @@ struct tdm_function {
 struct tdm_frame {
     uint32_t references, saved_count, made_again, room;
     struct tdm_function function;
-    struct tdm_value *input;
-    struct tdm_value **made; /* what was saved, once it is made again */
+    struct tdm_eager_value *input;
+    struct tdm_eager_value **made; /* what was saved, once it is made again */
     bool has_run_again;
     bool autocast;
 };
@@ -210,22 +210,22 @@ struct tdm_eager {
     struct tdm_storage *newest;    /* of those with a block */
     struct tdm_tensor_group gone[TDM_MOST_GROUPS]; /* live at the peak, and freed since */
     uint32_t gone_count;
-    struct tdm_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
-    struct tdm_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
+    struct tdm_eager_value *cublas[TDM_THREADS], *cublaslt[TDM_THREADS];
+    struct tdm_eager_value *casts[TDM_CAST_MOST]; /* leaves with a copy in autocast's cache */
     uint32_t cast_count;
     /* Called after every allocation and free with the bytes that were asked for, or NULL. */
     void (*observe)(void *context, const struct tdm_storage *storage, bool allocated,
                     uint64_t bytes);
     void *observer;
     /* Called when a leaf has its gradient, or NULL. */
-    void (*gradient_ready)(void *context, struct tdm_value *leaf);
+    void (*gradient_ready)(void *context, struct tdm_eager_value *leaf);
     void *gradient_context;
     struct tdm_pool *pools;   /* where values, storages and nodes come from */
     struct tdm_node *dropped; /* nodes that wait to go */
     bool dropping;
     void *spare_values, *spare_storages, *spare_nodes;
     union {
-        struct tdm_value value;
+        struct tdm_eager_value value;
         struct tdm_storage storage;
         struct tdm_node node;
     } nothing[3]; /* stand in when memory ran out */
@@ -239,65 +239,69 @@ void tdm_eager_end(struct tdm_eager *m);
 /* ---- values ---- */
 
 /* A new value with memory of its own, one reference. */
-struct tdm_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
-                                uint16_t element_bytes);
+struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                      uint16_t element_bytes);
 /* Makes a value stand for one more tensor, of the category and label that are set, which goes when it does, where that
  * lies right behind it: all counts as if there were two. False, and nothing is changed: it does not, or somebody
  * observes. Tensors of at most two kinds are one. */
-bool tdm_value_extend(struct tdm_eager *m, struct tdm_value *value, uint64_t bytes);
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes);
 /* Like another one in shape, dtype and order in memory. */
-struct tdm_value *tdm_value_like(struct tdm_eager *m, const struct tdm_value *like);
+struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like);
 /* Another value of the same storage, without a node. */
-struct tdm_value *tdm_value_view(struct tdm_eager *m, struct tdm_value *of);
+struct tdm_eager_value *tdm_value_view(struct tdm_eager *m, struct tdm_eager_value *of);
 /* A parameter. */
-struct tdm_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
-                                 uint16_t element_bytes, bool trained);
+struct tdm_eager_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                       uint16_t element_bytes, bool trained);
 /* value.data = from: its own storage goes, it shares the other's. */
-void tdm_value_set_data(struct tdm_eager *m, struct tdm_value *value, struct tdm_value *from);
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
+                        struct tdm_eager_value *from);
 /* Gives the memory of a value's storage back, and takes it anew: storage.resize_. */
-void tdm_value_vacate(struct tdm_eager *m, struct tdm_value *value);
-void tdm_value_occupy(struct tdm_eager *m, struct tdm_value *value);
+void tdm_value_vacate(struct tdm_eager *m, struct tdm_eager_value *value);
+void tdm_value_occupy(struct tdm_eager *m, struct tdm_eager_value *value);
 /* value.requires_grad_(True) of a value without a node; it must outlive the nodes that read it. */
-void tdm_value_require_grad(struct tdm_eager *m, struct tdm_value *value);
-struct tdm_value *tdm_take(struct tdm_value *value); /* one more reference; NULL stays NULL */
-void tdm_drop(struct tdm_eager *m, struct tdm_value *value); /* one less; NULL is fine */
-uint64_t tdm_value_elements(const struct tdm_value *value);
+void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value);
+struct tdm_eager_value *
+tdm_take(struct tdm_eager_value *value); /* one more reference; NULL stays NULL */
+void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value); /* one less; NULL is fine */
+uint64_t tdm_value_elements(const struct tdm_eager_value *value);
 /* value.record_stream(): once freed its block waits for another stream, until the allocator settles. */
-void tdm_value_share(struct tdm_value *value);
-void tdm_value_set_category(struct tdm_eager *m, struct tdm_value *value,
+void tdm_value_share(struct tdm_eager_value *value);
+void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
                             enum tdm_method_category category);
 
 /* ---- the graph ---- */
 
 /* A node if any of the inputs (NULL: none) needs a gradient and gradients are on, else NULL; borrowed, until
  * tdm_node_output or tdm_node_forget. */
-struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_op *op,
-                              struct tdm_value *const *inputs, uint32_t count);
+struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op,
+                              struct tdm_eager_value *const *inputs, uint32_t count);
 bool tdm_node_needs(const struct tdm_node *node, uint32_t input);
-void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *value);
+void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value);
 /* The value is result number `output` of the node (NULL: of none). */
 void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
-                     struct tdm_value *value);
+                     struct tdm_eager_value *value);
 /* After the outputs were told: gives back the reference of tdm_node_new. */
 void tdm_node_done(struct tdm_eager *m, struct tdm_node *node);
 /* Both for the node's only result, which is returned. */
-struct tdm_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
-                                  struct tdm_value *value);
+struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
+                                        struct tdm_eager_value *value);
 /* Saved tensor number i, a new reference: a checkpointed function runs again if it has not yet. */
-struct tdm_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
+struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
 
 /* loss.backward(). */
-void tdm_backward(struct tdm_eager *m, struct tdm_value *loss, struct tdm_value *grad);
+void tdm_backward(struct tdm_eager *m, struct tdm_eager_value *loss, struct tdm_eager_value *grad);
 
 /* torch.utils.checkpoint with use_reentrant False and True; the result is a new reference. */
-struct tdm_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
-                                 struct tdm_value *input);
-struct tdm_value *tdm_checkpoint_reentrant(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input);
+struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *input);
+struct tdm_eager_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input);
 
 /* The same with use_reentrant True, its input in host memory until the backward. */
-struct tdm_value *tdm_checkpoint_offloaded(struct tdm_eager *m, const struct tdm_function *function,
-                                           struct tdm_value *input);
+struct tdm_eager_value *tdm_checkpoint_offloaded(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input);
 
 /* Empties autocast's cache of casts. */
 void tdm_autocast_clear(struct tdm_eager *m);
@@ -318,7 +322,7 @@ uint32_t tdm_eager_largest(const struct tdm_eager *m, struct tdm_tensor_group *g
                            uint32_t most);
 
 /* Sum over rows or columns, with the scratch that the kernel takes, to that shape; `value` is taken. */
-struct tdm_value *tdm_sum_to(struct tdm_eager *m, struct tdm_value *value, uint64_t rows,
-                             uint64_t columns);
+struct tdm_eager_value *tdm_sum_to(struct tdm_eager *m, struct tdm_eager_value *value,
+                                   uint64_t rows, uint64_t columns);
 
 #endif

@@ -150,20 +150,23 @@ static uint64_t sort_bytes(uint64_t pairs)
 }
 
 /* aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu. */
-struct tdm_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary, uint64_t hidden,
-                                         uint16_t element_bytes, uint64_t tokens)
+struct tdm_eager_value *tdm_embedding_gradient(struct tdm_eager *m, uint64_t vocabulary,
+                                               uint64_t hidden, uint16_t element_bytes,
+                                               uint64_t tokens)
 {
     if (tokens <= SMALL_LOOKUP)
         return tdm_value_new(m, vocabulary, hidden, element_bytes);
-    struct tdm_value *sorted[] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, tokens, 1, 8)};
-    struct tdm_value *range = tdm_value_new(m, tokens, 1, 8);
-    struct tdm_value *cub = tdm_value_new(m, sort_bytes(tokens), 1, 1);
+    struct tdm_eager_value *sorted[] = {tdm_value_new(m, tokens, 1, 8),
+                                        tdm_value_new(m, tokens, 1, 8)};
+    struct tdm_eager_value *range = tdm_value_new(m, tokens, 1, 8);
+    struct tdm_eager_value *cub = tdm_value_new(m, sort_bytes(tokens), 1, 1);
     tdm_drop(m, cub);
     tdm_drop(m, range);
-    struct tdm_value *gradient = tdm_value_new(m, vocabulary, hidden, element_bytes);
+    struct tdm_eager_value *gradient = tdm_value_new(m, vocabulary, hidden, element_bytes);
     uint64_t segments = least(tokens, vocabulary), parts = tokens / PART + segments;
-    struct tdm_value *offsets[7] = {tdm_value_new(m, tokens, 1, 8), tdm_value_new(m, 1, 1, 8)};
-    struct tdm_value *flags = tdm_value_new(m, tokens, 1, 8);
+    struct tdm_eager_value *offsets[7] = {tdm_value_new(m, tokens, 1, 8),
+                                          tdm_value_new(m, 1, 1, 8)};
+    struct tdm_eager_value *flags = tdm_value_new(m, tokens, 1, 8);
     tdm_drop(m, tdm_value_new(m, CUB_SCAN_BYTES, 1, 1));
     tdm_drop(m, flags);
     offsets[2] = tdm_value_new(m, tokens, 1, 8);

@@ -24,7 +24,7 @@ static struct tdm_attention_shape node_shape(const struct tdm_node *node)
 #define EFFICIENT_ALIGN 32u
 
 static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape,
-                                  struct tdm_value *scratch[4])
+                                  struct tdm_eager_value *scratch[4])
 {
     uint64_t heads = shape->batch * shape->query_heads;
     uint64_t padded = tdm_size_align(shape->tokens, FLASH_ROWS);
@@ -48,10 +48,11 @@ static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attentio
 }
 
 static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
-                               struct tdm_value *const *grads, struct tdm_value **results)
+                               struct tdm_eager_value *const *grads,
+                               struct tdm_eager_value **results)
 {
     struct tdm_attention_shape shape = node_shape(node);
-    struct tdm_value *saved[TDM_MOST_SAVED] = {0}, *scratch[4] = {0};
+    struct tdm_eager_value *saved[TDM_MOST_SAVED] = {0}, *scratch[4] = {0};
     uint32_t count = node->saved_count;
     (void)grads;
     for (uint32_t i = 0; i < count; i++)
@@ -75,13 +76,14 @@ static uint64_t sum_rows(const struct tdm_attention_shape *shape)
 }
 
 /* Saved are q, k, v, the output, two states of the random numbers, log-sum-exps and the bias. */
-struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct tdm_value *k,
-                                struct tdm_value *v, struct tdm_value *bias,
-                                const struct tdm_attention_shape *shape)
+struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_value *q,
+                                      struct tdm_eager_value *k, struct tdm_eager_value *v,
+                                      struct tdm_eager_value *bias,
+                                      const struct tdm_attention_shape *shape)
 {
-    static const struct tdm_op op = {"ScaledDotProductAttentionBackward0", false,
-                                     attention_backward};
-    struct tdm_value *inputs[] = {q, k, v};
+    static const struct tdm_eager_op op = {"ScaledDotProductAttentionBackward0", false,
+                                           attention_backward};
+    struct tdm_eager_value *inputs[] = {q, k, v};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     if (node != NULL) {
         const uint64_t facts[] = {shape->kernel,   shape->batch,  shape->query_heads,
@@ -92,7 +94,7 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     for (unsigned i = 0; i < 3; i++)
         tdm_node_save(m, node, inputs[i]);
     bool cudnn = shape->kernel == TDM_ATTENTION_CUDNN, flash = shape->kernel == TDM_ATTENTION_FLASH;
-    struct tdm_value *made[4] = {0}, *sums = NULL, *y;
+    struct tdm_eager_value *made[4] = {0}, *sums = NULL, *y;
     for (unsigned i = 0; i < 2 && cudnn; i++)
         made[i] = tdm_value_new(m, 1, 1, 8);
     y = tdm_value_like(m, q);
@@ -103,7 +105,7 @@ struct tdm_value *tdm_attention(struct tdm_eager *m, struct tdm_value *q, struct
     if (cudnn)
         tdm_drop(m, tdm_value_new(m, 256, 1, 1));
     uint64_t splits = flash ? tdm_flash_splits(&m->gpu, shape) : 1;
-    struct tdm_value *parts[2] = {0}; /* log-sum-exps and outputs of each split */
+    struct tdm_eager_value *parts[2] = {0}; /* log-sum-exps and outputs of each split */
     for (unsigned i = 0; i < 2 && splits > 1; i++)
         parts[i] = tdm_value_new(m, splits * q->rows,
                                  i == 0 ? 1 : tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);

@@ -6,7 +6,7 @@
 #include "methods/eager/eager.h"
 
 /* Accumulates the gradient of a leaf (backward.c). */
-extern const struct tdm_op tdm_accumulate_op;
+extern const struct tdm_eager_op tdm_accumulate_op;
 
 /* ---- values and nodes (eager.c) ---- */
 
@@ -28,6 +28,7 @@ void tdm_peak_note(struct tdm_eager *m);
 struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function);
 void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame);
 /* While a function is run again: what its next node saves is what was asked for. */
-void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame, struct tdm_value *value);
+void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
+                          struct tdm_eager_value *value);
 
 #endif

@@ -9,25 +9,26 @@
 #include <stddef.h>
 
 /* Rows of tile number i, as torch.chunk cuts them: all but the last alike; 0 past the last. */
-static uint64_t rows_of(const struct tdm_value *x, uint64_t tiles, uint64_t i)
+static uint64_t rows_of(const struct tdm_eager_value *x, uint64_t tiles, uint64_t i)
 {
     uint64_t most = tdm_size_ceil_div(x->rows, tiles), first = i * most;
     return first >= x->rows ? 0 : x->rows - first < most ? x->rows - first : most;
 }
 
-static struct tdm_value *part(struct tdm_eager *m, struct tdm_value *x, uint64_t rows)
+static struct tdm_eager_value *part(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows)
 {
-    struct tdm_value *view = tdm_value_view(m, x);
+    struct tdm_eager_value *view = tdm_value_view(m, x);
     view->rows = rows;
     return view;
 }
 
 /* Runs a tile of x with gradients, then its backward, whose gradient is added to a part of `grad` (NULL: not wanted).
  * `incoming`: the gradient of all results, NULL: each is a loss. */
-static void run_tile(struct tdm_eager *m, const struct tdm_function *function, struct tdm_value *x,
-                     struct tdm_value *grad, struct tdm_value *incoming, uint64_t rows, bool last)
+static void run_tile(struct tdm_eager *m, const struct tdm_function *function,
+                     struct tdm_eager_value *x, struct tdm_eager_value *grad,
+                     struct tdm_eager_value *incoming, uint64_t rows, bool last)
 {
-    struct tdm_value *tile = part(m, x, rows);
+    struct tdm_eager_value *tile = part(m, x, rows);
     bool grad_enabled = m->grad_enabled, partial = m->partial_gradients;
     struct tdm_frame *saving = m->saving;
     if (grad != NULL) {
@@ -37,8 +38,8 @@ static void run_tile(struct tdm_eager *m, const struct tdm_function *function, s
     m->saving = NULL;
     m->grad_enabled = true;
     m->partial_gradients = partial || !last;
-    struct tdm_value *output = function->run(m, function->model, function->layer, tile);
-    struct tdm_value *of_output = incoming == NULL ? NULL : part(m, incoming, rows);
+    struct tdm_eager_value *output = function->run(m, function->model, function->layer, tile);
+    struct tdm_eager_value *of_output = incoming == NULL ? NULL : part(m, incoming, rows);
     if (!m->stopped)
         tdm_backward(m, output, of_output);
     m->partial_gradients = partial;
@@ -52,10 +53,10 @@ static void run_tile(struct tdm_eager *m, const struct tdm_function *function, s
 /* ---- TiledMLP ---- */
 
 static void tiled_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_frame *frame = node->function;
-    struct tdm_value *x = tdm_node_saved(m, node, 0), *grad = NULL;
+    struct tdm_eager_value *x = tdm_node_saved(m, node, 0), *grad = NULL;
     if (tdm_node_needs(node, 0))
         grad = tdm_value_like(m, x);
     for (uint64_t i = 0, rows; (rows = rows_of(x, node->facts[0], i)) > 0; i++)
@@ -65,21 +66,21 @@ static void tiled_backward(struct tdm_eager *m, struct tdm_node *node,
     tdm_drop(m, x);
 }
 
-struct tdm_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *function,
-                            struct tdm_value *x, uint64_t tiles)
+struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *function,
+                                  struct tdm_eager_value *x, uint64_t tiles)
 {
-    static const struct tdm_op op = {"TiledMLPBackward", false, tiled_backward};
+    static const struct tdm_eager_op op = {"TiledMLPBackward", false, tiled_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_value *made[TDM_MOST_TILES] = {NULL};
+    struct tdm_eager_value *made[TDM_MOST_TILES] = {NULL};
     bool grad_enabled = m->grad_enabled;
     uint32_t count = 0;
     m->grad_enabled = false;
     for (uint64_t i = 0, rows; count < TDM_MOST_TILES && (rows = rows_of(x, tiles, i)) > 0; i++) {
-        struct tdm_value *tile = part(m, x, rows);
+        struct tdm_eager_value *tile = part(m, x, rows);
         made[count++] = function->run(m, function->model, function->layer, tile);
         tdm_drop(m, tile);
     }
-    struct tdm_value *y = tdm_value_new(m, x->rows, made[0]->columns, made[0]->element_bytes);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, made[0]->columns, made[0]->element_bytes);
     while (count > 0)
         tdm_drop(m, made[--count]);
     m->grad_enabled = grad_enabled;
@@ -96,21 +97,23 @@ struct tdm_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *func
 /* ---- TiledFusedLogitsLoss ---- */
 
 static void tiled_loss_backward(struct tdm_eager *m, struct tdm_node *node,
-                                struct tdm_value *const *grads, struct tdm_value **results)
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
 {
     (void)grads;
     results[0] = tdm_node_saved(m, node, 0);
 }
 
-struct tdm_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function *function,
-                                 struct tdm_value *x, uint64_t tiles)
+struct tdm_eager_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *x, uint64_t tiles)
 {
-    static const struct tdm_op op = {"TiledFusedLogitsLossBackward", false, tiled_loss_backward};
+    static const struct tdm_eager_op op = {"TiledFusedLogitsLossBackward", false,
+                                           tiled_loss_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
-    struct tdm_value *grad = tdm_node_needs(node, 0) ? tdm_value_like(m, x) : NULL;
+    struct tdm_eager_value *grad = tdm_node_needs(node, 0) ? tdm_value_like(m, x) : NULL;
     for (uint64_t i = 0, rows; (rows = rows_of(x, tiles, i)) > 0; i++)
         run_tile(m, function, x, grad, NULL, rows, rows_of(x, tiles, i + 1) == 0);
-    struct tdm_value *loss = tdm_value_new(m, 1, 1, sizeof(float));
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, sizeof(float));
     if (grad != NULL)
         tdm_node_save(m, node, grad);
     tdm_drop(m, grad);

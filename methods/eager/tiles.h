@@ -12,11 +12,11 @@
 #define TDM_MOST_TILES 4096u
 
 /* function.run on each of `tiles` (at most TDM_MOST_TILES) parts of the rows of x, joined; a new reference. */
-struct tdm_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *function,
-                            struct tdm_value *x, uint64_t tiles);
+struct tdm_eager_value *tdm_tiled(struct tdm_eager *m, const struct tdm_function *function,
+                                  struct tdm_eager_value *x, uint64_t tiles);
 
 /* function.run gives the loss of a tile; the mean of all, of one element. */
-struct tdm_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function *function,
-                                 struct tdm_value *x, uint64_t tiles);
+struct tdm_eager_value *tdm_tiled_loss(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *x, uint64_t tiles);
 
 #endif

@@ -18,7 +18,7 @@ static bool interleaved(const struct tdm_megatron *t)
 }
 
 static void split_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[0];
     if (!interleaved(node->context)) {
@@ -30,9 +30,10 @@ static void split_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0]->columns = edge->columns;
 }
 
-static void split(struct tdm_megatron *t, struct tdm_value *mixed, struct tdm_value *parts[3])
+static void split(struct tdm_megatron *t, struct tdm_eager_value *mixed,
+                  struct tdm_eager_value *parts[3])
 {
-    static const struct tdm_op op = {"SplitAlongDimBackward", false, split_backward};
+    static const struct tdm_eager_op op = {"SplitAlongDimBackward", false, split_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &mixed, 1);
     const uint64_t heads[] = {t->heads, t->groups, t->groups};
     if (node != NULL)
@@ -45,8 +46,8 @@ static void split(struct tdm_megatron *t, struct tdm_value *mixed, struct tdm_va
     tdm_node_done(t->m, node);
 }
 
-static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *const *grads,
-                 struct tdm_value **results)
+static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                 struct tdm_eager_value **results)
 {
     (void)m;
     (void)node;
@@ -54,23 +55,23 @@ static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_value *c
 }
 
 /* x.contiguous() of a part of something larger. */
-static struct tdm_value *contiguous(struct tdm_megatron *t, struct tdm_value *x)
+static struct tdm_eager_value *contiguous(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
-    static const struct tdm_op op = {"CloneBackward0", false, pass};
+    static const struct tdm_eager_op op = {"CloneBackward0", false, pass};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
 }
 
 static void rotate_backward(struct tdm_eager *m, struct tdm_node *node,
-                            struct tdm_value *const *grads, struct tdm_value **results)
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)node;
     results[0] = tdm_value_like(m, grads[0]);
 }
 
-static struct tdm_value *rotate(struct tdm_megatron *t, struct tdm_value *x)
+static struct tdm_eager_value *rotate(struct tdm_megatron *t, struct tdm_eager_value *x)
 {
-    static const struct tdm_op op = {"FusedRoPEFuncBackward", false, rotate_backward};
+    static const struct tdm_eager_op op = {"FusedRoPEFuncBackward", false, rotate_backward};
     struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
     return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
 }
@@ -84,7 +85,7 @@ void megatron_kernel_seed(struct tdm_megatron *t)
 }
 
 void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
-                             struct tdm_value **output, struct tdm_value **sums)
+                             struct tdm_eager_value **output, struct tdm_eager_value **sums)
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = t->batch * kernel->queries;
@@ -96,7 +97,7 @@ void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kerne
 /* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O; FlashAttention-2:
  * sums and dQ in fp32 of padded tokens, and the same dK, dV. */
 void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
-                              struct tdm_value *grads[3])
+                              struct tdm_eager_value *grads[3])
 {
     struct tdm_eager *m = t->m;
     struct megatron_kept scratch = {.count = 0};
@@ -131,7 +132,7 @@ static struct megatron_kernel whole_kernel(const struct tdm_megatron *t)
 }
 
 static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
-                            struct tdm_value *const *grads, struct tdm_value **results)
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     struct tdm_megatron *t = node->context;
     struct megatron_kernel kernel = whole_kernel(t);
@@ -140,7 +141,7 @@ static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < node->saved_count; i++)
         megatron_keep(m, &saved, tdm_node_saved(m, node, i));
     if (interleaved(t)) { /* one buffer for the three */
-        struct tdm_value *all = tdm_value_new(m, t->rows, 3 * saved.values[0]->columns, BF16);
+        struct tdm_eager_value *all = tdm_value_new(m, t->rows, 3 * saved.values[0]->columns, BF16);
         for (unsigned i = 0; i < 3; i++) {
             results[i] = tdm_value_view(m, all);
             results[i]->columns = saved.values[0]->columns;
@@ -151,11 +152,11 @@ static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
     megatron_drop_all(m, &saved);
 }
 
-static struct tdm_value *attend(struct tdm_megatron *t, struct tdm_value *q, struct tdm_value *k,
-                                struct tdm_value *v)
+static struct tdm_eager_value *attend(struct tdm_megatron *t, struct tdm_eager_value *q,
+                                      struct tdm_eager_value *k, struct tdm_eager_value *v)
 {
-    static const struct tdm_op op = {"FusedAttnFuncBackward", false, kernel_backward};
-    struct tdm_value *inputs[] = {q, k, v}, *output, *sums;
+    static const struct tdm_eager_op op = {"FusedAttnFuncBackward", false, kernel_backward};
+    struct tdm_eager_value *inputs[] = {q, k, v}, *output, *sums;
     struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 3);
     struct megatron_kernel kernel = whole_kernel(t);
     megatron_kernel_forward(t, &kernel, &output, &sums);
@@ -167,42 +168,44 @@ static struct tdm_value *attend(struct tdm_megatron *t, struct tdm_value *q, str
     return megatron_finish(t, node, output);
 }
 
-struct tdm_value *megatron_core(struct tdm_megatron *t, struct tdm_value *q, struct tdm_value *k,
-                                struct tdm_value *v)
+struct tdm_eager_value *megatron_core(struct tdm_megatron *t, struct tdm_eager_value *q,
+                                      struct tdm_eager_value *k, struct tdm_eager_value *v)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_value *whole[] = {q, k, v};
+    struct tdm_eager_value *whole[] = {q, k, v};
     /* FlashAttention-2 wants the batch first, which one sequence has anyway. */
     bool turned = t->flash && t->batch > 1;
     for (unsigned i = 0; i < 3; i++)
         whole[i] = turned || (whole[i]->view && !interleaved(t)) ? contiguous(t, whole[i])
                                                                  : tdm_take(whole[i]);
-    struct tdm_value *y = t->layout.context > 1
-                              ? megatron_context_attention(t, whole[0], whole[1], whole[2])
-                              : attend(t, whole[0], whole[1], whole[2]);
+    struct tdm_eager_value *y = t->layout.context > 1
+                                    ? megatron_context_attention(t, whole[0], whole[1], whole[2])
+                                    : attend(t, whole[0], whole[1], whole[2]);
     for (unsigned i = 0; i < 3; i++)
         tdm_drop(m, whole[i]);
     if (turned) {
-        struct tdm_value *back = contiguous(t, y);
+        struct tdm_eager_value *back = contiguous(t, y);
         tdm_drop(m, y);
         y = back;
     }
     return y;
 }
 
-struct tdm_value *megatron_attention(struct tdm_megatron *t, const struct megatron_layer *layer,
-                                     struct tdm_value *mixed, struct megatron_kept *kept)
+struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
+                                           const struct megatron_layer *layer,
+                                           struct tdm_eager_value *mixed,
+                                           struct megatron_kept *kept)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_value *parts[3];
+    struct tdm_eager_value *parts[3];
     split(t, mixed, parts);
     if (!interleaved(t) && t->groups > 1 && t->groups < t->heads) { /* reshape of query heads */
-        struct tdm_value *q = contiguous(t, parts[0]);
+        struct tdm_eager_value *q = contiguous(t, parts[0]);
         tdm_drop(m, parts[0]);
         parts[0] = q;
     }
     for (unsigned i = 0; i < 2; i++) {
-        struct tdm_value *norm = i == 0 ? layer->q_norm : layer->k_norm, *y;
+        struct tdm_eager_value *norm = i == 0 ? layer->q_norm : layer->k_norm, *y;
         if (norm != NULL) {
             y = megatron_norm(t, parts[i], norm, NULL);
             tdm_drop(m, parts[i]);

@@ -20,8 +20,8 @@
 #define LAYER_PARAMETERS (14u + 2 * ADAPTED_MODULES)
 #define OTHER_PARAMETERS 5u
 
-static void add(struct tdm_megatron *t, struct megatron_chunk *chunk, struct tdm_value **place,
-                uint64_t rows, uint64_t columns)
+static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
 {
     *place =
         tdm_value_leaf(t->m, rows, columns, BF16, chunk->parameter_count >= chunk->first_trained);
@@ -29,8 +29,8 @@ static void add(struct tdm_megatron *t, struct megatron_chunk *chunk, struct tdm
         (struct megatron_parameter){.place = place, .rows = rows, .columns = columns};
 }
 
-static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk, struct tdm_value **norm,
-                     struct tdm_value **bias)
+static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                     struct tdm_eager_value **norm, struct tdm_eager_value **bias)
 {
     add(t, chunk, norm, 1, t->config->hidden);
     if (t->set.layer_norm)
@@ -77,8 +77,8 @@ static bool may_regather(const struct tdm_megatron *t, enum megatron_target targ
 static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
                          struct megatron_layer *layer)
 {
-    const struct tdm_value *weights[ADAPTED_MODULES] = {layer->projection, layer->qkv, layer->fc1,
-                                                        layer->fc2};
+    const struct tdm_eager_value *weights[ADAPTED_MODULES] = {layer->projection, layer->qkv,
+                                                              layer->fc1, layer->fc2};
     uint64_t part = t->lora_rank / t->layout.tensor;
     for (unsigned i = 0; i < ADAPTED_MODULES; i++) {
         bool row = i == ADAPTED_PROJECTION || i == ADAPTED_FC2;
@@ -116,7 +116,7 @@ enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, str
             add(t, chunk, &chunk->head, t->vocabulary, t->config->hidden);
     }
     for (uint32_t i = 0; i < chunk->parameter_count; i++) {
-        struct tdm_value **place = chunk->parameters[i].place;
+        struct tdm_eager_value **place = chunk->parameters[i].place;
         chunk->parameters[i].shared =
             t->tied && (place == &chunk->embedding || place == &chunk->head);
     }
@@ -205,7 +205,7 @@ void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
     for (uint32_t i = chunk->parameter_count;
          i-- > chunk->first_trained && chunk->weights != NULL;) {
         struct megatron_parameter *p = &chunk->parameters[i];
-        struct tdm_value *view = tdm_value_view(m, chunk->weights);
+        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights);
         view->rows = p->rows;
         view->columns = p->columns;
         tdm_value_require_grad(m, view);
@@ -226,7 +226,7 @@ void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk
             p->own = p->rows * p->columns;
         if (p->own == 0)
             continue;
-        struct tdm_value *clone = tdm_value_new(m, p->own, 1, BF16);
+        struct tdm_eager_value *clone = tdm_value_new(m, p->own, 1, BF16);
         p->states[0] = tdm_value_new(m, p->own, 1, FP32);
         tdm_drop(m, clone);
     }

@@ -13,25 +13,25 @@
 
 enum { Q, K, V, OUT, SUMS };
 
-static struct tdm_value *make(struct tdm_megatron *t, struct megatron_kept *kept, uint64_t rows,
-                              uint64_t columns, uint16_t bytes)
+static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept *kept,
+                                    uint64_t rows, uint64_t columns, uint16_t bytes)
 {
     return megatron_keep(t->m, kept, tdm_value_new(t->m, rows, columns, bytes));
 }
 
 /* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is sent, what
  * comes, and that in order, which is the result. */
-static struct tdm_value *exchange(struct tdm_megatron *t, struct megatron_kept *kept,
-                                  const struct tdm_value *x, bool before)
+static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_kept *kept,
+                                        const struct tdm_eager_value *x, bool before)
 {
     uint64_t ranks = t->layout.exchange_heads;
     uint64_t rows = before ? x->rows * ranks : x->rows / ranks;
     uint64_t columns = before ? x->columns / ranks : x->columns * ranks;
     uint32_t stream = t->m->stream;
     make(t, kept, x->rows, x->columns, BF16);
-    struct tdm_value *came = tdm_value_new(t->m, x->rows, x->columns, BF16);
+    struct tdm_eager_value *came = tdm_value_new(t->m, x->rows, x->columns, BF16);
     t->m->stream = CP_STREAM;
-    struct tdm_value *ordered = tdm_value_new(t->m, rows, columns, BF16);
+    struct tdm_eager_value *ordered = tdm_value_new(t->m, rows, columns, BF16);
     t->m->stream = stream;
     tdm_drop(t->m, came);
     return ordered;
@@ -39,11 +39,11 @@ static struct tdm_value *exchange(struct tdm_megatron *t, struct megatron_kept *
 
 /* Replaces values by what an exchange makes of them; the old ones are kept if `hold`, else dropped. */
 static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
-                         struct tdm_value **values, unsigned count, bool before, bool hold)
+                         struct tdm_eager_value **values, unsigned count, bool before, bool hold)
 {
     struct megatron_kept sent = {.count = 0};
     for (unsigned i = 0; i < count; i++) {
-        struct tdm_value *ordered = exchange(t, &sent, values[i], before);
+        struct tdm_eager_value *ordered = exchange(t, &sent, values[i], before);
         if (hold)
             megatron_keep(t->m, kept, values[i]);
         else
@@ -78,13 +78,13 @@ static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t
 /* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other are one value. */
 struct kept_rows {
     struct megatron_kept all;
-    struct tdm_value *ends[2][2]; /* by stream; small and large ones are apart */
+    struct tdm_eager_value *ends[2][2]; /* by stream; small and large ones are apart */
 };
 
 static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t bytes)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_value **ends = rows->ends[m->stream == CP_STREAM];
+    struct tdm_eager_value **ends = rows->ends[m->stream == CP_STREAM];
     for (unsigned i = 0; i < 2; i++)
         if (ends[i] != NULL && tdm_value_extend(m, ends[i], bytes))
             return;
@@ -106,17 +106,17 @@ static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint6
 }
 
 /* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V] nothing. */
-static void ring_forward(struct tdm_megatron *t, struct tdm_value **values)
+static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
 {
     struct tdm_eager *m = t->m;
     struct kept_rows rows = {.all = {.count = 0}};
     struct megatron_kept *kept = &rows.all;
     uint64_t steps = t->layout.exchange_ring, tokens = values[Q]->rows / t->batch;
     const uint64_t columns = 2 * values[K]->columns;
-    struct tdm_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
+    struct tdm_eager_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
     for (uint64_t i = 0; i < steps; i++) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
-        struct tdm_value *output, *sums;
+        struct tdm_eager_value *output, *sums;
         bool halved = kernel.queries < tokens;
         m->stream = i % 2 == 0 ? 0 : CP_STREAM;
         if (i > 0 && i + 1 < steps && m->status != TDM_OK)
@@ -150,19 +150,19 @@ static void ring_forward(struct tdm_megatron *t, struct tdm_value **values)
 #define LIKE_STEPS 4u /* of steps that take and give the same, so many are run */
 
 /* From values[Q] and values[K], the last buffer, to gradients[Q, K, V]. */
-static void ring_backward(struct tdm_megatron *t, struct tdm_value *const *values,
-                          struct tdm_value **gradients)
+static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                          struct tdm_eager_value **gradients)
 {
     struct tdm_eager *m = t->m;
     uint64_t tokens = values[Q]->rows / t->batch, like = 0;
     struct megatron_kernel before = {0};
     gradients[Q] = tdm_value_like(m, values[Q]);
-    struct tdm_value *buffers[2];
+    struct tdm_eager_value *buffers[2];
     for (unsigned i = 0; i < 2; i++)
         buffers[i] = tdm_value_new(m, 2 * values[K]->rows, values[K]->columns, BF16);
     for (uint64_t i = t->layout.exchange_ring; i-- > 0 && m->status == TDM_OK;) {
         struct megatron_kernel kernel = ring_kernel(t, i, tokens);
-        struct tdm_value *step[3] = {0};
+        struct tdm_eager_value *step[3] = {0};
         struct megatron_kept halves = {.count = 0};
         like = kernel.queries == before.queries && kernel.keys == before.keys ? like + 1 : 0;
         before = kernel;
@@ -189,9 +189,10 @@ static void ring_backward(struct tdm_megatron *t, struct tdm_value *const *value
 /* ---- gathered keys and values ---- */
 
 /* Keys and values of all ranks, then in the order of tokens. */
-static void gather(struct tdm_megatron *t, struct megatron_kept *kept, const struct tdm_value *k)
+static void gather(struct tdm_megatron *t, struct megatron_kept *kept,
+                   const struct tdm_eager_value *k)
 {
-    struct tdm_value *came[2];
+    struct tdm_eager_value *came[2];
     for (unsigned i = 0; i < 2; i++)
         came[i] = tdm_value_new(t->m, k->rows * t->layout.context, k->columns, BF16);
     for (unsigned i = 0; i < 2; i++) {
@@ -208,8 +209,8 @@ static struct megatron_kernel slice_kernel(const struct tdm_megatron *t, unsigne
     return (struct megatron_kernel){length, (number + 1) * length, t->heads, t->groups};
 }
 
-static void gathered_forward(struct tdm_megatron *t, struct tdm_value **values,
-                             struct tdm_value **parts)
+static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **values,
+                             struct tdm_eager_value **parts)
 {
     struct tdm_eager *m = t->m;
     struct megatron_kept kept = {.count = 0};
@@ -224,12 +225,12 @@ static void gathered_forward(struct tdm_megatron *t, struct tdm_value **values,
     megatron_drop_all(m, &kept);
 }
 
-static void gathered_backward(struct tdm_megatron *t, struct tdm_value *const *values,
-                              struct tdm_value **gradients)
+static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                              struct tdm_eager_value **gradients)
 {
     struct tdm_eager *m = t->m;
     struct megatron_kept kept = {.count = 0};
-    struct tdm_value *whole[2];
+    struct tdm_eager_value *whole[2];
     uint64_t rows = values[K]->rows * t->layout.context;
     gradients[Q] = tdm_value_like(m, values[Q]);
     for (unsigned i = 0; i < 2; i++)
@@ -237,7 +238,7 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_value *const *v
     gather(t, &kept, values[K]);
     for (unsigned i = 0; i < 2; i++) {
         struct megatron_kernel kernel = slice_kernel(t, i);
-        struct tdm_value *step[3] = {0};
+        struct tdm_eager_value *step[3] = {0};
         m->stream = i;
         megatron_kernel_backward(t, &kernel, step);
         for (unsigned g = 0; g < 3; g++)
@@ -245,7 +246,7 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_value *const *v
     }
     m->stream = 0;
     for (unsigned i = 0; i < 2; i++) { /* back in the order of ranks, then reduced */
-        struct tdm_value *ordered = tdm_value_new(m, rows, values[K]->columns, BF16);
+        struct tdm_eager_value *ordered = tdm_value_new(m, rows, values[K]->columns, BF16);
         tdm_drop(m, whole[i]);
         whole[i] = ordered;
     }
@@ -259,13 +260,13 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_value *const *v
 /* ---- the function ---- */
 
 static void context_backward(struct tdm_eager *m, struct tdm_node *node,
-                             struct tdm_value *const *grads, struct tdm_value **results)
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     struct tdm_megatron *t = node->context;
     struct megatron_kept saved = {.count = 0}, kept = {.count = 0};
     for (uint32_t i = 0; i < node->saved_count; i++)
         megatron_keep(m, &saved, tdm_node_saved(m, node, i));
-    struct tdm_value *gradient = tdm_take(grads[0]), *output;
+    struct tdm_eager_value *gradient = tdm_take(grads[0]), *output;
     switch (t->set.exchange) {
     case TDM_CP_P2P:
         ring_backward(t, saved.values, results);
@@ -296,20 +297,22 @@ static void context_backward(struct tdm_eager *m, struct tdm_node *node,
     megatron_drop_all(m, &saved);
 }
 
-static void save_all(struct tdm_megatron *t, struct tdm_node *node, struct tdm_value *const *values,
-                     unsigned count)
+static void save_all(struct tdm_megatron *t, struct tdm_node *node,
+                     struct tdm_eager_value *const *values, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         if (values[i] != NULL)
             tdm_node_save(t->m, node, values[i]);
 }
 
-struct tdm_value *megatron_context_attention(struct tdm_megatron *t, struct tdm_value *q,
-                                             struct tdm_value *k, struct tdm_value *v)
+struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
+                                                   struct tdm_eager_value *q,
+                                                   struct tdm_eager_value *k,
+                                                   struct tdm_eager_value *v)
 {
-    static const struct tdm_op op = {"AttnFuncWithCPBackward", false, context_backward};
+    static const struct tdm_eager_op op = {"AttnFuncWithCPBackward", false, context_backward};
     struct tdm_eager *m = t->m;
-    struct tdm_value *inputs[] = {q, k, v}, *values[5] = {0}, *parts[4] = {0}, *output;
+    struct tdm_eager_value *inputs[] = {q, k, v}, *values[5] = {0}, *parts[4] = {0}, *output;
     struct megatron_kept kept = {.count = 0};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
     enum tdm_megatron_exchange kind = t->set.exchange;

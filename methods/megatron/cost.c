@@ -54,10 +54,10 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
 }
 
 /* Ranks are numbered by tensor, context, data, pipeline, the first fastest. */
-static struct tdm_group group_of(const struct tdm_method_settings *settings, uint64_t ranks,
-                                 uint64_t stride)
+static struct tdm_gpu_group group_of(const struct tdm_method_settings *settings, uint64_t ranks,
+                                     uint64_t stride)
 {
-    return (struct tdm_group){ranks, stride, settings->torch.context.gpus_per_node};
+    return (struct tdm_gpu_group){ranks, stride, settings->torch.context.gpus_per_node};
 }
 
 void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -68,12 +68,14 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     *cost = (struct tdm_method_cost){.sequences = 0};
     if (tdm_megatron_layout(model, settings, &l, NULL) != TDM_OK)
         return;
-    const struct tdm_group tensor = group_of(settings, l.tensor, 1),
-                           context = group_of(settings, l.context, l.tensor),
-                           heads = group_of(settings, l.exchange_heads, l.tensor),
-                           ring = group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
-                           replicas = group_of(settings, l.context * l.data, l.tensor),
-                           stages = group_of(settings, l.pipeline, l.tensor * l.context * l.data);
+    const struct tdm_gpu_group tensor = group_of(settings, l.tensor, 1),
+                               context = group_of(settings, l.context, l.tensor),
+                               heads = group_of(settings, l.exchange_heads, l.tensor),
+                               ring =
+                                   group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
+                               replicas = group_of(settings, l.context * l.data, l.tensor),
+                               stages =
+                                   group_of(settings, l.pipeline, l.tensor * l.context * l.data);
     compute(model, settings, &l, cost);
     cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
     double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);

@@ -54,8 +54,8 @@ enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error 
     bool missing = t->actions == NULL;
     for (uint64_t c = 0; c < chunks; c++) {
         struct megatron_chunk *chunk = &t->chunks[c];
-        chunk->inputs = calloc(t->microbatches, sizeof(struct tdm_value *));
-        chunk->outputs = calloc(t->microbatches, sizeof(struct tdm_value *));
+        chunk->inputs = calloc(t->microbatches, sizeof(struct tdm_eager_value *));
+        chunk->outputs = calloc(t->microbatches, sizeof(struct tdm_eager_value *));
         missing |= chunk->inputs == NULL || chunk->outputs == NULL;
     }
     if (missing)
@@ -73,11 +73,11 @@ enum tdm_status megatron_make_schedule(struct tdm_megatron *t, struct tdm_error 
 
 /* ---- what a micro-batch is given ---- */
 
-static struct tdm_value *received(struct tdm_megatron *t)
+static struct tdm_eager_value *received(struct tdm_megatron *t)
 {
     t->m->category = TDM_METHOD_COMMUNICATION;
     t->m->label = (struct tdm_label){.name = "received", .layer = TDM_NO_LAYER};
-    struct tdm_value *x = tdm_value_new(t->m, t->part_rows, t->config->hidden, BF16);
+    struct tdm_eager_value *x = tdm_value_new(t->m, t->part_rows, t->config->hidden, BF16);
     t->m->category = TDM_METHOD_WORKSPACE;
     return x;
 }
@@ -113,13 +113,14 @@ static void drop_batch(struct tdm_megatron *t)
     t->tokens_in = t->labels = t->mask = NULL;
 }
 
-static struct tdm_value *embed(struct tdm_megatron *t, struct megatron_chunk *chunk)
+static struct tdm_eager_value *embed(struct tdm_megatron *t, struct megatron_chunk *chunk)
 {
     struct tdm_eager *m = t->m;
     m->label = (struct tdm_label){.name = "embedding", .layer = TDM_NO_LAYER};
-    struct tdm_value *x = tdm_embedding(m, chunk->embedding, t->tokens_in, t->rows), *y;
+    struct tdm_eager_value *x = tdm_embedding(m, chunk->embedding, t->tokens_in, t->rows), *y;
     if (chunk->positions != NULL) {
-        struct tdm_value *positions = tdm_embedding(m, chunk->positions, t->tokens_in, t->rows);
+        struct tdm_eager_value *positions =
+            tdm_embedding(m, chunk->positions, t->tokens_in, t->rows);
         y = tdm_add(m, x, positions);
         tdm_drop(m, x);
         tdm_drop(m, positions);
@@ -153,7 +154,7 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
 {
     struct tdm_eager *m = t->m;
     struct megatron_chunk *chunk = &t->chunks[action->chunk];
-    struct tdm_value *x, *input = NULL;
+    struct tdm_eager_value *x, *input = NULL;
     if (!chunk->first) {
         input = t->next_input != NULL ? t->next_input : received(t);
         t->next_input = NULL;
@@ -173,7 +174,7 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
     make_angles(t);
     x = megatron_run_chunk(t, action->chunk, x);
     if (chunk->last) {
-        struct tdm_value *loss = megatron_head_loss(t, chunk, x);
+        struct tdm_eager_value *loss = megatron_head_loss(t, chunk, x);
         tdm_drop(m, x);
         x = loss;
     }
@@ -188,7 +189,7 @@ static void forward(struct tdm_megatron *t, const struct megatron_action *action
 static void sent(struct tdm_megatron *t, const struct megatron_action *action)
 {
     struct megatron_chunk *chunk = &t->chunks[action->chunk];
-    struct tdm_value *output = chunk->outputs[action->microbatch];
+    struct tdm_eager_value *output = chunk->outputs[action->microbatch];
     if (!chunk->last && output != NULL)
         tdm_value_vacate(t->m, output);
 }
@@ -197,8 +198,8 @@ static void backward(struct tdm_megatron *t, const struct megatron_action *actio
 {
     struct tdm_eager *m = t->m;
     struct megatron_chunk *chunk = &t->chunks[action->chunk];
-    struct tdm_value **input = &chunk->inputs[action->microbatch];
-    struct tdm_value **output = &chunk->outputs[action->microbatch];
+    struct tdm_eager_value **input = &chunk->inputs[action->microbatch];
+    struct tdm_eager_value **output = &chunk->outputs[action->microbatch];
     tdm_backward(m, *output, chunk->last ? NULL : t->output_gradient);
     tdm_drop(m, *output);
     tdm_drop(m, t->input_gradient);
@@ -211,7 +212,7 @@ static void backward(struct tdm_megatron *t, const struct megatron_action *actio
 
 static void receive_gradient(struct tdm_megatron *t)
 {
-    struct tdm_value *gradient = received(t);
+    struct tdm_eager_value *gradient = received(t);
     tdm_drop(t->m, t->output_gradient);
     t->output_gradient = gradient;
 }

@@ -319,7 +319,7 @@ static void end(void *state)
 }
 
 /* A gradient that is there is added to its buffer, and goes. */
-static void note_gradient(void *context, struct tdm_value *leaf)
+static void note_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_megatron *t = context;
     if (leaf->storage->category != TDM_METHOD_WEIGHTS)

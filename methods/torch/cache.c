@@ -16,14 +16,14 @@ static size_t slots_of(const struct tdm_torch_model *t)
 bool tdm_torch_cache_create(struct tdm_torch_model *t)
 {
     for (unsigned i = 0; i < 2 && t->caches; i++) {
-        t->cached[i] = calloc(slots_of(t), sizeof(struct tdm_value *));
+        t->cached[i] = calloc(slots_of(t), sizeof(struct tdm_eager_value *));
         if (t->cached[i] == NULL)
             return false;
     }
     return true;
 }
 
-static void drop_all(struct tdm_torch_model *t, struct tdm_value **cached)
+static void drop_all(struct tdm_torch_model *t, struct tdm_eager_value **cached)
 {
     for (size_t i = 0; cached != NULL && i < slots_of(t); i++) {
         tdm_drop(t->m, cached[i]);
@@ -40,20 +40,21 @@ void tdm_torch_cache_free(struct tdm_torch_model *t)
 }
 
 /* An empty tensor, which has K's dtype for V too, and `old`, joined: the cache has the result, and the caller. */
-static struct tdm_value *join(struct tdm_eager *m, struct tdm_value *old, uint16_t element_bytes,
-                              struct tdm_value **slot)
+static struct tdm_eager_value *join(struct tdm_eager *m, struct tdm_eager_value *old,
+                                    uint16_t element_bytes, struct tdm_eager_value **slot)
 {
     *slot = tdm_cat_alone(m, old, element_bytes);
     return tdm_take(*slot);
 }
 
-void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number, struct tdm_value **k,
-                            struct tdm_value **v)
+void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
+                            struct tdm_eager_value **k, struct tdm_eager_value **v)
 {
     if (!t->caches)
         return;
     struct tdm_eager *m = t->m;
-    struct tdm_value **slots = &t->cached[0][(size_t)number * SLOTS], *old_k = *k, *old_v = *v;
+    struct tdm_eager_value **slots = &t->cached[0][(size_t)number * SLOTS], *old_k = *k,
+                           *old_v = *v;
     if (t->config->layer_kinds[number].window > 0)
         slots[2] = tdm_value_new(m, 1, 1, INT64);
     /* A window's cache is a view of the last tokens: all of the memory stays. */
@@ -70,7 +71,7 @@ void tdm_torch_cache_drop(struct tdm_torch_model *t)
 
 void tdm_torch_cache_hold(struct tdm_torch_model *t)
 {
-    struct tdm_value **before = t->cached[1];
+    struct tdm_eager_value **before = t->cached[1];
     drop_all(t, before);
     t->cached[1] = t->cached[0];
     t->cached[0] = before;

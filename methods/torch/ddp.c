@@ -17,16 +17,16 @@
 #define BUCKET_BYTES (25 * MIB)
 #define BROADCAST_BYTES (250 * MIB)
 
-static uint64_t bytes_of(const struct tdm_value *value)
+static uint64_t bytes_of(const struct tdm_eager_value *value)
 {
     return tdm_value_elements(value) * value->element_bytes;
 }
 
-static struct tdm_value *new_bucket(struct tdm_torch_model *t, uint64_t bytes)
+static struct tdm_eager_value *new_bucket(struct tdm_torch_model *t, uint64_t bytes)
 {
     t->m->category = TDM_METHOD_COMMUNICATION;
     t->m->label = (struct tdm_label){.name = "bucket of gradients", .layer = TDM_NO_LAYER};
-    struct tdm_value *bucket = tdm_value_new(t->m, bytes, 1, 1);
+    struct tdm_eager_value *bucket = tdm_value_new(t->m, bytes, 1, 1);
     t->m->category = TDM_METHOD_WORKSPACE;
     return bucket;
 }
@@ -37,7 +37,7 @@ static void drop_first_bucket(struct tdm_torch_model *t)
     t->buckets.all = NULL;
 }
 
-static void note_gradient(void *context, struct tdm_value *leaf)
+static void note_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
     struct torch_buckets *b = &t->buckets;
@@ -89,7 +89,7 @@ static void divide_states(struct tdm_torch_model *t)
  * sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
 static void broadcast_parameters(struct tdm_torch_model *t)
 {
-    struct tdm_value *on_the_way[2] = {NULL, NULL};
+    struct tdm_eager_value *on_the_way[2] = {NULL, NULL};
     uint64_t bytes = 0;
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++) {

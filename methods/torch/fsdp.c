@@ -19,21 +19,21 @@ static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
     return tdm_size_ceil_div(rows, t->settings.ranks);
 }
 
-struct tdm_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
-                                     uint64_t columns, bool trained)
+struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
+                                           uint64_t columns, bool trained)
 {
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = shard_bytes(t);
     bool vector = rows == 1; /* sharded by its elements */
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
-    struct tdm_value *shard =
+    struct tdm_eager_value *shard =
         tdm_value_leaf(t->m, t->settings.shards_on_gpu ? 0 : part_rows,
                        vector ? shard_rows(t, columns) : columns, bytes, trained);
     if (t->settings.shards_on_gpu) {
         tdm_value_vacate(t->m, shard);
         shard->rows = part_rows;
     }
-    struct tdm_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
+    struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
     tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
     whole->rows = rows;
     f->group_of[t->parameter_count] = group;
@@ -43,7 +43,7 @@ struct tdm_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, 
 }
 
 /* Of a model that is on the GPU: a group's shards are made, then its parameters go. */
-void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_value **whole)
+void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole)
 {
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (t->fsdp.group_of[i] == group)
@@ -66,9 +66,9 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, 
 /* Gathers have a stream of their own, and so have the results of reductions. */
 enum { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE };
 
-static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
-                                    enum tdm_method_category category, uint64_t elements,
-                                    uint16_t bytes)
+static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
+                                          enum tdm_method_category category, uint64_t elements,
+                                          uint16_t bytes)
 {
     t->m->stream = stream;
     t->m->category = category;
@@ -77,7 +77,7 @@ static struct tdm_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
                                              : stream == STREAM_REDUCE ? "reduced gradients"
                                                                        : "reduce-scatter buffer",
                                      .layer = TDM_NO_LAYER};
-    struct tdm_value *buffer = tdm_value_new(t->m, elements, 1, bytes);
+    struct tdm_eager_value *buffer = tdm_value_new(t->m, elements, 1, bytes);
     t->m->label = label;
     t->m->category = TDM_METHOD_WORKSPACE;
     t->m->stream = STREAM_COMPUTE;
@@ -91,7 +91,7 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
     if (f->whole[group] || f->gathering == group)
         return;
     uint64_t elements = group_elements(t, group, false);
-    struct tdm_value *input = NULL;
+    struct tdm_eager_value *input = NULL;
     if (t->settings.fp32_weights)
         input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / t->settings.ranks,
                            BF16);
@@ -151,7 +151,7 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
     struct torch_fsdp *f = &t->fsdp;
     uint16_t bytes = reduced_bytes(t);
     uint64_t elements = group_elements(t, group, true);
-    struct tdm_value *last = NULL;
+    struct tdm_eager_value *last = NULL;
     if (elements == 0)
         return;
     tdm_drop(t->m, f->reducing);
@@ -163,11 +163,11 @@ static void reduce(struct tdm_torch_model *t, uint32_t group)
         last = f->wholes[i]->grad;
         f->wholes[i]->grad = NULL;
     }
-    struct tdm_value *shards =
+    struct tdm_eager_value *shards =
         new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
     if (bytes != shard_bytes(t)) {
-        struct tdm_value *cast = new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
-                                            elements / t->settings.ranks, shard_bytes(t));
+        struct tdm_eager_value *cast = new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
+                                                  elements / t->settings.ranks, shard_bytes(t));
         tdm_drop(t->m, shards);
         shards = cast;
     }

@@ -31,8 +31,9 @@ static uint32_t embedding_group(const struct tdm_torch_model *t)
     return last_group(t) + (has_embedding_group(t) ? 1 : 0);
 }
 
-struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role,
-                                     uint64_t rows, uint64_t columns, bool trained)
+struct tdm_eager_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit,
+                                           enum tdm_role role, uint64_t rows, uint64_t columns,
+                                           bool trained)
 {
     uint32_t group = unit < t->config->layers     ? unit
                      : role == TDM_ROLE_EMBEDDING ? embedding_group(t)
@@ -43,7 +44,7 @@ struct tdm_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit, e
 /* A model that is on the GPU: all parameters are there, then unit by unit they become shards. */
 void tdm_fsdp_shard(struct tdm_torch_model *t)
 {
-    struct tdm_value **whole = calloc(t->parameter_count, sizeof(struct tdm_value *));
+    struct tdm_eager_value **whole = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
     if (whole == NULL) {
         t->m->status = TDM_NO_MEMORY;
         return;
@@ -94,7 +95,7 @@ static void pre_backward(struct tdm_torch_model *t, uint32_t group)
 }
 
 static void output_backward(struct tdm_eager *m, struct tdm_node *node,
-                            struct tdm_value *const *grads, struct tdm_value **results)
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)m;
     pre_backward(node->context, (uint32_t)node->facts[0]);
@@ -102,7 +103,7 @@ static void output_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 static void input_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)m;
     tdm_fsdp_post_backward(node->context, (uint32_t)node->facts[0]);
@@ -110,29 +111,32 @@ static void input_backward(struct tdm_eager *m, struct tdm_node *node,
 }
 
 /* The same value, taken, whose backward calls the op's. */
-static struct tdm_value *mark(struct tdm_torch_model *t, uint32_t group, struct tdm_value *x,
-                              const struct tdm_op *op)
+static struct tdm_eager_value *mark(struct tdm_torch_model *t, uint32_t group,
+                                    struct tdm_eager_value *x, const struct tdm_eager_op *op)
 {
     struct tdm_node *node = tdm_node_new(t->m, op, &x, 1);
     if (node != NULL) {
         node->facts[0] = group;
         node->context = t;
     }
-    struct tdm_value *y = tdm_value_view(t->m, x);
+    struct tdm_eager_value *y = tdm_value_view(t->m, x);
     tdm_node_finish(t->m, node, y);
     tdm_drop(t->m, x);
     return y;
 }
 
-static struct tdm_value *mark_output(struct tdm_torch_model *t, uint32_t group, struct tdm_value *x)
+static struct tdm_eager_value *mark_output(struct tdm_torch_model *t, uint32_t group,
+                                           struct tdm_eager_value *x)
 {
-    static const struct tdm_op op = {"FsdpPreBackward", false, output_backward};
+    static const struct tdm_eager_op op = {"FsdpPreBackward", false, output_backward};
     return mark(t, group, x, &op);
 }
 
-static struct tdm_value *mark_input(struct tdm_torch_model *t, uint32_t group, struct tdm_value *x)
+static struct tdm_eager_value *mark_input(struct tdm_torch_model *t, uint32_t group,
+                                          struct tdm_eager_value *x)
 {
-    static const struct tdm_op op = {"RegisterPostBackwardFunctionBackward", false, input_backward};
+    static const struct tdm_eager_op op = {"RegisterPostBackwardFunctionBackward", false,
+                                           input_backward};
     return mark(t, group, x, &op);
 }
 
@@ -150,7 +154,8 @@ void tdm_fsdp_before_embedding(struct tdm_torch_model *t)
         tdm_fsdp_unshard(t, embedding_group(t), true);
 }
 
-struct tdm_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t, struct tdm_value *embedded)
+struct tdm_eager_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t,
+                                                 struct tdm_eager_value *embedded)
 {
     if (!is_on(t) || !has_embedding_group(t))
         return embedded;
@@ -158,8 +163,8 @@ struct tdm_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t, struct tdm
     return mark_output(t, embedding_group(t), embedded);
 }
 
-struct tdm_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
-                                        struct tdm_value *input)
+struct tdm_eager_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
+                                              struct tdm_eager_value *input)
 {
     if (!is_on(t))
         return input;
@@ -167,8 +172,8 @@ struct tdm_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t laye
     return mark_input(t, layer, input);
 }
 
-struct tdm_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
-                                       struct tdm_value *output)
+struct tdm_eager_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
+                                             struct tdm_eager_value *output)
 {
     if (!is_on(t))
         return output;
@@ -177,7 +182,8 @@ struct tdm_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer
 }
 
 /* A unit with the embedding began there, with ids, which need no gradient. */
-struct tdm_value *tdm_fsdp_before_norm(struct tdm_torch_model *t, struct tdm_value *input)
+struct tdm_eager_value *tdm_fsdp_before_norm(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *input)
 {
     if (!is_on(t) || !has_embedding_group(t))
         return input;
@@ -187,7 +193,8 @@ struct tdm_value *tdm_fsdp_before_norm(struct tdm_torch_model *t, struct tdm_val
 
 /* Not called where a loss reads the head's weight without running the module: then the unit is not told of the
  * forward's end, and keeps its parameters. */
-struct tdm_value *tdm_fsdp_after_head(struct tdm_torch_model *t, struct tdm_value *logits)
+struct tdm_eager_value *tdm_fsdp_after_head(struct tdm_torch_model *t,
+                                            struct tdm_eager_value *logits)
 {
     if (!is_on(t) || !t->settings.units_of_ends)
         return logits;

@@ -9,7 +9,7 @@
 void tdm_torch_positions(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_value *range = tdm_value_new(m, t->settings.tokens, 1, INT64);
+    struct tdm_eager_value *range = tdm_value_new(m, t->settings.tokens, 1, INT64);
     t->positions = tdm_value_new(m, t->settings.tokens, 1, INT64);
     tdm_drop(m, range);
 }
@@ -21,18 +21,19 @@ static void look_for_documents(struct tdm_torch_model *t)
     uint64_t rows = t->settings.batch, tokens = t->settings.tokens;
     if (t->caches)
         return;
-    struct tdm_value *before = tdm_value_new(m, rows, 1, INT64);
-    struct tdm_value *joined = tdm_value_new(m, rows, tokens + 1, INT64);
-    struct tdm_value *difference = tdm_value_new(m, rows, tokens, INT64);
+    struct tdm_eager_value *before = tdm_value_new(m, rows, 1, INT64);
+    struct tdm_eager_value *joined = tdm_value_new(m, rows, tokens + 1, INT64);
+    struct tdm_eager_value *difference = tdm_value_new(m, rows, tokens, INT64);
     tdm_drop(m, joined);
-    struct tdm_value *unequal = tdm_value_new(m, rows, tokens, BOOL);
-    struct tdm_value *sums = tdm_value_new(m, rows, tokens, INT64);
-    struct tdm_value *wide = tdm_value_new(m, rows, tokens, INT64);
+    struct tdm_eager_value *unequal = tdm_value_new(m, rows, tokens, BOOL);
+    struct tdm_eager_value *sums = tdm_value_new(m, rows, tokens, INT64);
+    struct tdm_eager_value *wide = tdm_value_new(m, rows, tokens, INT64);
     if (rows == 1)
         tdm_drop(m, tdm_value_new(m, CUB_SCAN_BYTES, 1, 1));
     tdm_drop(m, wide);
     tdm_drop(m, unequal);
-    struct tdm_value *same = tdm_value_new(m, rows, 1, BOOL), *all = tdm_value_new(m, 1, 1, BOOL);
+    struct tdm_eager_value *same = tdm_value_new(m, rows, 1, BOOL),
+                           *all = tdm_value_new(m, 1, 1, BOOL);
     tdm_drop(m, same);
     tdm_drop(m, all);
     tdm_drop(m, before);
@@ -41,27 +42,27 @@ static void look_for_documents(struct tdm_torch_model *t)
 }
 
 /* masking_utils: sdpa_mask. A tokens x tokens boolean; `window`: also of what is too long ago. */
-static struct tdm_value *boolean_mask(struct tdm_torch_model *t, bool window)
+static struct tdm_eager_value *boolean_mask(struct tdm_torch_model *t, bool window)
 {
     struct tdm_eager *m = t->m;
     uint64_t tokens = t->settings.tokens;
-    struct tdm_value *indices[4], *mask;
+    struct tdm_eager_value *indices[4], *mask;
     indices[0] = tdm_value_new(m, t->settings.batch, 1, INT64);
     indices[1] = tdm_value_new(m, 1, 1, INT64);
     for (unsigned i = 2; i < 4; i++) {
-        struct tdm_value *range = tdm_value_new(m, tokens, 1, INT64);
+        struct tdm_eager_value *range = tdm_value_new(m, tokens, 1, INT64);
         indices[i] = tdm_value_new(m, tokens, 1, INT64);
         tdm_drop(m, range);
     }
     if (window) {
-        struct tdm_value *ones = tdm_value_new(m, 1, 1, BOOL);
-        struct tdm_value *border = tdm_value_new(m, tokens, 1, INT64);
-        struct tdm_value *near = tdm_value_new(m, tokens, tokens, BOOL);
+        struct tdm_eager_value *ones = tdm_value_new(m, 1, 1, BOOL);
+        struct tdm_eager_value *border = tdm_value_new(m, tokens, 1, INT64);
+        struct tdm_eager_value *near = tdm_value_new(m, tokens, tokens, BOOL);
         tdm_drop(m, border);
-        struct tdm_value *first = tdm_value_new(m, tokens, tokens, BOOL);
+        struct tdm_eager_value *first = tdm_value_new(m, tokens, tokens, BOOL);
         tdm_drop(m, near);
         tdm_drop(m, ones);
-        struct tdm_value *causal = tdm_value_new(m, tokens, tokens, BOOL);
+        struct tdm_eager_value *causal = tdm_value_new(m, tokens, tokens, BOOL);
         mask = tdm_value_new(m, tokens, tokens, BOOL);
         tdm_drop(m, causal);
         tdm_drop(m, first);
@@ -74,12 +75,12 @@ static struct tdm_value *boolean_mask(struct tdm_torch_model *t, bool window)
 }
 
 /* masking_utils: eager_mask makes numbers of it, in the dtype of the embedding. */
-static struct tdm_value *number_mask(struct tdm_torch_model *t, struct tdm_value *mask)
+static struct tdm_eager_value *number_mask(struct tdm_torch_model *t, struct tdm_eager_value *mask)
 {
     struct tdm_eager *m = t->m;
-    struct tdm_value *zero = tdm_value_new(m, 1, 1, t->weight_bytes);
-    struct tdm_value *least = tdm_value_new(m, 1, 1, t->weight_bytes);
-    struct tdm_value *numbers =
+    struct tdm_eager_value *zero = tdm_value_new(m, 1, 1, t->weight_bytes);
+    struct tdm_eager_value *least = tdm_value_new(m, 1, 1, t->weight_bytes);
+    struct tdm_eager_value *numbers =
         tdm_value_new(m, t->settings.batch * mask->rows, mask->columns, t->weight_bytes);
     tdm_drop(m, least);
     tdm_drop(m, zero);
@@ -133,12 +134,12 @@ void tdm_torch_rotary(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
     uint64_t tokens = t->settings.tokens, head_dim = t->config->head_dim;
-    struct tdm_value *positions = tdm_value_new(m, tokens, 1, FP32);
-    struct tdm_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
+    struct tdm_eager_value *positions = tdm_value_new(m, tokens, 1, FP32);
+    struct tdm_eager_value *angles = tdm_value_new(m, tokens, head_dim / 2, FP32);
     tdm_cublas(m);
-    struct tdm_value *both = tdm_value_new(m, tokens, head_dim, FP32), *scaled[2];
+    struct tdm_eager_value *both = tdm_value_new(m, tokens, head_dim, FP32), *scaled[2];
     for (unsigned i = 0; i < 2; i++) {
-        struct tdm_value *plain = tdm_value_new(m, tokens, head_dim, FP32);
+        struct tdm_eager_value *plain = tdm_value_new(m, tokens, head_dim, FP32);
         scaled[i] = tdm_value_new(m, tokens, head_dim, FP32);
         tdm_drop(m, plain);
     }

@@ -16,24 +16,25 @@
 /* ---- chunked ---- */
 
 /* Logits of a chunk and their loss; how often it is right and its entropy are made for the log. */
-static struct tdm_value *chunk_of_loss(struct tdm_eager *m, const void *model, uint32_t number,
-                                       struct tdm_value *hidden)
+static struct tdm_eager_value *chunk_of_loss(struct tdm_eager *m, const void *model,
+                                             uint32_t number, struct tdm_eager_value *hidden)
 {
     const struct tdm_torch_model *t = model;
     (void)number;
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_LOGITS;
-    struct tdm_value *wide = tdm_cast(m, hidden, FP32), *weight = tdm_cast(m, t->head, FP32);
-    struct tdm_value *logits = tdm_linear(m, wide, weight, NULL, true);
+    struct tdm_eager_value *wide = tdm_cast(m, hidden, FP32), *weight = tdm_cast(m, t->head, FP32);
+    struct tdm_eager_value *logits = tdm_linear(m, wide, weight, NULL, true);
     tdm_drop(m, wide);
     tdm_drop(m, weight);
     if (t->config->logits_softcap > 0)
         logits = tdm_torch_softcap(m, logits);
-    struct tdm_value *labels = tdm_value_new(m, hidden->rows, 1, INT64);
-    struct tdm_value *loss = tdm_cross_entropy(m, logits, labels);
+    struct tdm_eager_value *labels = tdm_value_new(m, hidden->rows, 1, INT64);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, labels);
     bool graph = m->grad_enabled;
     m->grad_enabled = false;
-    struct tdm_value *exponents = tdm_value_like(m, logits), *products = tdm_value_like(m, logits);
+    struct tdm_eager_value *exponents = tdm_value_like(m, logits),
+                           *products = tdm_value_like(m, logits);
     m->grad_enabled = graph;
     tdm_drop(m, exponents);
     tdm_drop(m, products);
@@ -44,37 +45,39 @@ static struct tdm_value *chunk_of_loss(struct tdm_eager *m, const void *model, u
 }
 
 static void index_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     const struct tdm_edge *edge = &node->edges[0];
-    struct tdm_value *indices = tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *indices = tdm_node_saved(m, node, 0);
     results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
     tdm_drop(m, indices);
 }
 
 /* hidden[order] */
-static struct tdm_value *ordered(struct tdm_eager *m, struct tdm_value *x, struct tdm_value *order)
+static struct tdm_eager_value *ordered(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *order)
 {
-    static const struct tdm_op op = {"IndexBackward0", false, index_backward};
+    static const struct tdm_eager_op op = {"IndexBackward0", false, index_backward};
     struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
     tdm_node_save(m, node, order);
     return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
 }
 
-struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_value *hidden)
+struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
+                                               struct tdm_eager_value *hidden)
 {
     struct tdm_eager *m = t->m;
     uint64_t rows = hidden->rows, chunk = t->settings.loss_chunk_tokens;
-    struct tdm_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
-    struct tdm_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
+    struct tdm_eager_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
+    struct tdm_eager_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
     uint64_t start = 0;
     do { /* where memory has run out before, the first one still gives a loss to go back from */
         const struct tdm_function function = {.run = chunk_of_loss, .model = t};
         uint64_t now = rows - start < chunk ? rows - start : chunk;
-        struct tdm_value *part = tdm_rows(m, packed, now);
-        struct tdm_value *own = tdm_checkpoint(m, &function, part);
+        struct tdm_eager_value *part = tdm_rows(m, packed, now);
+        struct tdm_eager_value *own = tdm_checkpoint(m, &function, part);
         tdm_drop(m, part);
-        struct tdm_value *sum = loss == NULL ? tdm_take(own) : tdm_add(m, loss, own);
+        struct tdm_eager_value *sum = loss == NULL ? tdm_take(own) : tdm_add(m, loss, own);
         tdm_drop(m, own);
         tdm_drop(m, loss);
         loss = sum;
@@ -88,7 +91,7 @@ struct tdm_value *tdm_torch_chunked_loss(struct tdm_torch_model *t, struct tdm_v
 /* ---- fused ---- */
 
 static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
-                           struct tdm_value *const *grads, struct tdm_value **results)
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
     (void)grads;
     for (uint32_t i = 0; i < node->saved_count; i++)
@@ -104,37 +107,39 @@ static uint64_t power_of_two(uint64_t n)
 }
 
 /* Logits take about as much as the hidden states. */
-static uint64_t fused_chunk(uint64_t rows, const struct tdm_value *weight)
+static uint64_t fused_chunk(uint64_t rows, const struct tdm_eager_value *weight)
 {
     uint64_t parts = tdm_size_ceil_div(weight->rows, weight->columns);
     uint64_t chunk = power_of_two(tdm_size_ceil_div(rows, parts));
     return chunk < rows ? chunk : rows;
 }
 
-struct tdm_value *tdm_torch_fused_loss(struct tdm_torch_model *t, struct tdm_value *hidden)
+struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
 {
-    static const struct tdm_op op = {"LigerFusedLinearCrossEntropyFunctionBackward", false,
-                                     fused_backward};
+    static const struct tdm_eager_op op = {"LigerFusedLinearCrossEntropyFunctionBackward", false,
+                                           fused_backward};
     struct tdm_eager *m = t->m;
-    struct tdm_value *inputs[] = {hidden, t->head};
+    struct tdm_eager_value *inputs[] = {hidden, t->head};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
-    struct tdm_value *labels = tdm_value_new(m, t->settings.batch, t->settings.tokens + 1, INT64);
-    struct tdm_value *weight_grad = NULL, *hidden_grad = tdm_value_like(m, hidden);
+    struct tdm_eager_value *labels =
+        tdm_value_new(m, t->settings.batch, t->settings.tokens + 1, INT64);
+    struct tdm_eager_value *weight_grad = NULL, *hidden_grad = tdm_value_like(m, hidden);
     if (t->head->requires_grad)
         weight_grad = tdm_value_like(m, t->head);
-    struct tdm_value *losses = tdm_value_new(m, hidden->rows, 1, FP32);
-    struct tdm_value *mask = tdm_value_new(m, hidden->rows, 1, BOOL);
-    struct tdm_value *narrow = tdm_autocast(m, hidden), *weight = tdm_autocast(m, t->head);
+    struct tdm_eager_value *losses = tdm_value_new(m, hidden->rows, 1, FP32);
+    struct tdm_eager_value *mask = tdm_value_new(m, hidden->rows, 1, BOOL);
+    struct tdm_eager_value *narrow = tdm_autocast(m, hidden), *weight = tdm_autocast(m, t->head);
     enum tdm_method_category before = m->category;
     m->category = TDM_METHOD_LOGITS;
-    struct tdm_value *logits =
+    struct tdm_eager_value *logits =
         tdm_value_new(m, fused_chunk(hidden->rows, t->head), t->head->rows, narrow->element_bytes);
     m->category = before;
     tdm_cublas(m);
     tdm_drop(m, logits);
     tdm_drop(m, weight);
     tdm_drop(m, narrow);
-    struct tdm_value *loss = tdm_value_new(m, 1, 1, FP32);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
     tdm_drop(m, mask);
     tdm_drop(m, losses);
     tdm_drop(m, labels);

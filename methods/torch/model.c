@@ -16,10 +16,10 @@ const char *tdm_projection_name(enum tdm_projection projection)
     return projection_names[projection];
 }
 
-static struct tdm_value *add_parameter(struct tdm_torch_model *t, uint64_t rows, uint64_t columns,
-                                       uint16_t element_bytes, bool trained)
+static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
+                                             uint64_t columns, uint16_t element_bytes, bool trained)
 {
-    struct tdm_value *value = tdm_value_leaf(t->m, rows, columns, element_bytes, trained);
+    struct tdm_eager_value *value = tdm_value_leaf(t->m, rows, columns, element_bytes, trained);
     t->parameters[t->parameter_count++] = value;
     return value;
 }
@@ -30,14 +30,14 @@ static bool is_norm_or_embedding(enum tdm_role role)
     return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
 }
 
-static struct tdm_value *add_adapter(struct tdm_torch_model *t, uint32_t layer, uint32_t module,
-                                     uint64_t rows, uint64_t columns)
+static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t layer,
+                                           uint32_t module, uint64_t rows, uint64_t columns)
 {
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
     if (t->settings.sharing == TDM_SHARING_FSDP) {
         return tdm_fsdp_parameter(t, layer, TDM_ROLE_DOWN, rows, columns, true);
     }
-    struct tdm_value *adapter =
+    struct tdm_eager_value *adapter =
         add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
     tdm_deepspeed_parameter(t, tdm_layer_module(layer, module));
     return adapter;
@@ -78,7 +78,8 @@ static uint32_t module_of(uint32_t unit, enum tdm_role role)
     return tdm_layer_module(unit, TDM_MODULE_ROLES + (uint32_t)role);
 }
 
-static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, enum tdm_role role)
+static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t unit,
+                                          enum tdm_role role)
 {
     const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
     if (tensor == NULL)
@@ -91,7 +92,7 @@ static struct tdm_value *add_weight(struct tdm_torch_model *t, uint32_t unit, en
     }
     bool trained =
         t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role));
-    struct tdm_value *weight =
+    struct tdm_eager_value *weight =
         add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
     tdm_deepspeed_parameter(t, module_of(unit, role));
     return weight;
@@ -134,7 +135,7 @@ static void add_adapters(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     for (uint32_t i = 0; i < t->config->layers; i++)
         for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
-            const struct tdm_value *weight = t->layers[i].weight[p];
+            const struct tdm_eager_value *weight = t->layers[i].weight[p];
             if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
                 continue;
             t->layers[i].down[p] =
@@ -182,15 +183,15 @@ enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_mod
     size_t most = config->tensor_count + (size_t)config->layers * TDM_PROJECTIONS * 2;
     if (t != NULL) {
         t->layers = calloc(config->layers, sizeof(*t->layers));
-        t->parameters = calloc(most, sizeof(struct tdm_value *));
+        t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
         t->states = calloc(most, sizeof(*t->states));
         t->own_states = calloc(most, sizeof(*t->own_states));
-        t->fsdp.wholes = calloc(most, sizeof(struct tdm_value *));
+        t->fsdp.wholes = calloc(most, sizeof(struct tdm_eager_value *));
         t->fsdp.group_of = calloc(most, sizeof(*t->fsdp.group_of));
         t->fsdp.whole = calloc(config->layers + 2, sizeof(*t->fsdp.whole));
         t->fsdp.gathering = TDM_FSDP_NO_GROUP;
-        t->buckets.parts = calloc(most, sizeof(struct tdm_value *));
-        t->buckets.order = calloc(most, sizeof(struct tdm_value *));
+        t->buckets.parts = calloc(most, sizeof(struct tdm_eager_value *));
+        t->buckets.order = calloc(most, sizeof(struct tdm_eager_value *));
     }
     if (t != NULL) {
         t->m = m;

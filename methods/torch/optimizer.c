@@ -28,7 +28,7 @@ static bool trained(const struct tdm_torch_model *t, uint32_t i)
 /* The square roots of all second moments, a new tensor each, until the step is done. */
 static void foreach_roots(struct tdm_torch_model *t)
 {
-    struct tdm_value **roots = calloc(t->parameter_count, sizeof(struct tdm_value *));
+    struct tdm_eager_value **roots = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
     if (roots == NULL) {
         t->m->status = TDM_NO_MEMORY;
         return;
