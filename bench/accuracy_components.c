@@ -7,8 +7,8 @@
  */
 #include "bench/accuracy_runs.h"
 
-#include "methods/ops.h"
-#include "methods/torch_parts.h" /* the loss of a model, without the rest of it */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h" /* the loss of a model, without the rest of it */
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +27,10 @@ struct sizes {
 struct component {
     struct tdm_eager m;
     struct sizes sizes;
-    struct tdm_value *x, *labels, *weights[MOST_WEIGHTS];
+    struct tdm_eager_value *x, *labels, *weights[MOST_WEIGHTS];
 };
 
-static struct tdm_value *weight(struct component *c, uint64_t rows, uint64_t columns)
+static struct tdm_eager_value *weight(struct component *c, uint64_t rows, uint64_t columns)
 {
     return tdm_value_leaf(&c->m, rows, columns, BF16, true);
 }
@@ -45,7 +45,7 @@ static void make_labels(struct component *c)
     c->labels = tdm_value_new(&c->m, c->sizes.rows, 1, INT64);
 }
 
-static void backward_of(struct component *c, struct tdm_value *loss)
+static void backward_of(struct component *c, struct tdm_eager_value *loss)
 {
     tdm_backward(&c->m, loss, NULL);
     tdm_drop(&c->m, loss);
@@ -77,8 +77,8 @@ static void make_head(struct component *c)
 static void head_loss(struct component *c)
 {
     struct tdm_eager *m = &c->m;
-    struct tdm_value *logits = tdm_linear(m, c->x, c->weights[0], NULL, true);
-    struct tdm_value *loss = tdm_cross_entropy(m, logits, c->labels);
+    struct tdm_eager_value *logits = tdm_linear(m, c->x, c->weights[0], NULL, true);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, c->labels);
     tdm_drop(m, logits);
     backward_of(c, loss);
 }
@@ -95,9 +95,10 @@ static void fused_loss(struct component *c)
 static void capped_loss(struct component *c)
 {
     struct tdm_eager *m = &c->m;
-    struct tdm_value *logits = tdm_torch_softcap(m, tdm_linear(m, c->x, c->weights[0], NULL, true));
-    struct tdm_value *wide = tdm_cast(m, logits, FP32);
-    struct tdm_value *loss = tdm_cross_entropy(m, wide, c->labels);
+    struct tdm_eager_value *logits =
+        tdm_torch_softcap(m, tdm_linear(m, c->x, c->weights[0], NULL, true));
+    struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, wide, c->labels);
     tdm_drop(m, wide);
     tdm_drop(m, logits);
     tdm_drop(m, loss);
@@ -117,14 +118,14 @@ static void make_mlp(struct component *c)
 static void mlp(struct component *c)
 {
     struct tdm_eager *m = &c->m;
-    struct tdm_value *gate = tdm_linear(m, c->x, c->weights[0], NULL, false);
-    struct tdm_value *active = tdm_silu(m, gate);
-    struct tdm_value *up = tdm_linear(m, c->x, c->weights[1], NULL, false);
-    struct tdm_value *product = tdm_mul(m, active, up);
-    struct tdm_value *y = tdm_linear(m, product, c->weights[2], NULL, false);
-    struct tdm_value *grad = tdm_value_like(m, y);
+    struct tdm_eager_value *gate = tdm_linear(m, c->x, c->weights[0], NULL, false);
+    struct tdm_eager_value *active = tdm_silu(m, gate);
+    struct tdm_eager_value *up = tdm_linear(m, c->x, c->weights[1], NULL, false);
+    struct tdm_eager_value *product = tdm_mul(m, active, up);
+    struct tdm_eager_value *y = tdm_linear(m, product, c->weights[2], NULL, false);
+    struct tdm_eager_value *grad = tdm_value_like(m, y);
     tdm_backward(m, y, grad);
-    struct tdm_value *const all[] = {grad, y, product, up, active, gate};
+    struct tdm_eager_value *const all[] = {grad, y, product, up, active, gate};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         tdm_drop(m, all[i]);
 }

@@ -78,9 +78,9 @@ static double gathered_again(const struct tdm_model *model, const struct tdm_tor
     return again;
 }
 
-struct tdm_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)
+struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)
 {
-    return (struct tdm_group){s->ranks, 1, s->context.gpus_per_node};
+    return (struct tdm_gpu_group){s->ranks, 1, s->context.gpus_per_node};
 }
 
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,

@@ -36,7 +36,7 @@ double tdm_method_seconds(const struct tdm_method_cost *cost, const struct tdm_m
                           const struct tdm_machine *machine);
 
 /* All GPUs as one group, by the nodes of the settings. */
-struct tdm_group tdm_torch_all_ranks(const struct tdm_torch_settings *settings);
+struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *settings);
 
 /* Parameters that are trained: all, or the adapters. */
 double tdm_torch_trained_parameters(const struct tdm_model *model,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keys: the settings of a method that --set KEY=VALUE sets. Tables of them belong to families of methods
- * (keys_torch.c); a method lists the tables that it has.
+ * (torch/keys.c); a method lists the tables that it has.
  */
 #ifndef TDM_METHODS_KEY_H
 #define TDM_METHODS_KEY_H

@@ -30,19 +30,19 @@ struct tdm_links tdm_links_of(const struct tdm_machine *machine)
 /* ---- groups ---- */
 
 /* Of the ranks of a group, those in one node. */
-static uint64_t ranks_inside(struct tdm_group group)
+static uint64_t ranks_inside(struct tdm_gpu_group group)
 {
     if (group.gpus_per_node == 0 || group.ranks * group.stride <= group.gpus_per_node)
         return group.ranks;
     return group.stride >= group.gpus_per_node ? 1 : group.gpus_per_node / group.stride;
 }
 
-void tdm_traffic_add(struct tdm_traffic *traffic, struct tdm_group group, double bytes)
+void tdm_traffic_add(struct tdm_traffic *traffic, struct tdm_gpu_group group, double bytes)
 {
     *(ranks_inside(group) < group.ranks ? &traffic->network : &traffic->node) += bytes;
 }
 
-void tdm_traffic_add_exchange(struct tdm_traffic *traffic, struct tdm_group group, double bytes)
+void tdm_traffic_add_exchange(struct tdm_traffic *traffic, struct tdm_gpu_group group, double bytes)
 {
     if (group.ranks < 2)
         return;
@@ -64,7 +64,7 @@ double tdm_traffic_seconds(const struct tdm_traffic *traffic, const struct tdm_l
 
 /* ---- rings ---- */
 
-struct tdm_ring_turn tdm_ring_of(struct tdm_group group)
+struct tdm_ring_turn tdm_ring_of(struct tdm_gpu_group group)
 {
     uint64_t inside = ranks_inside(group);
     return (struct tdm_ring_turn){.ranks = group.ranks,

@@ -27,7 +27,7 @@ struct tdm_links tdm_links_of(const struct tdm_machine *machine);
 
 /* ---- groups ---- */
 
-struct tdm_group {
+struct tdm_gpu_group {
     uint64_t ranks, stride;
     uint64_t gpus_per_node; /* 0: all GPUs are in one */
 };
@@ -38,9 +38,10 @@ struct tdm_traffic {
 };
 
 /* Of a collective that goes round the group (gather, scatter, reduce): its slowest link rules. */
-void tdm_traffic_add(struct tdm_traffic *traffic, struct tdm_group group, double bytes);
+void tdm_traffic_add(struct tdm_traffic *traffic, struct tdm_gpu_group group, double bytes);
 /* Of an all-to-all: what goes to ranks of the own node does not leave it. */
-void tdm_traffic_add_exchange(struct tdm_traffic *traffic, struct tdm_group group, double bytes);
+void tdm_traffic_add_exchange(struct tdm_traffic *traffic, struct tdm_gpu_group group,
+                              double bytes);
 double tdm_traffic_bytes(const struct tdm_traffic *traffic);
 double tdm_traffic_seconds(const struct tdm_traffic *traffic, const struct tdm_links *links);
 
@@ -56,7 +57,7 @@ struct tdm_ring_turn {
 };
 
 /* The ring of a group, single. */
-struct tdm_ring_turn tdm_ring_of(struct tdm_group group);
+struct tdm_ring_turn tdm_ring_of(struct tdm_gpu_group group);
 
 /* BurstEngine's equations. With G ranks on n nodes and T the time of one message, a tensor takes G max(T_intra, T_inter)
  * in a ring, max((G - n) T_intra, n T_inter) in a double ring, and there (G - n) T_intra + n T_inter if it is one step

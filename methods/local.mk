@@ -1,69 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
 # What other systems need: their allocators, their operations, their steps.
+
+# What is common: the table of methods, keys, predictions, remedies, links and costs.
 libtidemark_a_SOURCES += \
-	methods/burst.h methods/burst_parts.h \
-	methods/burst_attention.c \
-	methods/burst_blocks.c \
-	methods/burst_layer.c \
-	methods/burst_loss.c \
-	methods/burst_method.c \
-	methods/burst_model.c \
-	methods/chunk.h methods/chunk_parts.h \
-	methods/chunk_attention.c \
-	methods/chunk_layer.c \
-	methods/chunk_method.c methods/chunk_method.h \
-	methods/chunk_pages.c methods/chunk_rows.c \
-	methods/chunk_system.c \
-	methods/context.h methods/context_parts.h \
-	methods/context_attention.c \
-	methods/context_cost.c \
-	methods/context_double_ring.c \
-	methods/context_flash.c \
-	methods/context_method.c \
-	methods/context_ring.c \
-	methods/context_ulysses.c \
 	methods/cost.c methods/cost.h \
-	methods/deepspeed.c methods/deepspeed.h methods/deepspeed_parts.h \
-	methods/deepspeed_gather.c \
-	methods/deepspeed_method.c methods/deepspeed_method.h \
-	methods/deepspeed_zero2.c methods/deepspeed_zero3.c \
 	methods/divisors.c methods/divisors.h \
-	methods/eager.c methods/eager.h methods/eager_parts.h \
-	methods/eager_backward.c methods/eager_checkpoint.c methods/eager_peak.c \
-	methods/eager_tiles.c methods/eager_tiles.h \
-	methods/kernels.c \
 	methods/key.c methods/key.h \
-	methods/keys_chunk.c \
-	methods/keys_megatron.c methods/keys_planned.c methods/keys_torch.c \
+	methods/keys_planned.c \
 	methods/links.c methods/links.h \
 	methods/longest.c methods/longest.h \
-	methods/longlora.c \
-	methods/megatron.h methods/megatron_parts.h \
-	methods/megatron_attention.c methods/megatron_buffers.c methods/megatron_context.c \
-	methods/megatron_cost.c methods/megatron_layers.c methods/megatron_lora.c \
-	methods/megatron_loss.c \
-	methods/megatron_ops.c methods/megatron_schedule.c methods/megatron_system.c \
-	methods/method.c methods/method.h methods/methods.c \
-	methods/ops.c methods/ops.h methods/ops_attention.c methods/ops_products.c \
+	methods/method.c methods/method.h \
+	methods/methods.c \
 	methods/prediction.c methods/prediction.h \
-	methods/remedy.c methods/remedy.h methods/remedy_parts.h \
+	methods/remedy.c methods/remedy.h \
 	methods/remedy_changes.c \
+	methods/remedy_parts.h \
 	methods/spelling.c \
-	methods/timeline.c methods/timeline.h \
-	methods/torch_allocator.c methods/torch_allocator.h \
-	methods/torch_cache.c \
-	methods/torch_ddp.c \
-	methods/torch_experts.c \
-	methods/torch_fsdp.c \
-	methods/torch_fsdp_units.c \
-	methods/torch_forward.c \
-	methods/torch_inputs.c \
-	methods/torch_layer.c \
-	methods/torch_losses.c \
-	methods/torch_model.c methods/torch_model.h methods/torch_parts.h \
-	methods/torch_optimizer.c \
-	methods/torch_run.c methods/torch_run.h \
-	methods/torch_system.c
+	methods/timeline.c methods/timeline.h
+
+# Values, autograd and its peaks, and the operations on them.
+libtidemark_a_SOURCES += \
+	methods/eager/backward.c \
+	methods/eager/checkpoint.c \
+	methods/eager/eager.c methods/eager/eager.h \
+	methods/eager/kernels.c \
+	methods/eager/ops.c methods/eager/ops.h \
+	methods/eager/ops_attention.c \
+	methods/eager/ops_products.c \
+	methods/eager/parts.h \
+	methods/eager/peak.c \
+	methods/eager/tiles.c methods/eager/tiles.h
+
+# PyTorch: its allocator, Hugging Face's models, DDP and FSDP.
+libtidemark_a_SOURCES += \
+	methods/torch/allocator.c methods/torch/allocator.h \
+	methods/torch/cache.c \
+	methods/torch/ddp.c \
+	methods/torch/experts.c \
+	methods/torch/forward.c \
+	methods/torch/fsdp.c \
+	methods/torch/fsdp_units.c \
+	methods/torch/inputs.c \
+	methods/torch/keys.c \
+	methods/torch/layer.c \
+	methods/torch/losses.c \
+	methods/torch/model.c methods/torch/model.h \
+	methods/torch/optimizer.c \
+	methods/torch/parts.h \
+	methods/torch/run.c methods/torch/run.h \
+	methods/torch/system.c
+
+# DeepSpeed: ZeRO-2 and ZeRO-3.
+libtidemark_a_SOURCES += \
+	methods/deepspeed/deepspeed.c methods/deepspeed/deepspeed.h \
+	methods/deepspeed/gather.c \
+	methods/deepspeed/method.c methods/deepspeed/method.h \
+	methods/deepspeed/parts.h \
+	methods/deepspeed/zero2.c \
+	methods/deepspeed/zero3.c
+
+# Megatron-LM.
+libtidemark_a_SOURCES += \
+	methods/megatron/attention.c \
+	methods/megatron/buffers.c \
+	methods/megatron/context.c \
+	methods/megatron/cost.c \
+	methods/megatron/keys.c \
+	methods/megatron/layers.c \
+	methods/megatron/lora.c \
+	methods/megatron/loss.c \
+	methods/megatron/megatron.h \
+	methods/megatron/ops.c \
+	methods/megatron/parts.h \
+	methods/megatron/schedule.c \
+	methods/megatron/system.c
+
+# A sequence over many GPUs: rings, all-to-alls, BurstEngine.
+libtidemark_a_SOURCES += \
+	methods/context/attention.c \
+	methods/context/burst.h \
+	methods/context/burst_attention.c \
+	methods/context/burst_blocks.c \
+	methods/context/burst_layer.c \
+	methods/context/burst_loss.c \
+	methods/context/burst_method.c \
+	methods/context/burst_model.c \
+	methods/context/burst_parts.h \
+	methods/context/context.h \
+	methods/context/cost.c \
+	methods/context/double_ring.c \
+	methods/context/flash.c \
+	methods/context/method.c \
+	methods/context/parts.h \
+	methods/context/ring.c \
+	methods/context/ulysses.c
+
+# Chunk by chunk on one GPU: OOMB and SeCO; LongLoRA.
+libtidemark_a_SOURCES += \
+	methods/chunk/attention.c \
+	methods/chunk/chunk.h \
+	methods/chunk/keys.c \
+	methods/chunk/layer.c \
+	methods/chunk/longlora.c \
+	methods/chunk/method.c methods/chunk/method.h \
+	methods/chunk/pages.c \
+	methods/chunk/parts.h \
+	methods/chunk/rows.c \
+	methods/chunk/system.c
 
 cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
 	tests/unit_fsdp \

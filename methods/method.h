@@ -6,13 +6,13 @@
 #ifndef TDM_METHODS_METHOD_H
 #define TDM_METHODS_METHOD_H
 
-#include "methods/burst.h"
-#include "methods/chunk.h"
-#include "methods/context.h"
+#include "methods/context/burst.h"
+#include "methods/chunk/chunk.h"
+#include "methods/context/context.h"
 #include "methods/cost.h"
 #include "methods/key.h"
-#include "methods/megatron.h"
-#include "methods/torch_run.h"
+#include "methods/megatron/megatron.h"
+#include "methods/torch/run.h"
 
 /* What a method was told: by the command line, by its keys and by itself. */
 struct tdm_method_settings {

@@ -2,8 +2,8 @@
 /* The methods: which system each is, its tables of keys, what it presets and checks. */
 #include "methods/method.h"
 
-#include "methods/chunk_method.h"
-#include "methods/deepspeed_method.h"
+#include "methods/chunk/method.h"
+#include "methods/deepspeed/method.h"
 
 #define MANY_GPUS 65536u
 

@@ -47,7 +47,7 @@ static void sequences_are_padded(void **state)
 struct machine {
     struct tdm_eager eager;
     struct tdm_torch_allocator *allocator;
-    struct tdm_value *inputs[3];
+    struct tdm_eager_value *inputs[3];
     int64_t events[MOST_EVENTS];
     size_t count;
 };
@@ -76,7 +76,7 @@ static void start(struct machine *machine, bool gradients)
     machine->eager.observer = machine;
 }
 
-static struct tdm_value *attend(struct machine *machine, const struct tdm_context *context)
+static struct tdm_eager_value *attend(struct machine *machine, const struct tdm_context *context)
 {
     const struct tdm_attention_shape shape = {
         TDM_ATTENTION_FLASH, 1, HEADS, HEADS, TOKENS, HEAD_DIM};
@@ -111,7 +111,7 @@ static void ring_forward_by_hand(void **state)
     struct machine machine;
     (void)state;
     start(&machine, false);
-    struct tdm_value *output = attend(&machine, &context);
+    struct tdm_eager_value *output = attend(&machine, &context);
     expect_events(&machine, events, sizeof(events) / sizeof(events[0]));
     tdm_drop(&machine.eager, output);
     end(&machine);
@@ -122,8 +122,8 @@ static int64_t backward_peak(const struct tdm_context *context)
     struct machine machine;
     start(&machine, true);
     machine.eager.observe = NULL;
-    struct tdm_value *output = attend(&machine, context);
-    struct tdm_value *grad = tdm_value_like(&machine.eager, output);
+    struct tdm_eager_value *output = attend(&machine, context);
+    struct tdm_eager_value *grad = tdm_value_like(&machine.eager, output);
     tdm_eager_reset_peak(&machine.eager);
     tdm_backward(&machine.eager, output, grad);
     int64_t peak = (int64_t)tdm_torch_peak(machine.allocator).allocated;
@@ -162,7 +162,7 @@ static void ulysses_by_hand(void **state)
     struct machine machine;
     (void)state;
     start(&machine, false);
-    struct tdm_value *output = attend(&machine, &context);
+    struct tdm_eager_value *output = attend(&machine, &context);
     expect_events(&machine, events, sizeof(events) / sizeof(events[0]));
     tdm_drop(&machine.eager, output);
     end(&machine);
@@ -219,7 +219,7 @@ static void times_follow_the_equations(void **state)
 static void groups_span_nodes(void **state)
 {
     static const struct {
-        struct tdm_group group;
+        struct tdm_gpu_group group;
         uint64_t nodes;
         double leaving; /* of what is exchanged */
     } groups[] = {

@@ -3,7 +3,7 @@
  * DeepSpeed's ZeRO: what stays on a rank between steps, the copies of an optimizer step, buckets by their sizes, the
  * trace of modules, and what is left where parameters or states are offloaded. LoRA under fully_shard.
  */
-#include "methods/deepspeed_parts.h"
+#include "methods/deepspeed/parts.h"
 #include "methods/prediction.h"
 
 #include <stdarg.h>

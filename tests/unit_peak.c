@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is said to be live at the peak of a step is all that is, by category; names of tensors. */
-#include "methods/eager.h"
+#include "methods/eager/eager.h"
 #include "methods/prediction.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model of PyTorch's caching allocator, by cases counted by hand. */
-#include "methods/torch_allocator.h"
+#include "methods/torch/allocator.h"
 
 #include <stdarg.h>
 #include <stddef.h>

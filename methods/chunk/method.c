@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oomb, seco and longlora as methods: presets, what cannot be, and what a step costs. */
+#include "methods/chunk/method.h"
+
+#include "base/size.h"
+
+#include <inttypes.h>
+
+#define ELEMENT_BYTES 2.0
+#define HEAD_DIM_MOST 128u /* of OOMB's kernels */
+
+void tdm_oomb_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH; /* no cuDNN */
+}
+
+void tdm_seco_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    settings->chunk.page_tokens = 0;
+}
+
+void tdm_longlora_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    settings->torch.shifted = true;
+}
+
+/* Both replace the layers' code with that of Llama and Qwen2. */
+static enum tdm_status check_model(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings,
+                                   struct tdm_error *err)
+{
+    const char *method = settings->method->name;
+    for (uint32_t l = 0; l < model->layers; l++)
+        if (model->layer_kinds[l].experts)
+            return tdm_fail(err, TDM_USAGE, "method %s has no code for experts", method);
+    if (model->offset_norms || model->attention_softcap > 0)
+        return tdm_fail(err, TDM_USAGE, "method %s has no code for models with capped scores",
+                        method);
+    return TDM_OK;
+}
+
+enum tdm_status tdm_seco_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err)
+{
+    return check_model(model, settings, err);
+}
+
+enum tdm_status tdm_oomb_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                               struct tdm_error *err)
+{
+    const struct tdm_chunk_settings *s = &settings->chunk;
+    if (model->head_dim > HEAD_DIM_MOST)
+        return tdm_fail(err, TDM_USAGE, "method %s: heads of %" PRIu32 " are more than its %u",
+                        settings->method->name, model->head_dim, HEAD_DIM_MOST);
+    if (s->tokens % s->page_tokens != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set chunk: %" PRIu64 " tokens are no whole pages of %" PRIu64, s->tokens,
+                        s->page_tokens);
+    if (s->budget % s->page_tokens != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set budget: %" PRIu64 " tokens are no whole pages of %" PRIu64,
+                        s->budget, s->page_tokens);
+    return check_model(model, settings, err);
+}
+
+enum tdm_status tdm_longlora_check(const struct tdm_model *model,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    uint64_t groups = 2u << settings->torch.groups;
+    if (settings->torch.tokens % groups != 0) {
+        tdm_fail(err, TDM_USAGE, "--context: %" PRIu64 " tokens are no %" PRIu64 " equal groups",
+                 settings->torch.tokens, groups);
+        return tdm_hint(err, "--context %" PRIu64 ", padded",
+                        tdm_size_ceil_div(settings->torch.tokens, groups) * groups);
+    }
+    if (model->query_heads % 2 != 0)
+        return tdm_fail(err, TDM_USAGE, "method longlora: %" PRIu32 " heads have no halves",
+                        model->query_heads);
+    return check_model(model, settings, err);
+}
+
+/* ---- what a step costs ---- */
+
+/* Pairs of queries and keys of one layer and one sequence. */
+static double chunk_pairs(const struct tdm_method_settings *settings)
+{
+    const struct tdm_chunk_settings *s = &settings->chunk;
+    double tokens = (double)settings->torch.tokens, chunk = (double)s->tokens, pairs = 0;
+    double chunks = tokens / chunk, read = (double)s->budget;
+    if (s->budget == 0)
+        return tokens * (tokens + 1) / 2;
+    for (double c = 0; c < chunks; c++)
+        pairs += chunk * (c * chunk < read ? c * chunk : read) + chunk * (chunk + 1) / 2;
+    return pairs;
+}
+
+static void chunk_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                       double pairs, double forwards, struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    double tokens = (double)s->tokens * (double)s->batch;
+    double forward = 2 * (double)tdm_model_active_matmul_parameters(model) * tokens;
+    double attention =
+        4.0 * model->query_heads * model->head_dim * pairs * model->layers * (double)s->batch;
+    *cost = (struct tdm_method_cost){
+        .product_flops = forward * (forwards + (s->lora_rank > 0 ? 1 : 2)),
+        .attention_flops = attention * (forwards + 2.5),
+    };
+}
+
+void tdm_seco_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost)
+{
+    double tokens = (double)settings->torch.tokens;
+    chunk_cost(model, settings, tokens * (tokens + 1) / 2, 2, cost);
+}
+
+/* With offload each chunk brings K and V of all chunks before it to the GPU and takes them back, twice with
+ * gradients, layer checkpoints once more. */
+void tdm_oomb_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                   struct tdm_method_cost *cost)
+{
+    const struct tdm_chunk_settings *s = &settings->chunk;
+    double pairs = chunk_pairs(settings), tokens = (double)settings->torch.tokens;
+    double a_token = 2.0 * model->kv_heads * model->head_dim * ELEMENT_BYTES * model->layers *
+                     (double)settings->torch.batch;
+    double with_grads = a_token * (s->bf16_grads ? 2 : 3), read = pairs / (double)s->tokens;
+    chunk_cost(model, settings, pairs, s->checkpoint ? 3 : 2, cost);
+    if (s->offload)
+        cost->host_bytes = 2 * (read + tokens) * (a_token + with_grads * (s->checkpoint ? 3 : 2));
+}
+
+void tdm_longlora_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                       struct tdm_method_cost *cost)
+{
+    tdm_torch_cost(model, settings, cost);
+    cost->attention_flops /= (double)(2u << settings->torch.groups);
+}

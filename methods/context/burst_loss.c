@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Losses of BurstEngine: over all logits by BMTrain's kernel, whose softmax becomes the gradient of the logits in
+ * place, or fused with the head, where only what is the size of the hidden states or of the weight is made.
+ * Sources: bmtrain/loss/cross_entropy.py (OpFusedCrossEntropy, FusedCrossEntropy); burst_attn's SLFusedProjLoss, which
+ * calls cut_cross_entropy/cce.py (LinearCrossEntropyFunction), cce_backward.py (cce_backward_kernel). */
+#include "methods/context/burst_parts.h"
+#include "methods/eager/ops.h"
+
+#include <stddef.h>
+
+#define INT64 8u
+#define BOOL 1u
+#define LOCK_ROWS 128u
+#define LOCK_COLUMNS 64u
+
+/* ---- over all logits ---- */
+
+static void softmax_in_place(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)m;
+    (void)grads;
+    results[0] = tdm_node_saved(m, node, 0);
+}
+
+static void weigh(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                  struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_eager_value *saved = tdm_node_saved(m, node, 0);
+    (void)grads;
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, FP32);
+    tdm_drop(m, saved);
+}
+
+struct tdm_eager_value *burst_plain_loss(struct burst_model *b, struct tdm_eager_value *hidden)
+{
+    static const struct tdm_eager_op entropy = {"OpFusedCrossEntropyBackward", false,
+                                                softmax_in_place},
+                                     mean = {"DivBackward0", false, weigh};
+    struct tdm_eager *m = b->m;
+    struct tdm_eager_value *weight =
+        burst_gather(b, b->head, b->config->vocabulary, b->config->hidden);
+    m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
+    struct tdm_eager_value *logits = tdm_linear(m, hidden, weight, NULL, false);
+    tdm_drop(m, weight);
+    tdm_label(m, "loss");
+    struct tdm_node *node = tdm_node_new(m, &entropy, &logits, 1);
+    struct tdm_eager_value *softmax = tdm_value_like(m, logits);
+    m->category = TDM_METHOD_WORKSPACE;
+    struct tdm_eager_value *each = tdm_value_new(m, logits->rows, 1, FP32);
+    tdm_node_save(m, node, softmax);
+    tdm_drop(m, softmax);
+    tdm_node_finish(m, node, each);
+    /* Weights of all tokens are saved by the product with them. */
+    struct tdm_eager_value *counted = tdm_value_new(m, logits->rows, 1, BOOL);
+    struct tdm_eager_value *weights = tdm_value_new(m, logits->rows, 1, INT32);
+    tdm_drop(m, counted);
+    node = tdm_node_new(m, &mean, &each, 1);
+    tdm_node_save(m, node, weights);
+    struct tdm_eager_value *weighed = tdm_value_like(m, each), *loss = tdm_value_new(m, 1, 1, FP32);
+    tdm_node_finish(m, node, loss);
+    tdm_drop(m, weighed);
+    tdm_drop(m, weights);
+    tdm_drop(m, each);
+    tdm_drop(m, logits);
+    return loss;
+}
+
+/* ---- fused with the head ---- */
+
+static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[4], *locks[2] = {NULL};
+    (void)grads;
+    for (uint32_t i = 0; i < 4; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    struct tdm_eager_value *order = tdm_value_new(m, saved[1]->rows, 1, INT32);
+    for (uint32_t i = 0; i < 2; i++) /* a frozen head has none */
+        if (tdm_node_needs(node, i))
+            results[i] = tdm_value_like(m, saved[i]);
+    for (uint32_t i = 0; i < 2; i++)
+        if (tdm_node_needs(node, i))
+            locks[i] = tdm_value_new(m, saved[i]->rows / LOCK_ROWS + 1,
+                                     saved[i]->columns / LOCK_COLUMNS + 1, INT32);
+    tdm_drop(m, locks[0]);
+    tdm_drop(m, locks[1]);
+    tdm_drop(m, order);
+    for (uint32_t i = 0; i < 4; i++)
+        tdm_drop(m, saved[i]);
+}
+
+struct tdm_eager_value *burst_fused_loss(struct burst_model *b, struct tdm_eager_value *hidden)
+{
+    static const struct tdm_eager_op op = {"LinearCrossEntropyFunctionBackward", false,
+                                           fused_backward};
+    struct tdm_eager *m = b->m;
+    struct tdm_eager_value *inputs[] = {hidden, b->whole_head};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    struct tdm_eager_value *sums = tdm_value_new(m, hidden->rows, 1, FP32);
+    struct tdm_eager_value *means = tdm_value_new(m, b->config->vocabulary, 1, FP32);
+    struct tdm_eager_value *each = tdm_value_new(m, hidden->rows, 1, FP32);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
+    tdm_drop(m, each);
+    struct tdm_eager_value *const kept[] = {hidden, b->whole_head, sums, means};
+    for (unsigned i = 0; i < 4; i++)
+        tdm_node_save(m, node, kept[i]);
+    tdm_drop(m, means);
+    tdm_drop(m, sums);
+    return tdm_node_finish(m, node, loss);
+}

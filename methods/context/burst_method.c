@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* BurstEngine's options, what it cannot do, and what it costs. */
+#include "methods/context/burst.h"
+
+#include "methods/method.h"
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+#define MOST_RANKS 65536u
+#define RANK_MOST 65536u
+
+static bool has_nodes(const struct tdm_key_case *c)
+{
+    return c->settings->torch.ranks > c->settings->torch.context.gpus_per_node;
+}
+
+static bool has_optimizer(const struct tdm_key_case *c)
+{
+    return c->settings->torch.optimizer != TDM_TORCH_NO_OPTIMIZER;
+}
+
+static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_node", has_nodes};
+static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
+
+/* Choices whose first value is what is said where an option of the program is given. */
+static const struct tdm_method_key burst_keys[] = {
+    {"use_checkpoint", "on|off", "on", "of blocks: every layer is run again for the backward",
+     tdm_key_read_switch, FIELD(burst.whole_layers)},
+    {"grad_ckpt", "none|seq-wise|full", "none",
+     "attention outputs that checkpointing keeps: none, those of the later half (burst_sl_ckpt), "
+     "all (burst_whole_ckpt)",
+     tdm_key_read_choice, FIELD(burst.checkpoint)},
+    {"optimize_bwd_comm", "off|on", "on",
+     "the backward sends row sums of dO * O in place of O; off: --ablation bwd_opt",
+     tdm_key_read_switch, FIELD(burst.optimized)},
+    {"double_ring", "on|off", "on", "rings inside nodes, and one of nodes; off: --ablation double",
+     tdm_key_read_switch, FIELD(burst.single_ring), .needs = {&needs_nodes}},
+    {"sl_loss", "on|off", "on", "LM head and loss are fused; off: logits of all tokens",
+     tdm_key_read_switch, FIELD(burst.plain_loss)},
+    {"spzero", "on|off", "on", "ZeRO-3 over all ranks; off: weights are whole on every rank",
+     tdm_key_read_switch, FIELD(burst.replicated)},
+    {"offload", "off|on", "off", "AdamOffloadOptimizer: states in host memory", tdm_key_read_switch,
+     FIELD(burst.offload), .needs = {&needs_optimizer}},
+    {"optimizer", "none|adam", "adam", "bf16 weights; states and a copy of the weights in fp32",
+     tdm_key_read_choice, FIELD(torch.optimizer)},
+    {"lora_rank", "N", "0",
+     "adapters of that rank, all else is frozen; BurstEngine has none: as peft's",
+     tdm_key_read_count, FIELD(torch.lora_rank), .most = RANK_MOST},
+    {"lora_targets", "all|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "all",
+     "projections with adapters", .read = tdm_key_read_targets},
+    {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
+    {"allocator_conf", "default|expandable_segments:True", "default", "PYTORCH_CUDA_ALLOC_CONF",
+     tdm_key_read_switch, FIELD(expandable_segments)},
+    {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
+     .read = tdm_key_read_step},
+    {.name = NULL},
+};
+
+const struct tdm_method_key *const tdm_burst_keys[] = {burst_keys, NULL};
+
+/* Communicators of all ranks, of ZeRO, of a node, between nodes, of the context. */
+#define COMMUNICATORS 5u
+
+void tdm_burst_preset(struct tdm_method_settings *settings)
+{
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    settings->torch.context = (struct tdm_context){.kind = TDM_CONTEXT_RING};
+    settings->communicators = COMMUNICATORS;
+    settings->sends_to_peers = true;
+}
+
+static enum tdm_status refuse_model(const struct tdm_model *model, struct tdm_error *err)
+{
+    tdm_fail(err, TDM_USAGE, "method burst: its model is Llama, with a head of its own; %s is not",
+             model->name);
+    return tdm_hint(err, "ring and usp take other models");
+}
+
+enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                                struct tdm_error *err)
+{
+    const struct tdm_burst *burst = &settings->burst;
+    struct tdm_context *c = &settings->torch.context;
+    const struct tdm_layer_kind *first = &model->layer_kinds[0];
+    c->ranks = c->ring_degree = settings->torch.ranks;
+    c->ulysses_degree = 1;
+    settings->torch.checkpointing =
+        burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;
+    settings->torch.sharing = burst->replicated ? TDM_SHARING_NONE : TDM_SHARING_FSDP;
+    settings->torch.reshard = TDM_RESHARD_YES;
+    if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");
+    if (model->tied || model->offset_norms || model->whole_qk_norm || first->experts ||
+        tdm_model_tensor(model, 0, TDM_ROLE_Q_NORM) != NULL ||
+        tdm_model_tensor(model, 0, TDM_ROLE_Q_BIAS) != NULL)
+        return refuse_model(model, err);
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return tdm_context_refuse_window(model, settings, err);
+    if (!burst->single_ring &&
+        tdm_check_nodes("burst", settings->torch.ranks, c->gpus_per_node, err) != TDM_OK)
+        return tdm_hint(err, "--set double_ring=off takes any number");
+    return TDM_OK;
+}
+
+const char *tdm_burst_assumption(const struct tdm_model *model,
+                                 const struct tdm_method_settings *settings)
+{
+    (void)model;
+    if (settings->torch.lora_rank == 0)
+        return NULL;
+    return "LoRA as peft would add it, in bf16; BurstEngine's sources have none";
+}
+
+/* ---- cost ---- */
+
+/* Attention that is computed again, in forwards: pairs of a rank's first half are a quarter. */
+static double forwards_again(const struct tdm_burst *burst)
+{
+    if (burst->whole_layers || burst->checkpoint == TDM_BURST_ALL)
+        return 0;
+    return burst->checkpoint == TDM_BURST_LATTER_HALF ? 0.25 : 1;
+}
+
+void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    const struct tdm_burst *burst = &settings->burst;
+    double tokens = (double)tdm_context_local_tokens(&s->context, s->tokens) * (double)s->batch;
+    double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
+    double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
+    double again = forwards_again(burst), shipped = again > 0 && again < 1 ? 0.5 : again;
+    tdm_context_share_cost(model, settings, cost);
+    if (!burst->whole_layers) /* one forward of its 4.5 comes again only where nothing is kept */
+        cost->attention_flops *= (3.5 + again) / 4.5;
+    cost->ring = tdm_ring_of(tdm_torch_all_ranks(s));
+    cost->ring.double_ring = !burst->single_ring;
+    /* K and V; in the backward Q, dO, dQ, log-sum-exps, and O or its row sums. */
+    cost->ring.forward_bytes = 2 * block;
+    cost->ring.backward_bytes = 3 * block + sums + (burst->optimized ? sums : block);
+    cost->ring_forwards = model->layers * (1 + shipped);
+    cost->ring_backwards = model->layers;
+    if (burst->offload && s->optimizer != TDM_TORCH_NO_OPTIMIZER)
+        cost->host_bytes += 2 * 2 * tdm_torch_trained_parameters(model, s) /
+                            (burst->replicated ? 1 : (double)s->ranks);
+}

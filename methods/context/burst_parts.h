@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of BurstEngine share. Not for use outside methods/context/burst_*.c. */
+#ifndef TDM_METHODS_CONTEXT_BURST_PARTS_H
+#define TDM_METHODS_CONTEXT_BURST_PARTS_H
+
+#include "methods/context/burst.h"
+#include "methods/context/parts.h"
+#include "methods/method.h"
+
+#define INT32 4u
+
+enum {
+    BURST_ATTENTION_NORM,
+    BURST_Q,
+    BURST_K,
+    BURST_V,
+    BURST_O,
+    BURST_MLP_NORM,
+    BURST_GATE,
+    BURST_UP,
+    BURST_DOWN,
+    BURST_WEIGHTS
+};
+
+/* A layer's weights of one kind side by side: this rank's part, and the whole while the layer runs. */
+struct burst_storage {
+    struct tdm_eager_value *shard; /* NULL: there are none of this kind */
+    struct tdm_eager_value *gathered, *gradients;
+};
+
+/* BMTrain keeps what is frozen and what is trained apart. */
+enum { BURST_BASE, BURST_ADAPTERS, BURST_STORAGES };
+
+/* A layer; the memory of its weights is that of a storage. */
+struct burst_block {
+    struct burst_storage storages[BURST_STORAGES];
+    struct tdm_eager_value *weights[BURST_WEIGHTS];
+    struct tdm_eager_value *down[BURST_WEIGHTS], *up[BURST_WEIGHTS]; /* LoRA's A and B, or NULL */
+    struct tdm_eager_value *kept_output, *kept_sums; /* of attention, from the forward */
+};
+
+struct burst_state {
+    struct tdm_eager_value *first, *second, *master;
+    bool on_host;
+};
+
+struct burst_model {
+    struct tdm_eager *m;
+    const struct tdm_model *config;
+    struct tdm_burst settings;
+    uint64_t tokens, all_tokens, batch, ranks, shards, gpus_per_node;
+    uint64_t lora_rank;    /* 0: all is trained */
+    uint32_t lora_targets; /* bits of enum tdm_projection */
+    bool steps;            /* there is an optimizer */
+    struct burst_block *blocks;
+    struct tdm_eager_value *embedding, *final_norm, *head; /* parts */
+    struct tdm_eager_value *whole_head; /* that the fused loss was given when it was made */
+    struct tdm_eager_value *cosine, *sine, *ids, *targets, *others[3];
+    struct tdm_eager_value *placeholder; /* stands for a gradient where a layer's input has none */
+    struct tdm_eager_value
+        *first_input; /* that the graph holds where nothing before has a gradient */
+    struct tdm_eager_value *loss;
+    struct burst_state *states; /* of every part that is trained */
+};
+
+/* ---- weights (burst_blocks.c) ---- */
+
+/* A part of so many elements, the parameter of a rank. */
+struct tdm_eager_value *burst_shard(struct burst_model *b, uint64_t elements, bool trained);
+void burst_make_block(struct burst_model *b, uint32_t layer);
+/* All of a parameter outside blocks, gathered; its gradient is reduced to the part. */
+struct tdm_eager_value *burst_gather(struct burst_model *b, struct tdm_eager_value *shard,
+                                     uint64_t rows, uint64_t columns);
+/* Around a layer's forward, and the same value as x, in whose backward a block is entered or left. */
+void burst_enter(struct burst_model *b, uint32_t layer, bool backward);
+void burst_exit(struct burst_model *b, uint32_t layer);
+struct tdm_eager_value *burst_mark(struct burst_model *b, uint32_t layer, struct tdm_eager_value *x,
+                                   bool output);
+/* The first layer where its input has no gradient: it runs without, and again for the backward. */
+struct tdm_eager_value *burst_first_layer(struct burst_model *b, struct tdm_eager_value *x);
+
+/* ---- attention (burst_attention.c) and the layer (burst_layer.c) ---- */
+
+struct tdm_eager_value *burst_attention(struct burst_model *b, uint32_t layer,
+                                        struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                        struct tdm_eager_value *v);
+struct tdm_eager_value *burst_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                   struct tdm_eager_value *weight);
+struct tdm_eager_value *burst_layer(struct tdm_eager *m, const void *model, uint32_t layer,
+                                    struct tdm_eager_value *x);
+
+/* ---- losses (burst_loss.c) ---- */
+
+struct tdm_eager_value *burst_plain_loss(struct burst_model *b, struct tdm_eager_value *hidden);
+struct tdm_eager_value *burst_fused_loss(struct burst_model *b, struct tdm_eager_value *hidden);
+
+#endif

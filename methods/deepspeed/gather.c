@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ZeRO-3's parameters while modules run: gathered when a module begins, those that come next ahead, and given back
+ * when it ends, unless they are used again soon. The first step records the order of modules; from the second on it
+ * is known. Parameters that are gathered together come through a buffer, which stays until all of them were used.
+ * Source: runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module, reset_step,
+ * __params_to_release, release_backward_leftovers), partition_parameters.py (all_gather_coalesced,
+ * AllGatherCoalescedHandle, free_param). */
+#include "methods/deepspeed/parts.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+
+#define NEVER INT64_MIN
+#define USER_OF_ANOTHER 4u /* a module in whose backward a layer runs again */
+
+struct zero_gather {
+    struct tdm_eager_value *buffer;
+    uint32_t waiting, count; /* parameters that have not been waited for */
+    bool arrived;
+    uint32_t numbers[];
+};
+
+static uint32_t user_bit(uint32_t module)
+{
+    return module == TDM_MODULE_HEAD ? 2u : 1u; /* the embedding may have both */
+}
+
+/* ---- gathering ---- */
+
+/* On one rank without offload there is nothing to gather: the part is the whole. */
+static bool has_memory(const struct tdm_deepspeed *d)
+{
+    return d->ranks > 1 || d->s.offload_param;
+}
+
+static void occupy(struct tdm_torch_model *t, uint32_t number)
+{
+    if (!has_memory(t->deepspeed))
+        return;
+    t->m->stream = t->deepspeed->s.overlap_comm ? ZERO_GATHER : ZERO_COMPUTE;
+    tdm_value_occupy(t->m, t->parameters[number]);
+    t->m->stream = ZERO_COMPUTE;
+}
+
+/* What comes from the host first. */
+static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
+{
+    const struct tdm_deepspeed *d = t->deepspeed;
+    return d->s.offload_param && d->ranks > 1
+               ? tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16)
+               : NULL;
+}
+
+/* Together, through a buffer. */
+static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->numbers[0]));
+    uint64_t share = 0;
+    if (gather == NULL) {
+        t->m->status = TDM_NO_MEMORY;
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        gather->numbers[i] = numbers[i];
+        share += tdm_zero3_share(d, numbers[i]);
+        d->parameters[numbers[i]].gather = gather;
+    }
+    gather->count = gather->waiting = count;
+    gather->buffer =
+        tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, tdm_size_mul(share, d->ranks), BF16);
+    tdm_drop(t->m, bring(t, share));
+}
+
+static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < count; i++) {
+        d->parameters[numbers[i]].status = ZERO_IN_FLIGHT;
+        d->trace.here += (int64_t)d->parameters[numbers[i]].elements;
+    }
+    if (count > 1 && d->ranks > 1) {
+        gather_many(t, numbers, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct tdm_eager_value *part = bring(t, tdm_zero3_share(d, numbers[i]));
+        occupy(t, numbers[i]);
+        tdm_drop(t->m, part);
+    }
+}
+
+static void wait_for(struct tdm_torch_model *t, uint32_t number)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_gather *gather = d->parameters[number].gather;
+    d->parameters[number].status = ZERO_HERE;
+    if (gather == NULL)
+        return;
+    if (!gather->arrived)
+        for (uint32_t i = 0; i < gather->count; i++) {
+            occupy(t, gather->numbers[i]);
+            d->parameters[gather->numbers[i]].status = ZERO_HERE;
+        }
+    gather->arrived = true;
+    d->parameters[number].gather = NULL;
+    if (--gather->waiting > 0)
+        return;
+    tdm_drop(t->m, gather->buffer);
+    free(gather);
+}
+
+static void give_back(struct tdm_torch_model *t, uint32_t number)
+{
+    struct zero_parameter *p = &t->deepspeed->parameters[number];
+    if (p->status != ZERO_HERE || p->users != 0)
+        return;
+    tdm_value_vacate(t->m, t->parameters[number]);
+    p->status = ZERO_AWAY;
+    t->deepspeed->trace.here -= (int64_t)p->elements;
+}
+
+/* ---- the trace ---- */
+
+static void record(struct tdm_torch_model *t, uint32_t module)
+{
+    struct zero_trace *trace = &t->deepspeed->trace;
+    if (trace->length == trace->room) {
+        uint32_t room = trace->room == 0 ? 1024 : 2 * trace->room;
+        uint32_t *modules = realloc(trace->modules, room * sizeof(*modules));
+        if (modules == NULL) {
+            t->m->status = TDM_NO_MEMORY;
+            return;
+        }
+        trace->modules = modules;
+        trace->room = room;
+    }
+    trace->modules[trace->length++] = module;
+}
+
+static void complete_trace(struct tdm_torch_model *t)
+{
+    const struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_trace *trace = &t->deepspeed->trace;
+    trace->uses = calloc((size_t)trace->length * ZERO_MODULE_PARAMETERS + 1, sizeof(*trace->uses));
+    if (trace->uses == NULL) {
+        t->m->status = TDM_NO_MEMORY;
+        return;
+    }
+    for (uint32_t step = 0; step < trace->length; step++) {
+        const struct zero_module *module = &d->modules[trace->modules[step]];
+        for (uint32_t i = 0; i < module->count; i++)
+            trace->uses[trace->use_count++] =
+                (struct zero_use){.parameter = module->parameters[i], .step = step};
+    }
+    trace->recording = false;
+    trace->complete = true;
+}
+
+void tdm_zero3_begin_trace(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_trace *trace = &d->trace;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        struct zero_parameter *p = &d->parameters[i];
+        if (p->status == ZERO_IN_FLIGHT || p->gather != NULL) {
+            wait_for(t, i);
+            give_back(t, i);
+        }
+        p->fetched_for = NEVER;
+    }
+    if (trace->recording)
+        complete_trace(t);
+    else if (!trace->complete)
+        trace->recording = true;
+    trace->next_use = 0;
+    trace->step = 0;
+    trace->here = 0;
+}
+
+/* ---- modules begin and end ---- */
+
+static void fetch_ahead(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_trace *trace = &d->trace;
+    int64_t room = (int64_t)d->s.max_live_parameters - trace->here;
+    int64_t bucket = (int64_t)d->s.prefetch_bucket_size, most = room < bucket ? room : bucket;
+    int64_t sum = 0;
+    uint32_t count = 0;
+    while (trace->next_use < trace->use_count && sum < most) {
+        const struct zero_use *use = &trace->uses[trace->next_use++];
+        struct zero_parameter *p = &d->parameters[use->parameter];
+        if ((int64_t)use->step > p->fetched_for)
+            p->fetched_for = use->step;
+        if (p->status == ZERO_AWAY) {
+            p->status = ZERO_IN_FLIGHT; /* once in a gather */
+            sum += (int64_t)p->elements;
+            d->ahead[count++] = use->parameter;
+        }
+    }
+    gather(t, d->ahead, count);
+}
+
+/* Takes what the module uses from the trace. */
+static void advance(struct tdm_torch_model *t, const struct zero_module *module)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_trace *trace = &d->trace;
+    uint32_t due = 0;
+    for (uint32_t i = 0; i < module->count; i++)
+        due += d->parameters[module->parameters[i]].fetched_for < (int64_t)trace->step;
+    for (; due > 0 && trace->next_use < trace->use_count; due--) {
+        const struct zero_use *use = &trace->uses[trace->next_use++];
+        d->parameters[use->parameter].fetched_for = use->step;
+        uint32_t i = 0;
+        while (i < module->count && module->parameters[i] != use->parameter)
+            i++;
+        trace->strays += i == module->count;
+    }
+}
+
+void tdm_zero3_fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_trace *trace = &d->trace;
+    const struct zero_module *module = &d->modules[number];
+    uint32_t away[ZERO_MODULE_PARAMETERS], count = 0;
+    if (trace->recording)
+        record(t, number);
+    else if (trace->step >= trace->length || trace->modules[trace->step] != number)
+        trace->strays++;
+    if (!forward && trace->backward_count < d->module_count)
+        trace->backward[trace->backward_count++] = number;
+    for (uint32_t i = 0; i < module->count; i++)
+        if (d->parameters[module->parameters[i]].status == ZERO_AWAY)
+            away[count++] = module->parameters[i];
+    if (count > 0)
+        gather(t, away, count);
+    for (uint32_t i = 0; i < module->count; i++) {
+        struct zero_parameter *p = &d->parameters[module->parameters[i]];
+        p->users |= user_bit(number);
+        if (forward && t->m->in_backward && trace->backward_count > 0 && !p->trained) {
+            p->owner = trace->backward[trace->backward_count - 1];
+            p->users |= USER_OF_ANOTHER;
+        }
+        if (p->status == ZERO_IN_FLIGHT || p->gather != NULL)
+            wait_for(t, module->parameters[i]);
+    }
+    if (trace->complete) {
+        advance(t, module);
+        if (d->s.prefetch_bucket_size > 0)
+            fetch_ahead(t);
+    }
+    trace->step++;
+}
+
+/* Is it used again within so many elements? Or was it already fetched for later? */
+static bool used_soon(const struct tdm_deepspeed *d, uint32_t number)
+{
+    const struct zero_trace *trace = &d->trace;
+    uint64_t passed = 0;
+    if (d->parameters[number].fetched_for > (int64_t)trace->step)
+        return true;
+    for (uint32_t step = trace->step; step < trace->length && passed < d->s.max_reuse_distance;
+         step++) {
+        const struct zero_module *module = &d->modules[trace->modules[step]];
+        for (uint32_t i = 0; i < module->count; i++) {
+            if (module->parameters[i] == number)
+                return true;
+            passed += d->parameters[module->parameters[i]].elements;
+        }
+    }
+    return false;
+}
+
+/* What a layer that ran again in this module's backward has gathered. */
+static void release_owned(struct tdm_torch_model *t, uint32_t module)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        struct zero_parameter *p = &d->parameters[i];
+        if (p->trained || p->owner != module)
+            continue;
+        p->owner = ZERO_NONE;
+        p->users &= ~USER_OF_ANOTHER;
+        if (!p->persists)
+            give_back(t, i);
+    }
+}
+
+static void end_backward(struct zero_trace *trace, uint32_t module)
+{
+    for (uint32_t i = trace->backward_count; i-- > 0;) {
+        if (trace->backward[i] != module)
+            continue;
+        for (uint32_t k = i + 1; k < trace->backward_count; k++)
+            trace->backward[k - 1] = trace->backward[k];
+        trace->backward_count--;
+        return;
+    }
+}
+
+void tdm_zero3_release(struct tdm_torch_model *t, uint32_t number, bool forward)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    const struct zero_module *module = &d->modules[number];
+    for (uint32_t i = 0; i < module->count; i++) {
+        struct zero_parameter *p = &d->parameters[module->parameters[i]];
+        p->users &= ~user_bit(number);
+        if (!d->trace.complete || (!p->persists && !used_soon(d, module->parameters[i])))
+            give_back(t, module->parameters[i]);
+    }
+    if (forward)
+        return;
+    if (t->settings.lora_rank > 0)
+        release_owned(t, number);
+    end_backward(&d->trace, number);
+}
+
+void tdm_zero3_leftovers(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    while (d->trace.backward_count > 0) {
+        uint32_t number = d->trace.backward[--d->trace.backward_count];
+        const struct zero_module *module = &d->modules[number];
+        for (uint32_t i = 0; i < module->count; i++) {
+            struct zero_parameter *p = &d->parameters[module->parameters[i]];
+            p->users &= ~user_bit(number);
+            if (!p->persists)
+                give_back(t, module->parameters[i]);
+        }
+        release_owned(t, number);
+    }
+}
+
+void tdm_zero3_release_all(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        struct zero_parameter *p = &d->parameters[i];
+        if (p->status == ZERO_IN_FLIGHT || p->gather != NULL)
+            wait_for(t, i);
+        p->users = 0;
+        give_back(t, i);
+    }
+}
+
+void tdm_zero3_gather_persistent(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (!d->parameters[i].persists)
+            continue;
+        if (has_memory(d))
+            tdm_value_occupy(t->m, t->parameters[i]);
+        d->parameters[i].status = ZERO_HERE;
+    }
+}
+
+void tdm_zero3_free_gathers(struct tdm_deepspeed *d)
+{
+    for (uint32_t i = 0; i < d->most_parameters; i++) {
+        struct zero_gather *gather = d->parameters[i].gather;
+        if (gather != NULL && --gather->waiting == 0)
+            free(gather);
+    }
+}

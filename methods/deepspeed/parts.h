@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of ZeRO share. Not for use outside methods/deepspeed/. */
+#ifndef TDM_METHODS_DEEPSPEED_PARTS_H
+#define TDM_METHODS_DEEPSPEED_PARTS_H
+
+#include "methods/deepspeed/deepspeed.h"
+#include "methods/torch/parts.h"
+
+/* With overlap_comm gathers and reductions have streams of their own, whose free memory nobody else takes. */
+enum { ZERO_COMPUTE, ZERO_GATHER, ZERO_REDUCE };
+
+#define ZERO_MODULE_PARAMETERS 3u
+#define ZERO_NONE UINT32_MAX
+
+struct zero_module {
+    uint32_t parameters[ZERO_MODULE_PARAMETERS], count;
+    uint32_t inputs_waiting; /* inputs whose gradients are due: ds_grads_remaining */
+};
+
+enum zero_status { ZERO_AWAY, ZERO_IN_FLIGHT, ZERO_HERE };
+
+struct zero_gather; /* an all-gather of several parameters */
+
+struct zero_parameter {
+    uint64_t offset, elements; /* first element among those that are trained */
+    bool trained, persists;
+    /* of stage 3 */
+    struct tdm_eager_value
+        *partition; /* of this rank; NULL: in the flat buffer, or in host memory */
+    enum zero_status status;
+    uint32_t users; /* bits: modules that run with it */
+    uint32_t owner; /* the module in whose backward it was gathered to run a layer again, or none */
+    int64_t fetched_for; /* the last step of the trace that it was fetched for */
+    struct zero_gather *gather;
+};
+
+/* A use of a parameter in the trace of a step. */
+struct zero_use {
+    uint32_t parameter, step;
+};
+
+/* ZeRO-3's memory of the order in which modules run. */
+struct zero_trace {
+    bool recording, complete;
+    uint32_t *modules, length, room; /* by step */
+    struct zero_use *uses;
+    uint32_t use_count, next_use, step;
+    int64_t here;                       /* elements that are gathered: __n_available_params */
+    uint32_t *backward, backward_count; /* modules in their backward, the last one last */
+    uint32_t strays;                    /* steps that went another way than the trace; 0 */
+};
+
+struct tdm_deepspeed {
+    struct tdm_torch_model *model;
+    struct tdm_deepspeed_settings s;
+    uint32_t stage;
+    uint64_t ranks;
+    uint32_t most_parameters;
+    struct zero_parameter *parameters; /* in the order of tdm_torch_model.parameters */
+    struct zero_module *modules;
+    uint32_t module_count;
+    uint64_t trained; /* elements */
+    uint64_t part;    /* of them on a rank, padded */
+    struct tdm_eager_value
+        *flat; /* bf16: all that is trained (stage 2) or this rank's part of it */
+    struct tdm_eager_value **masters, **firsts, **seconds; /* fp32, of each sub-group */
+    uint64_t *group_elements;
+    uint32_t group_count;
+    /* gradients on their way */
+    struct tdm_eager_value *buckets[2];
+    uint32_t bucket, *waiting, waiting_count, *ahead; /* numbers of parameters */
+    uint64_t bucket_elements;
+    bool ready;                        /* buckets are there */
+    bool states_made;                  /* in host memory */
+    struct tdm_eager_value *collected; /* reduced gradients of this rank's part in this backward */
+    struct tdm_eager_value *gradients; /* of all backwards since the step */
+    struct tdm_eager_value *offload_buffer;
+    struct zero_trace trace;
+};
+
+/* Parameter that a leaf is. */
+uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
+
+struct tdm_eager_value *tdm_zero_new(struct tdm_torch_model *t, uint32_t stream,
+                                     enum tdm_method_category category, uint64_t elements,
+                                     uint16_t bytes);
+/* norm of a gradient: of a copy in double. */
+void tdm_zero_norm(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
+/* _has_inf_or_nan of bf16 gradients. */
+void tdm_zero_overflow(struct tdm_torch_model *t, uint32_t stream, uint64_t elements);
+/* Takes host memory that transfers use: pinned, unless pin_memory is off. */
+void tdm_zero_host(struct tdm_torch_model *t, uint64_t elements, uint64_t bytes);
+/* A step of the optimizer on one sub-group, whose gradient is there. */
+void tdm_zero_adam(struct tdm_torch_model *t, uint32_t group);
+
+/* ---- stage 2 (zero2.c) ---- */
+void tdm_zero2_start(struct tdm_torch_model *t);
+void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf);
+void tdm_zero2_after_backward(struct tdm_torch_model *t);
+void tdm_zero2_step(struct tdm_torch_model *t);
+
+/* ---- stage 3: partitions, reduction, step (zero3.c) ---- */
+void tdm_zero3_partition(struct tdm_torch_model *t, uint32_t number);
+void tdm_zero3_start(struct tdm_torch_model *t);
+void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf);
+void tdm_zero3_after_backward(struct tdm_torch_model *t);
+void tdm_zero3_step(struct tdm_torch_model *t);
+uint64_t tdm_zero3_share(const struct tdm_deepspeed *d, uint32_t number); /* elements of a rank */
+
+/* ---- stage 3: gathers (gather.c) ---- */
+void tdm_zero3_begin_trace(struct tdm_torch_model *t); /* before a forward: reset_step */
+void tdm_zero3_fetch(struct tdm_torch_model *t, uint32_t module, bool forward);
+void tdm_zero3_release(struct tdm_torch_model *t, uint32_t module, bool forward);
+void tdm_zero3_leftovers(struct tdm_torch_model *t); /* modules that no backward has released */
+void tdm_zero3_release_all(struct tdm_torch_model *t);
+void tdm_zero3_gather_persistent(struct tdm_torch_model *t);
+void tdm_zero3_free_gathers(struct tdm_deepspeed *d);
+
+#endif

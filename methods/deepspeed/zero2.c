@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ZeRO-2: bf16 parameters in one flat buffer on every rank; of fp32 masters, moments and gradients this rank's part.
+ * Gradients are copied to buckets, of which each is reduced as a whole; what belongs to this rank's part is collected
+ * in bf16 until the step, which flattens it, makes it fp32 and steps.
+ * Source: runtime/zero/stage_1_and_2.py (__init__, setup_buckets, reduce_independent_p_g_buckets_and_remove_grads,
+ * average_tensor, reduce_ipg_grads, copy_grads_in_partition, independent_gradient_partition_epilogue, step). */
+#include "methods/deepspeed/parts.h"
+
+#include "base/size.h"
+
+/* The first rank's part begins with the first parameter. */
+static bool in_part(const struct tdm_deepspeed *d, uint32_t number)
+{
+    return d->parameters[number].trained && d->parameters[number].offset < d->part;
+}
+
+/* Elements of a parameter that are in the part. */
+static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
+{
+    const struct zero_parameter *p = &d->parameters[number];
+    return p->offset + p->elements <= d->part ? p->elements : d->part - p->offset;
+}
+
+/* ---- deepspeed.initialize ---- */
+
+/* In one buffer, made beside the parameters if there is room, else by way of the host. */
+static void flatten_parameters(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_torch_allocator *allocator = t->m->allocator;
+    uint64_t elements = tdm_size_mul(d->part, d->ranks);
+    tdm_torch_empty_cache(allocator);
+    uint64_t taken = tdm_torch_current(allocator).reserved;
+    if (tdm_torch_capacity(allocator) < tdm_size_add(taken, tdm_size_mul(elements, BF16))) {
+        for (uint32_t i = 0; i < t->parameter_count; i++)
+            if (d->parameters[i].trained)
+                tdm_value_vacate(t->m, t->parameters[i]);
+        tdm_torch_empty_cache(allocator);
+    }
+    d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, elements, BF16);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (d->parameters[i].trained)
+            tdm_value_set_data(t->m, t->parameters[i], d->flat);
+}
+
+void tdm_zero2_start(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t align = 2 * d->ranks, largest = 0;
+    d->part = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
+    d->group_count = 1;
+    d->group_elements[0] = d->part;
+    flatten_parameters(t);
+    struct tdm_eager_value *clone =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WORKSPACE, d->part, BF16);
+    if (d->s.offload_optimizer) { /* masters, bf16 copies on their way back, gradients */
+        tdm_zero_host(t, d->part, FP32);
+        tdm_zero_host(t, d->part, BF16);
+        tdm_zero_host(t, d->part, FP32);
+    } else {
+        d->masters[0] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, d->part, FP32);
+    }
+    tdm_drop(t->m, clone);
+    if (!d->s.offload_optimizer) {
+        tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32));
+        return;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (d->parameters[i].trained && d->parameters[i].elements > largest)
+            largest = d->parameters[i].elements;
+    for (uint32_t i = 0; i < t->parameter_count; i++) /* sums over backwards */
+        if (in_part(d, i) && d->s.gradient_accumulation_steps > 1)
+            tdm_zero_host(t, d->parameters[i].elements, BF16);
+    tdm_zero_host(t, largest, BF16);
+    d->offload_buffer = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, largest, BF16);
+}
+
+/* ---- gradients ---- */
+
+/* A bucket that lies in the parts of several ranks is reduced as a copy; contiguous or not. */
+static bool spans_ranks(const struct tdm_deepspeed *d)
+{
+    uint64_t rank = UINT64_MAX;
+    for (uint32_t i = 0; i < d->waiting_count; i++) {
+        const struct zero_parameter *p = &d->parameters[d->waiting[i]];
+        uint64_t first = p->offset / d->part, last = (p->offset + p->elements - 1) / d->part;
+        if (first != last || (rank != UINT64_MAX && rank != first))
+            return true;
+        rank = first;
+    }
+    return false;
+}
+
+static void all_reduce(struct tdm_torch_model *t)
+{
+    const struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_eager_value *flat = NULL, *wide = NULL;
+    bool copied =
+        d->s.contiguous_gradients ? d->s.reduce_scatter && spans_ranks(d) : d->waiting_count > 1;
+    if (copied)
+        flat = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, BF16);
+    if (d->s.fp32_communication)
+        wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
+    tdm_drop(t->m, wide);
+    tdm_drop(t->m, flat);
+}
+
+static void drop_gradient(struct tdm_torch_model *t, uint32_t number)
+{
+    tdm_drop(t->m, t->parameters[number]->grad);
+    t->parameters[number]->grad = NULL;
+}
+
+/* To the host: its norm, whether it is finite, and a copy in fp32. */
+static void offload_gradient(struct tdm_torch_model *t, uint32_t number)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t elements = elements_in_part(d, number);
+    tdm_zero_norm(t, ZERO_REDUCE, elements);
+    tdm_zero_overflow(t, ZERO_REDUCE, d->parameters[number].elements);
+    tdm_drop(t->m, tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, elements, FP32));
+    drop_gradient(t, number);
+}
+
+static void collect_gradient(struct tdm_torch_model *t, uint32_t number)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t elements = 0;
+    if (d->collected == NULL) {
+        for (uint32_t i = 0; i < t->parameter_count; i++)
+            if (in_part(d, i))
+                elements += d->parameters[i].elements;
+        d->collected = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, elements, BF16);
+    }
+    drop_gradient(t, number);
+    t->parameters[number]->grad = tdm_value_view(t->m, d->collected);
+}
+
+static void reduce(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    if (d->waiting_count == 0)
+        return;
+    all_reduce(t);
+    for (uint32_t i = 0; i < d->waiting_count; i++) {
+        uint32_t number = d->waiting[i];
+        if (!in_part(d, number))
+            drop_gradient(t, number);
+        else if (d->s.offload_optimizer)
+            offload_gradient(t, number);
+        else if (d->s.contiguous_gradients)
+            collect_gradient(t, number);
+    }
+    d->waiting_count = 0;
+    d->bucket_elements = 0;
+}
+
+static void make_buckets(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    d->ready = true;
+    d->bucket = 0;
+    for (uint32_t i = 0; i < (d->s.overlap_comm ? 2u : 1u); i++)
+        d->buckets[i] =
+            tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION, d->s.reduce_bucket_size, BF16);
+}
+
+void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = context;
+    struct tdm_deepspeed *d = t->deepspeed;
+    bool contiguous = d->s.contiguous_gradients;
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+        return;
+    uint32_t number = tdm_zero_number(t, leaf);
+    uint64_t elements = d->parameters[number].elements;
+    if (contiguous && !d->ready)
+        make_buckets(t);
+    if (d->bucket_elements + elements > d->s.reduce_bucket_size) {
+        reduce(t);
+        if (contiguous && d->s.overlap_comm)
+            d->bucket = 1 - d->bucket;
+    }
+    if (t->m->partial_gradients)
+        return;
+    if (contiguous && elements <= d->s.reduce_bucket_size) {
+        drop_gradient(t, number);
+        leaf->grad = tdm_value_view(t->m, d->buckets[d->bucket]);
+    }
+    d->bucket_elements += elements;
+    d->waiting[d->waiting_count++] = number;
+}
+
+void tdm_zero2_after_backward(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    reduce(t);
+    if (d->gradients == NULL)
+        d->gradients = d->collected;
+    else
+        tdm_drop(t->m, d->collected); /* which was added to the first */
+    d->collected = NULL;
+    for (uint32_t i = 0; i < 2; i++) {
+        tdm_drop(t->m, d->buckets[i]);
+        d->buckets[i] = NULL;
+    }
+    d->ready = false;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (!d->parameters[i].trained)
+            continue;
+        if (!d->s.contiguous_gradients && t->parameters[i]->grad != NULL)
+            continue; /* those of the part stay where they are */
+        drop_gradient(t, i);
+    }
+}
+
+/* ---- the step ---- */
+
+static void check_and_measure(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < t->parameter_count && d->s.check_grad_overflow; i++)
+        if (in_part(d, i))
+            tdm_zero_overflow(t, ZERO_COMPUTE, elements_in_part(d, i));
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (in_part(d, i))
+            tdm_zero_norm(t, ZERO_COMPUTE, elements_in_part(d, i));
+}
+
+void tdm_zero2_step(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    if (d->s.offload_optimizer) {
+        tdm_zero_adam(t, 0);
+        d->states_made = true;
+        return;
+    }
+    check_and_measure(t);
+    struct tdm_eager_value *flat =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, BF16);
+    struct tdm_eager_value *wide =
+        tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, FP32);
+    tdm_drop(t->m, flat);
+    tdm_drop(t->m, d->gradients);
+    d->gradients = NULL;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (d->parameters[i].trained)
+            drop_gradient(t, i);
+    tdm_zero_adam(t, 0);
+    tdm_drop(t->m, wide);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ZeRO-3: of every parameter this rank has a part, in one buffer (of those that are frozen: each its own), in bf16;
+ * masters, moments and gradients likewise, by sub-groups. Gradients are copied to one bucket, rearranged by rank,
+ * reduced and scattered, and put into a buffer that is there from the beginning.
+ * Source: runtime/zero/stage3.py (_create_fp16_partitions_with_defragmentation, _create_fp32_partitions,
+ * initialize_optimizer_states, _setup_for_real_optimizer, __add_grad_to_ipg_bucket, __avg_scatter_grads,
+ * partition_grads, step), partition_parameters.py (_partition_param), runtime/comm/coalesced_collectives.py. */
+#include "methods/deepspeed/parts.h"
+
+#include "base/size.h"
+
+#define NORM_ELEMENTS UINT64_C(250000000) /* _constant_buffered_norm2 */
+
+uint64_t tdm_zero3_share(const struct tdm_deepspeed *d, uint32_t number)
+{
+    return tdm_size_ceil_div(d->parameters[number].elements, d->ranks);
+}
+
+static uint16_t communicated(const struct tdm_deepspeed *d)
+{
+    return d->s.fp32_communication ? FP32 : BF16;
+}
+
+static uint16_t accumulated(const struct tdm_deepspeed *d)
+{
+    return d->s.fp32_accumulation ? FP32 : BF16;
+}
+
+/* ---- deepspeed.initialize ---- */
+
+void tdm_zero3_partition(struct tdm_torch_model *t, uint32_t number)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct zero_parameter *p = &d->parameters[number];
+    uint64_t share = tdm_zero3_share(d, number);
+    if (d->s.offload_param && !p->persists)
+        tdm_zero_host(t, share, BF16);
+    else
+        p->partition = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, share, BF16);
+    tdm_value_vacate(t->m, t->parameters[number]);
+}
+
+/* Sub-groups of parameters that are trained; the sum of this rank's parts of them. */
+static uint64_t make_groups(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t all = 0, group = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (!d->parameters[i].trained)
+            continue;
+        uint64_t share = tdm_zero3_share(d, i);
+        all += share;
+        group += share;
+        if (group >= d->s.sub_group_size) {
+            d->group_elements[d->group_count++] = group;
+            group = 0;
+        }
+    }
+    if (group > 0)
+        d->group_elements[d->group_count++] = group;
+    return all;
+}
+
+/* By way of the host into one buffer, on the GPU or (offload_param) there. */
+static void defragment(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (!d->parameters[i].trained)
+            continue;
+        tdm_drop(t->m, d->parameters[i].partition);
+        d->parameters[i].partition = NULL;
+    }
+    if (d->s.offload_param) {
+        tdm_zero_host(t, d->part, BF16);
+        return;
+    }
+    tdm_torch_empty_cache(t->m->allocator);
+    d->flat = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, d->part, BF16);
+}
+
+/* Each is converted and then cloned; a conversion goes when the next is there. */
+static void make_masters(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_eager_value *last = NULL;
+    uint64_t largest = 0;
+    for (uint32_t g = 0; g < d->group_count; g++) {
+        uint64_t elements = d->group_elements[g];
+        largest = elements > largest ? elements : largest;
+        if (d->s.offload_optimizer) { /* masters; gradients in fp32 */
+            tdm_host_take(t->m, tdm_size_mul(elements, FP32));
+            tdm_zero_host(t, elements, FP32);
+            continue;
+        }
+        struct tdm_eager_value *converted =
+            tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+        tdm_drop(t->m, last);
+        last = converted;
+        d->masters[g] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_OPTIMIZER, elements, FP32);
+    }
+    tdm_drop(t->m, last);
+    if (!d->s.offload_optimizer)
+        tdm_drop(t->m, tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, largest, FP32));
+}
+
+void tdm_zero3_start(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    d->part = make_groups(t);
+    defragment(t);
+    make_masters(t);
+    if (d->s.contiguous_gradients)
+        d->buckets[0] = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_COMMUNICATION,
+                                     d->s.reduce_bucket_size, communicated(d));
+    if (d->s.offload_optimizer)
+        tdm_zero_host(t, d->part, accumulated(d));
+    else
+        d->gradients = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, d->part, accumulated(d));
+    if (d->ranks > 1 || d->s.offload_param)
+        for (uint32_t i = 0; i < t->parameter_count; i++) {
+            if (!d->parameters[i].trained)
+                continue;
+            tdm_value_occupy(t->m, t->parameters[i]); /* to hook what accumulates its gradient */
+            tdm_value_vacate(t->m, t->parameters[i]);
+        }
+    t->m->linear_function = true;
+}
+
+/* ---- gradients ---- */
+
+/* Are the gradients in the bucket? Those of one parameter that is larger are not. */
+static bool in_bucket(const struct tdm_deepspeed *d)
+{
+    return d->s.contiguous_gradients && d->bucket_elements <= d->s.reduce_bucket_size;
+}
+
+static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
+{
+    const struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t part = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
+    struct tdm_eager_value *back =
+        tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, accumulated(d));
+    tdm_zero_norm(t, ZERO_REDUCE, part);
+    if (accumulated(d) != FP32)
+        tdm_drop(t->m, tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, FP32));
+    tdm_drop(t->m, back);
+}
+
+/* Rearranged by rank for the reduce-scatter, if it is not one gradient that divides evenly. */
+static struct tdm_eager_value *rearrange(struct tdm_torch_model *t)
+{
+    const struct tdm_deepspeed *d = t->deepspeed;
+    uint64_t padded = 0;
+    if (!d->s.reduce_scatter && in_bucket(d))
+        return NULL; /* an all-reduce in place */
+    if (d->waiting_count == 1 && d->parameters[d->waiting[0]].elements % d->ranks == 0)
+        return NULL;
+    for (uint32_t i = 0; i < d->waiting_count; i++)
+        padded += tdm_zero3_share(d, d->waiting[i]) * d->ranks;
+    return tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, padded, communicated(d));
+}
+
+static void reduce(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_eager_value *wide = NULL, *kept = NULL;
+    uint64_t shares = 0;
+    if (d->waiting_count == 0)
+        return;
+    if (d->s.fp32_communication && !in_bucket(d))
+        wide = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_COMMUNICATION, d->bucket_elements, FP32);
+    struct tdm_eager_value *flat = rearrange(t);
+    for (uint32_t i = 0; i < d->waiting_count; i++)
+        shares += tdm_zero3_share(d, d->waiting[i]);
+    if (accumulated(d) != communicated(d))
+        kept = tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, shares, accumulated(d));
+    for (uint32_t i = 0; i < d->waiting_count; i++) {
+        struct tdm_eager_value *leaf = t->parameters[d->waiting[i]];
+        if (d->s.offload_optimizer)
+            offload_gradient(t, tdm_zero3_share(d, d->waiting[i]));
+        tdm_drop(t->m, leaf->grad);
+        leaf->grad = NULL;
+    }
+    tdm_drop(t->m, kept);
+    tdm_drop(t->m, flat);
+    tdm_drop(t->m, wide);
+    d->waiting_count = 0;
+    d->bucket_elements = 0;
+}
+
+void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = context;
+    struct tdm_deepspeed *d = t->deepspeed;
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+        return;
+    uint32_t number = tdm_zero_number(t, leaf);
+    uint64_t elements = d->parameters[number].elements;
+    if (d->bucket_elements + elements > d->s.reduce_bucket_size)
+        reduce(t);
+    if (t->m->partial_gradients)
+        return;
+    if (d->s.contiguous_gradients && elements <= d->s.reduce_bucket_size) {
+        tdm_drop(t->m, leaf->grad);
+        leaf->grad = tdm_value_view(t->m, d->buckets[0]);
+    }
+    d->bucket_elements += elements;
+    d->waiting[d->waiting_count++] = number;
+}
+
+void tdm_zero3_after_backward(struct tdm_torch_model *t)
+{
+    reduce(t);
+    tdm_zero3_leftovers(t);
+}
+
+/* ---- the step ---- */
+
+void tdm_zero3_step(struct tdm_torch_model *t)
+{
+    struct tdm_deepspeed *d = t->deepspeed;
+    tdm_zero3_release_all(t);
+    for (uint32_t i = 0; i < t->parameter_count && !d->s.offload_optimizer; i++)
+        if (d->parameters[i].trained)
+            tdm_zero_norm(t, ZERO_COMPUTE, tdm_zero3_share(d, i));
+    for (uint32_t g = 0; g < d->group_count; g++) {
+        uint64_t elements = d->group_elements[g];
+        struct tdm_eager_value *grad = NULL;
+        if (!d->s.offload_optimizer) {
+            grad = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, accumulated(d));
+            if (accumulated(d) != FP32) {
+                struct tdm_eager_value *wide =
+                    tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_GRADIENTS, elements, FP32);
+                tdm_drop(t->m, grad);
+                grad = wide;
+            }
+        }
+        tdm_zero_adam(t, g);
+        tdm_drop(t->m, grad);
+    }
+    d->states_made = true;
+    tdm_zero3_gather_persistent(t);
+}

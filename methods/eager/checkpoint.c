@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpointed functions: what their nodes saved is made again when it is asked for. */
+#include "methods/eager/parts.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+
+void tdm_frame_drop(struct tdm_eager *m, struct tdm_frame *frame)
+{
+    if (--frame->references > 0)
+        return;
+    for (uint32_t i = 0; i < frame->room; i++)
+        tdm_drop(m, frame->made[i]);
+    free(frame->made);
+    tdm_drop(m, frame->input);
+    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
+        tdm_drop(m, frame->function.held[i]);
+    free(frame);
+}
+
+struct tdm_frame *tdm_frame_new(struct tdm_eager *m, const struct tdm_function *function)
+{
+    struct tdm_frame *frame = calloc(1, sizeof(*frame));
+    if (frame == NULL) {
+        m->status = TDM_NO_MEMORY;
+        return NULL;
+    }
+    frame->references = 1;
+    frame->function = *function;
+    frame->autocast = m->autocast;
+    for (unsigned i = 0; i < TDM_MOST_HELD; i++)
+        tdm_take(function->held[i]);
+    return frame;
+}
+
+void tdm_frame_save_again(struct tdm_eager *m, struct tdm_frame *frame,
+                          struct tdm_eager_value *value)
+{
+    if (m->stopped || frame->made_again >= frame->saved_count)
+        return;
+    frame->made[frame->made_again++] = tdm_value_view(m, value);
+    if (value->storage->category == TDM_METHOD_WORKSPACE)
+        tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
+    /* Early stop: all is there, before the kernel that would use the last one runs. */
+    m->stopped = frame->made_again == frame->saved_count;
+}
+
+static void run_again(struct tdm_eager *m, struct tdm_frame *frame)
+{
+    frame->has_run_again = true;
+    frame->room = frame->saved_count;
+    frame->made = calloc(frame->room, sizeof(struct tdm_eager_value *));
+    if (frame->made == NULL) {
+        frame->room = 0;
+        m->status = TDM_NO_MEMORY;
+        return;
+    }
+    struct tdm_frame *repeating = m->repeating;
+    bool grad_enabled = m->grad_enabled, autocast = m->autocast;
+    struct tdm_label label = m->label;
+    m->label.made = TDM_MADE_FORWARD;
+    m->repeating = frame;
+    m->grad_enabled = true;
+    m->autocast = frame->autocast;
+    tdm_drop(m, frame->function.run(m, frame->function.model, frame->function.layer, frame->input));
+    m->label = label;
+    m->repeating = repeating;
+    m->grad_enabled = grad_enabled;
+    m->autocast = autocast;
+    m->stopped = false;
+    if (frame->autocast)
+        tdm_autocast_clear(m);
+}
+
+struct tdm_eager_value *tdm_checkpoint(struct tdm_eager *m, const struct tdm_function *function,
+                                       struct tdm_eager_value *input)
+{
+    struct tdm_frame *frame = tdm_frame_new(m, function);
+    if (frame == NULL)
+        return tdm_take(input);
+    frame->input = tdm_take(input);
+    if (input->storage->category == TDM_METHOD_WORKSPACE)
+        tdm_storage_set_category(m, input->storage, TDM_METHOD_RESIDUALS);
+    m->saving = frame;
+    struct tdm_eager_value *output = function->run(m, function->model, function->layer, input);
+    m->saving = NULL;
+    tdm_frame_drop(m, frame);
+    return output;
+}
+
+static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
+{
+    const struct tdm_frame *frame = node->function;
+    bool offloaded = node->saved_count == 0;
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_eager_value *saved =
+        offloaded ? tdm_value_new(m, edge->rows, edge->columns, edge->element_bytes)
+                  : tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *input = tdm_value_view(m, saved);
+    tdm_value_require_grad(m, input);
+    bool grad_enabled = m->grad_enabled, autocast = m->autocast;
+    m->grad_enabled = true;
+    m->autocast = frame->autocast;
+    m->label.made = TDM_MADE_FORWARD;
+    struct tdm_eager_value *output =
+        frame->function.run(m, frame->function.model, frame->function.layer, input);
+    m->autocast = autocast;
+    if (frame->autocast)
+        tdm_autocast_clear(m);
+    tdm_backward(m, output, grads[0]);
+    m->grad_enabled = grad_enabled;
+    results[0] = tdm_take(input->grad);
+    tdm_drop(m, output);
+    if (offloaded)
+        tdm_host_give(m, tdm_size_mul(tdm_value_elements(input), input->element_bytes));
+    tdm_drop(m, input);
+    tdm_drop(m, saved);
+}
+
+static const struct tdm_eager_op checkpoint_op = {"CheckpointFunctionBackward", false,
+                                                  checkpoint_backward};
+
+static struct tdm_eager_value *reentrant(struct tdm_eager *m, const struct tdm_function *function,
+                                         struct tdm_eager_value *input, bool offload)
+{
+    struct tdm_eager_value *inputs[] = {input};
+    struct tdm_node *node = tdm_node_new(m, &checkpoint_op, inputs, 1);
+    if (node != NULL) {
+        node->function = tdm_frame_new(m, function);
+        if (node->function == NULL)
+            node->op = &tdm_accumulate_op;
+        if (offload)
+            tdm_host_take(m, tdm_size_mul(tdm_value_elements(input), input->element_bytes));
+        else
+            tdm_node_save(m, node, input);
+    }
+    bool grad_enabled = m->grad_enabled;
+    m->grad_enabled = false;
+    struct tdm_eager_value *output = function->run(m, function->model, function->layer, input);
+    m->grad_enabled = grad_enabled;
+    return tdm_node_finish(m, node, output);
+}
+
+struct tdm_eager_value *tdm_checkpoint_reentrant(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input)
+{
+    return reentrant(m, function, input, false);
+}
+
+struct tdm_eager_value *tdm_checkpoint_offloaded(struct tdm_eager *m,
+                                                 const struct tdm_function *function,
+                                                 struct tdm_eager_value *input)
+{
+    return reentrant(m, function, input, true);
+}
+
+struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i)
+{
+    struct tdm_saved *saved = &node->saved[i];
+    if (saved->frame == NULL)
+        return tdm_take(saved->value);
+    struct tdm_frame *frame = saved->frame;
+    if (!frame->has_run_again)
+        run_again(m, frame);
+    struct tdm_eager_value *value = saved->index < frame->room ? frame->made[saved->index] : NULL;
+    if (value == NULL) /* after a failure */
+        return tdm_value_new(m, 1, 1, 1);
+    frame->made[saved->index] = NULL;
+    return value;
+}

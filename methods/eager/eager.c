@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values, their storages, and nodes. */
+#include "methods/eager/parts.h"
+
+#include "base/size.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POOL_ITEMS 512u
+
+struct tdm_pool {
+    struct tdm_pool *next;
+    max_align_t items[];
+};
+
+static const char *const category_names[TDM_METHOD_CATEGORIES] = {
+    "weights",      "gradients", "optimizer", "residuals",     "kv",
+    "kv_gradients", "logits",    "workspace", "communication",
+};
+
+const char *tdm_method_category_name(enum tdm_method_category category)
+{
+    return category_names[category];
+}
+
+/* ---- pools of equal items ---- */
+
+static void *take_item(struct tdm_eager *m, void **spares, size_t bytes, void *nothing)
+{
+    if (*spares == NULL) {
+        struct tdm_pool *pool = malloc(sizeof(*pool) + POOL_ITEMS * bytes);
+        if (pool == NULL) {
+            m->status = TDM_NO_MEMORY;
+            memset(nothing, 0, bytes);
+            return nothing;
+        }
+        pool->next = m->pools;
+        m->pools = pool;
+        for (unsigned i = 0; i < POOL_ITEMS; i++) {
+            void **item = (void **)(void *)((char *)pool->items + i * bytes);
+            *item = *spares;
+            *spares = (void *)item;
+        }
+    }
+    void *item = *spares;
+    *spares = *(void **)item;
+    memset(item, 0, bytes);
+    return item;
+}
+
+static void give_item(void **spares, void *item)
+{
+    *(void **)item = *spares;
+    *spares = item;
+}
+
+void tdm_eager_start(struct tdm_eager *m, struct tdm_torch_allocator *allocator,
+                     const struct tdm_gpu_facts *gpu)
+{
+    *m = (struct tdm_eager){.allocator = allocator,
+                            .gpu = *gpu,
+                            .grad_enabled = true,
+                            .category = TDM_METHOD_WORKSPACE,
+                            .label = {.layer = TDM_NO_LAYER}};
+}
+
+void tdm_eager_end(struct tdm_eager *m)
+{
+    for (struct tdm_pool *pool = m->pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        free(pool);
+    }
+    m->pools = NULL;
+}
+
+/* ---- storages ---- */
+
+static void note_peak(struct tdm_eager *m)
+{
+    uint64_t allocated = tdm_torch_current(m->allocator).allocated;
+    if (allocated <= m->peak)
+        return;
+    m->peak = allocated;
+    memcpy(m->at_peak, m->live, sizeof(m->live));
+    tdm_peak_note(m);
+}
+
+void tdm_eager_reset_peak(struct tdm_eager *m)
+{
+    tdm_torch_reset_peak(m->allocator);
+    m->peak = 0;
+    m->host_peak = m->host_live;
+    note_peak(m);
+}
+
+void tdm_host_take(struct tdm_eager *m, uint64_t bytes)
+{
+    m->host_live += bytes;
+    if (m->host_live > m->host_peak)
+        m->host_peak = m->host_live;
+}
+
+void tdm_host_give(struct tdm_eager *m, uint64_t bytes)
+{
+    m->host_live -= bytes;
+}
+
+static void fill_storage(struct tdm_eager *m, struct tdm_storage *storage, uint64_t bytes)
+{
+    if (m->status != TDM_OK || m->stopped)
+        return;
+    m->status = tdm_torch_malloc(m->allocator, m->stream, bytes, &storage->block);
+    if (m->status != TDM_OK)
+        return;
+    storage->count = 1;
+    m->live[storage->category] += tdm_torch_block_bytes(storage->block);
+    tdm_peak_enter(m, storage);
+    note_peak(m);
+    if (m->observe != NULL)
+        m->observe(m->observer, storage, true, bytes);
+}
+
+static void empty_storage(struct tdm_eager *m, struct tdm_storage *storage)
+{
+    if (storage->block == NULL)
+        return;
+    uint64_t requested = tdm_torch_block_requested(storage->block);
+    m->live[storage->category] -= tdm_torch_block_bytes(storage->block) - storage->second_bytes;
+    m->live[storage->second_category] -= storage->second_bytes;
+    tdm_peak_leave(m, storage);
+    if (m->observe != NULL)
+        m->observe(m->observer, storage, false, requested);
+    if (storage->shared)
+        tdm_torch_free_later(m->allocator, storage->block);
+    else
+        tdm_torch_free(m->allocator, storage->block);
+    storage->block = NULL;
+    storage->second_bytes = storage->second_count = 0;
+}
+
+static struct tdm_storage *new_storage(struct tdm_eager *m, uint64_t bytes)
+{
+    struct tdm_storage *storage =
+        take_item(m, &m->spare_storages, sizeof(*storage), &m->nothing[0]);
+    storage->references = 1;
+    storage->category = m->category;
+    storage->label = m->label;
+    fill_storage(m, storage, bytes);
+    return storage;
+}
+
+static void drop_storage(struct tdm_eager *m, struct tdm_storage *storage)
+{
+    if (--storage->references > 0)
+        return;
+    empty_storage(m, storage);
+    give_item(&m->spare_storages, storage);
+}
+
+static bool same_label(const struct tdm_label *a, const struct tdm_label *b)
+{
+    return a->name == b->name && a->layer == b->layer && a->made == b->made;
+}
+
+bool tdm_value_extend(struct tdm_eager *m, struct tdm_eager_value *value, uint64_t bytes)
+{
+    struct tdm_storage *s = value->storage;
+    if (m->observe != NULL || m->status != TDM_OK || m->stopped || s->block == NULL || s->shared)
+        return false;
+    bool second = s->category != m->category || !same_label(&s->label, &m->label);
+    if (second && s->second_count > 0 &&
+        (s->second_category != m->category || !same_label(&s->second_label, &m->label)))
+        return false;
+    /* What was live at the peak must not change after it. */
+    if (s->taken <= m->peak_moment && tdm_torch_current(m->allocator).allocated + bytes <= m->peak)
+        return false;
+    uint64_t before = tdm_torch_block_bytes(s->block);
+    if (!tdm_torch_extend(m->allocator, s->block, m->stream, bytes))
+        return false;
+    uint64_t added = tdm_torch_block_bytes(s->block) - before;
+    m->live[m->category] += added;
+    s->count++;
+    if (second) {
+        s->second_category = m->category;
+        s->second_label = m->label;
+        s->second_bytes += added;
+        s->second_count++;
+    }
+    note_peak(m);
+    return true;
+}
+
+void tdm_value_vacate(struct tdm_eager *m, struct tdm_eager_value *value)
+{
+    empty_storage(m, value->storage);
+}
+
+void tdm_value_occupy(struct tdm_eager *m, struct tdm_eager_value *value)
+{
+    if (value->storage->block == NULL)
+        fill_storage(m, value->storage,
+                     tdm_size_mul(tdm_value_elements(value), value->element_bytes));
+}
+
+void tdm_value_share(struct tdm_eager_value *value)
+{
+    value->storage->shared = true;
+}
+
+void tdm_storage_set_category(struct tdm_eager *m, struct tdm_storage *storage,
+                              enum tdm_method_category category)
+{
+    if (storage->block != NULL) {
+        uint64_t bytes = tdm_torch_block_bytes(storage->block);
+        tdm_peak_change(m, storage);
+        m->live[storage->category] -= bytes;
+        m->live[category] += bytes;
+    }
+    storage->category = category;
+}
+
+void tdm_value_set_category(struct tdm_eager *m, struct tdm_eager_value *value,
+                            enum tdm_method_category category)
+{
+    tdm_storage_set_category(m, value->storage, category);
+}
+
+/* ---- values ---- */
+
+static struct tdm_eager_value *bare_value(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                          uint16_t element_bytes)
+{
+    struct tdm_eager_value *value = take_item(m, &m->spare_values, sizeof(*value), &m->nothing[1]);
+    value->references = 1;
+    value->rows = rows;
+    value->columns = columns;
+    value->element_bytes = element_bytes;
+    return value;
+}
+
+struct tdm_eager_value *tdm_value_new(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                      uint16_t element_bytes)
+{
+    struct tdm_eager_value *value = bare_value(m, rows, columns, element_bytes);
+    value->storage = new_storage(m, tdm_size_mul(tdm_size_mul(rows, columns), element_bytes));
+    return value;
+}
+
+struct tdm_eager_value *tdm_value_like(struct tdm_eager *m, const struct tdm_eager_value *like)
+{
+    struct tdm_eager_value *value =
+        tdm_value_new(m, like->rows, like->columns, like->element_bytes);
+    value->swapped = like->swapped;
+    return value;
+}
+
+struct tdm_eager_value *tdm_value_view(struct tdm_eager *m, struct tdm_eager_value *of)
+{
+    struct tdm_eager_value *value = bare_value(m, of->rows, of->columns, of->element_bytes);
+    value->swapped = of->swapped;
+    value->view = true;
+    value->storage = of->storage;
+    value->storage->references++;
+    return value;
+}
+
+void tdm_value_set_data(struct tdm_eager *m, struct tdm_eager_value *value,
+                        struct tdm_eager_value *from)
+{
+    struct tdm_storage *old = value->storage;
+    value->storage = from->storage;
+    value->storage->references++;
+    drop_storage(m, old);
+}
+
+static struct tdm_node *bare_node(struct tdm_eager *m, const struct tdm_eager_op *op)
+{
+    struct tdm_node *node = take_item(m, &m->spare_nodes, sizeof(*node), &m->nothing[2]);
+    node->op = op;
+    node->references = 1;
+    node->sequence = ++m->sequence;
+    node->label = m->label;
+    return node;
+}
+
+void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value)
+{
+    value->leaf = true;
+    value->requires_grad = true;
+    value->node = bare_node(m, &tdm_accumulate_op);
+    value->node->sequence = UINT64_MAX;
+    value->node->leaf = value;
+}
+
+struct tdm_eager_value *tdm_value_leaf(struct tdm_eager *m, uint64_t rows, uint64_t columns,
+                                       uint16_t element_bytes, bool trained)
+{
+    struct tdm_eager_value *value = tdm_value_new(m, rows, columns, element_bytes);
+    value->leaf = true;
+    if (trained)
+        tdm_value_require_grad(m, value);
+    return value;
+}
+
+struct tdm_eager_value *tdm_take(struct tdm_eager_value *value)
+{
+    if (value != NULL)
+        value->references++;
+    return value;
+}
+
+static void drop_node(struct tdm_eager *m, struct tdm_node *node);
+
+void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value)
+{
+    if (value == NULL || --value->references > 0)
+        return;
+    if (value->node != NULL)
+        drop_node(m, value->node);
+    tdm_drop(m, value->grad);
+    tdm_drop(m, value->cast);
+    drop_storage(m, value->storage);
+    give_item(&m->spare_values, value);
+}
+
+uint64_t tdm_value_elements(const struct tdm_eager_value *value)
+{
+    return tdm_size_mul(value->rows, value->columns);
+}
+
+/* ---- nodes ---- */
+
+void tdm_node_release_saved(struct tdm_eager *m, struct tdm_node *node)
+{
+    for (uint32_t i = 0; i < node->saved_count; i++) {
+        struct tdm_saved *saved = &node->saved[i];
+        tdm_drop(m, saved->value);
+        if (saved->frame != NULL)
+            tdm_frame_drop(m, saved->frame);
+    }
+    node->saved_count = 0;
+}
+
+static void empty_node(struct tdm_eager *m, struct tdm_node *node)
+{
+    tdm_node_release_saved(m, node);
+    for (uint32_t i = 0; i < node->inputs; i++)
+        if (node->edges[i].node != NULL)
+            drop_node(m, node->edges[i].node);
+    for (uint32_t i = 0; i < TDM_MOST_OUTPUTS; i++)
+        tdm_drop(m, node->grads[i]);
+    if (node->function != NULL)
+        tdm_frame_drop(m, node->function);
+    give_item(&m->spare_nodes, node);
+}
+
+/* A graph may be a chain of a million nodes: they wait in a list for the call that began. */
+static void drop_node(struct tdm_eager *m, struct tdm_node *node)
+{
+    if (--node->references > 0)
+        return;
+    node->next_heap = m->dropped;
+    m->dropped = node;
+    if (m->dropping)
+        return;
+    m->dropping = true;
+    while ((node = m->dropped) != NULL) {
+        m->dropped = node->next_heap;
+        empty_node(m, node);
+    }
+    m->dropping = false;
+}
+
+struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op,
+                              struct tdm_eager_value *const *inputs, uint32_t count)
+{
+    bool wanted = false;
+    for (uint32_t i = 0; i < count; i++)
+        wanted |= inputs[i] != NULL && inputs[i]->requires_grad;
+    if (!wanted || !m->grad_enabled)
+        return NULL;
+    struct tdm_node *node = bare_node(m, op);
+    node->inputs = count;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tdm_eager_value *input = inputs[i];
+        if (input == NULL || !input->requires_grad)
+            continue;
+        node->edges[i] = (struct tdm_edge){.node = input->node,
+                                           .output = input->output,
+                                           .element_bytes = input->element_bytes,
+                                           .rows = input->rows,
+                                           .columns = input->columns};
+        if (input->node != NULL)
+            input->node->references++;
+    }
+    return node;
+}
+
+bool tdm_node_needs(const struct tdm_node *node, uint32_t input)
+{
+    return node != NULL && node->edges[input].node != NULL;
+}
+
+void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)
+{
+    if (node == NULL || node->saved_count == TDM_MOST_SAVED)
+        return;
+    struct tdm_saved *saved = &node->saved[node->saved_count++];
+    *saved = (struct tdm_saved){0};
+    if (m->saving != NULL) {
+        saved->frame = m->saving;
+        saved->frame->references++;
+        saved->index = saved->frame->saved_count++;
+        return;
+    }
+    if (m->repeating != NULL)
+        tdm_frame_save_again(m, m->repeating, value);
+    saved->value = tdm_value_view(m, value);
+    if (value->storage->category == TDM_METHOD_WORKSPACE)
+        tdm_storage_set_category(m, value->storage, TDM_METHOD_RESIDUALS);
+}
+
+void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
+                     struct tdm_eager_value *value)
+{
+    (void)m;
+    if (node == NULL)
+        return;
+    value->requires_grad = true;
+    value->node = node;
+    value->output = output;
+    node->references++;
+}
+
+void tdm_node_done(struct tdm_eager *m, struct tdm_node *node)
+{
+    if (node != NULL)
+        drop_node(m, node);
+}
+
+struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
+                                        struct tdm_eager_value *value)
+{
+    tdm_node_output(m, node, 0, value);
+    tdm_node_done(m, node);
+    return value;
+}
+
+void tdm_autocast_clear(struct tdm_eager *m)
+{
+    for (uint32_t i = 0; i < m->cast_count; i++) {
+        tdm_drop(m, m->casts[i]->cast);
+        m->casts[i]->cast = NULL;
+    }
+    m->cast_count = 0;
+}

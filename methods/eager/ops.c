@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forward and backward of operations: element by element, sums, shapes, losses. A node saves before its forward
+ * allocates, as PyTorch does: that is where checkpointing stops a repeated forward. */
+#include "methods/eager/ops.h"
+
+#include "base/size.h"
+
+#include <stddef.h>
+
+#define BF16 2u
+#define FP32 4u
+
+static uint16_t wider(const struct tdm_eager_value *a, const struct tdm_eager_value *b)
+{
+    return a->element_bytes > b->element_bytes ? a->element_bytes : b->element_bytes;
+}
+
+/* A result of the shape and order of x, as wide as both. */
+static struct tdm_eager_value *result_like(struct tdm_eager *m, const struct tdm_eager_value *x,
+                                           const struct tdm_eager_value *other)
+{
+    struct tdm_eager_value *value = tdm_value_new(m, x->rows, x->columns, wider(x, other));
+    value->swapped = x->swapped;
+    return value;
+}
+
+/* Gradients of logits are logits too. */
+static enum tdm_method_category follow(struct tdm_eager *m, const struct tdm_eager_value *grad)
+{
+    enum tdm_method_category before = m->category;
+    if (grad->storage->category == TDM_METHOD_LOGITS)
+        m->category = TDM_METHOD_LOGITS;
+    return before;
+}
+
+static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                 struct tdm_eager_value **results)
+{
+    (void)m;
+    for (uint32_t i = 0; i < node->inputs; i++)
+        if (tdm_node_needs(node, i))
+            results[i] = tdm_take(grads[0]);
+}
+
+/* One kernel that makes something of the gradient's shape. */
+static void map(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                struct tdm_eager_value **results)
+{
+    (void)node;
+    results[0] = tdm_value_like(m, grads[0]);
+}
+
+/* The same, with a saved tensor. */
+static void map_saved(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved = tdm_node_saved(m, node, 0);
+    enum tdm_method_category before = follow(m, grads[0]);
+    results[0] = tdm_value_like(m, grads[0]);
+    m->category = before;
+    tdm_drop(m, saved);
+}
+
+/* ---- dtypes ---- */
+
+static void cast_backward(struct tdm_eager *m, struct tdm_node *node,
+                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    enum tdm_method_category before = follow(m, grads[0]);
+    results[0] = tdm_value_new(m, grads[0]->rows, grads[0]->columns, node->edges[0].element_bytes);
+    results[0]->swapped = grads[0]->swapped;
+    m->category = before;
+}
+
+struct tdm_eager_value *tdm_cast(struct tdm_eager *m, struct tdm_eager_value *x,
+                                 uint16_t element_bytes)
+{
+    static const struct tdm_eager_op op = {"ToCopyBackward0", false, cast_backward};
+    if (x->element_bytes == element_bytes)
+        return tdm_take(x);
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, x->columns, element_bytes);
+    y->swapped = x->swapped;
+    return tdm_node_finish(m, node, y);
+}
+
+struct tdm_eager_value *tdm_autocast(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    if (x == NULL || !m->autocast || x->element_bytes == BF16)
+        return tdm_take(x);
+    if (!x->leaf || !x->requires_grad || m->cast_count == TDM_CAST_MOST)
+        return tdm_cast(m, x, BF16);
+    if (x->cast == NULL) {
+        x->cast = tdm_cast(m, x, BF16);
+        m->casts[m->cast_count++] = x;
+    }
+    return tdm_take(x->cast);
+}
+
+/* ---- element by element ---- */
+
+static void mul_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[2] = {0};
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    uint32_t at = node->saved_count;
+    for (uint32_t i = 2; i-- > 0;)
+        if (tdm_node_needs(node, i))
+            results[i] = result_like(m, grads[0], saved[--at]);
+    tdm_drop(m, saved[0]);
+    tdm_drop(m, saved[1]);
+}
+
+struct tdm_eager_value *tdm_mul(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b)
+{
+    static const struct tdm_eager_op op = {"MulBackward0", false, mul_backward};
+    struct tdm_eager_value *inputs[] = {a, b};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    if (tdm_node_needs(node, 0))
+        tdm_node_save(m, node, b);
+    if (tdm_node_needs(node, 1))
+        tdm_node_save(m, node, a);
+    bool a_is_shape = tdm_value_elements(a) >= tdm_value_elements(b);
+    return tdm_node_finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
+}
+
+struct tdm_eager_value *tdm_add(struct tdm_eager *m, struct tdm_eager_value *a,
+                                struct tdm_eager_value *b)
+{
+    static const struct tdm_eager_op op = {"AddBackward0", false, pass};
+    struct tdm_eager_value *inputs[] = {a, b};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    bool a_is_shape = tdm_value_elements(a) >= tdm_value_elements(b);
+    return tdm_node_finish(m, node, result_like(m, a_is_shape ? a : b, a_is_shape ? b : a));
+}
+
+struct tdm_eager_value *tdm_mul_number(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"MulBackward0", false, map};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+struct tdm_eager_value *tdm_add_number(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"AddBackward0", false, pass};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+static void square_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *x = tdm_node_saved(m, node, 0);
+    struct tdm_eager_value *power = tdm_value_like(m, x), *twice = tdm_value_like(m, x);
+    results[0] = tdm_value_like(m, grads[0]);
+    tdm_drop(m, twice);
+    tdm_drop(m, power);
+    tdm_drop(m, x);
+}
+
+struct tdm_eager_value *tdm_square(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"PowBackward0", false, square_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, x);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+/* A result that the node saves itself. */
+static struct tdm_eager_value *finish_saving(struct tdm_eager *m, struct tdm_node *node,
+                                             struct tdm_eager_value *value)
+{
+    tdm_node_save(m, node, value);
+    return tdm_node_finish(m, node, value);
+}
+
+struct tdm_eager_value *tdm_rsqrt(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"RsqrtBackward0", false, square_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return finish_saving(m, node, tdm_value_like(m, x));
+}
+
+struct tdm_eager_value *tdm_silu(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"SiluBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, x);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+struct tdm_eager_value *tdm_gelu(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"GeluBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, x);
+    return tdm_node_finish(m, node, tdm_value_like(m, x));
+}
+
+struct tdm_eager_value *tdm_tanh(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"TanhBackward0", false, map_saved};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return finish_saving(m, node, tdm_value_like(m, x));
+}
+
+static void softmax_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *result = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_like(m, grads[0]);
+    struct tdm_eager_value *product = tdm_value_like(m, grads[0]);
+    tdm_drop(m, product);
+    tdm_drop(m, result);
+}
+
+struct tdm_eager_value *tdm_softmax(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"SoftmaxBackward0", false, softmax_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return finish_saving(m, node, tdm_value_like(m, x));
+}
+
+/* ---- sums ---- */
+
+struct tdm_eager_value *tdm_sum_to(struct tdm_eager *m, struct tdm_eager_value *value,
+                                   uint64_t rows, uint64_t columns)
+{
+    struct tdm_eager_value *sum = tdm_value_new(m, rows, columns, value->element_bytes);
+    uint64_t semaphores = 0, scratch = 0, outputs = tdm_value_elements(sum);
+    uint64_t inputs = tdm_value_elements(value) / (outputs == 0 ? 1 : outputs);
+    if (outputs == 1)
+        scratch = tdm_total_sum_scratch(&m->gpu, inputs, &semaphores);
+    else if (columns == value->columns)
+        scratch = tdm_column_sum_scratch(&m->gpu, inputs, outputs, &semaphores);
+    if (scratch > 0) {
+        struct tdm_eager_value *staging = tdm_value_new(m, scratch, 1, 1);
+        struct tdm_eager_value *flags = tdm_value_new(m, semaphores, 1, 1);
+        tdm_drop(m, flags);
+        tdm_drop(m, staging);
+    }
+    tdm_drop(m, value);
+    return sum;
+}
+
+/* The mean's gradient is spread over all that it was taken of. */
+static void spread(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                   struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    results[0]->swapped = node->facts[0] != 0;
+}
+
+struct tdm_eager_value *tdm_row_mean(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"MeanBackward1", false, spread};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    if (node != NULL)
+        node->facts[0] = x->swapped;
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, 1, x->element_bytes));
+}
+
+struct tdm_eager_value *tdm_mean(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"MeanBackward0", false, spread};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_sum_to(m, tdm_take(x), 1, 1));
+}
+
+/* The sum's gradient is the same for all that was added: a view, copied where rows are wanted one by one. */
+static void copy_rows(struct tdm_eager *m, struct tdm_node *node,
+                      struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    if (edge->columns == grads[0]->columns)
+        results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    else
+        results[0] = tdm_value_view(m, grads[0]);
+    results[0]->rows = edge->rows;
+    results[0]->columns = edge->columns;
+}
+
+struct tdm_eager_value *tdm_row_sum(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows)
+{
+    static const struct tdm_eager_op op = {"SumBackward1", false, copy_rows};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    uint64_t columns = rows == x->rows ? 1 : x->columns;
+    return tdm_node_finish(m, node, tdm_value_new(m, rows, columns, x->element_bytes));
+}
+
+/* ---- shapes ---- */
+
+static struct tdm_eager_value *copy_plain(struct tdm_eager *m, const struct tdm_eager_value *x,
+                                          uint64_t rows, uint64_t columns)
+{
+    return tdm_value_new(m, rows, columns, x->element_bytes);
+}
+
+static void reshape_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    if (grads[0]->swapped) {
+        results[0] = copy_plain(m, grads[0], edge->rows, edge->columns);
+        return;
+    }
+    results[0] = tdm_value_view(m, grads[0]);
+    results[0]->rows = edge->rows;
+    results[0]->columns = edge->columns;
+}
+
+struct tdm_eager_value *tdm_reshape(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
+                                    uint64_t columns)
+{
+    static const struct tdm_eager_op op = {"ViewBackward0", false, reshape_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = x->swapped ? copy_plain(m, x, rows, columns) : tdm_value_view(m, x);
+    y->rows = rows;
+    y->columns = columns;
+    return tdm_node_finish(m, node, y);
+}
+
+static void transpose_backward(struct tdm_eager *m, struct tdm_node *node,
+                               struct tdm_eager_value *const *grads,
+                               struct tdm_eager_value **results)
+{
+    (void)node;
+    results[0] = tdm_value_view(m, grads[0]);
+    results[0]->swapped = !grads[0]->swapped;
+}
+
+struct tdm_eager_value *tdm_transpose(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"TransposeBackward0", false, transpose_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    y->swapped = !x->swapped;
+    return tdm_node_finish(m, node, y);
+}
+
+struct tdm_eager_value *tdm_contiguous(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"CloneBackward0", false, pass};
+    if (!x->swapped)
+        return tdm_take(x);
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, copy_plain(m, x, x->rows, x->columns));
+}
+
+/* Zeros of the whole, into which the gradient of the part is copied. */
+static void slice_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+}
+
+static struct tdm_eager_value *slice(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows,
+                                     uint64_t columns)
+{
+    static const struct tdm_eager_op op = {"SliceBackward0", false, slice_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    y->rows = rows;
+    y->columns = columns;
+    return tdm_node_finish(m, node, y);
+}
+
+struct tdm_eager_value *tdm_rows(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t rows)
+{
+    return slice(m, x, rows, x->columns);
+}
+
+static void cat_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    for (uint32_t i = 0; i < node->inputs; i++) {
+        results[i] = tdm_value_view(m, grads[0]);
+        results[i]->rows = node->edges[i].rows;
+        results[i]->columns = node->edges[i].columns;
+    }
+}
+
+struct tdm_eager_value *tdm_cat_alone(struct tdm_eager *m, struct tdm_eager_value *x,
+                                      uint16_t element_bytes)
+{
+    static const struct tdm_eager_op op = {"CatBackward0", false, cat_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, element_bytes));
+}
+
+struct tdm_eager_value *tdm_rotate_half(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op negative = {"NegBackward0", false, map},
+                                     cat = {"CatBackward0", false, cat_backward};
+    struct tdm_eager_value *first = slice(m, x, x->rows, x->columns / 2);
+    struct tdm_eager_value *second = slice(m, x, x->rows, x->columns / 2);
+    struct tdm_node *node = tdm_node_new(m, &negative, &second, 1);
+    struct tdm_eager_value *negated = tdm_node_finish(m, node, tdm_value_like(m, second));
+    struct tdm_eager_value *parts[] = {negated, first};
+    node = tdm_node_new(m, &cat, parts, 2);
+    struct tdm_eager_value *y =
+        tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
+    tdm_drop(m, negated);
+    tdm_drop(m, first);
+    tdm_drop(m, second);
+    return y;
+}
+
+static void split_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+}
+
+void tdm_halves(struct tdm_eager *m, struct tdm_eager_value *x, struct tdm_eager_value **first,
+                struct tdm_eager_value **second)
+{
+    static const struct tdm_eager_op op = {"SplitBackward0", false, split_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value **halves[] = {first, second};
+    for (uint32_t i = 0; i < 2; i++) {
+        *halves[i] = tdm_value_view(m, x);
+        (*halves[i])->columns = x->columns / 2;
+        tdm_node_output(m, node, i, *halves[i]);
+    }
+    tdm_node_done(m, node);
+}
+
+static void repeat_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+}
+
+struct tdm_eager_value *tdm_repeat(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t times)
+{
+    static const struct tdm_eager_op op = {"ExpandBackward0", false, repeat_backward};
+    if (times == 1)
+        return tdm_take(x);
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    return tdm_node_finish(
+        m, node, tdm_value_new(m, tdm_size_mul(x->rows, times), x->columns, x->element_bytes));
+}
+
+/* ---- losses ---- */
+
+enum { NLL_LOGITS, NLL_LABELS, NLL_WEIGHT };
+
+static void nll_backward(struct tdm_eager *m, struct tdm_node *node,
+                         struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[3];
+    enum tdm_method_category before = m->category;
+    (void)grads;
+    for (uint32_t i = 0; i < 3; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    m->category = TDM_METHOD_LOGITS;
+    results[0] = tdm_value_like(m, saved[NLL_LOGITS]);
+    m->category = before;
+    for (uint32_t i = 0; i < 3; i++)
+        tdm_drop(m, saved[i]);
+}
+
+struct tdm_eager_value *tdm_cross_entropy(struct tdm_eager *m, struct tdm_eager_value *logits,
+                                          struct tdm_eager_value *labels)
+{
+    static const struct tdm_eager_op log_softmax = {"LogSoftmaxBackward0", false, map_saved},
+                                     nll = {"NllLossBackward0", false, nll_backward};
+    struct tdm_node *node = tdm_node_new(m, &log_softmax, &logits, 1);
+    struct tdm_eager_value *logs = finish_saving(m, node, tdm_value_like(m, logits));
+    node = tdm_node_new(m, &nll, &logs, 1);
+    tdm_node_save(m, node, logs);
+    tdm_node_save(m, node, labels);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32),
+                           *weight = tdm_value_new(m, 1, 1, FP32);
+    tdm_node_save(m, node, weight);
+    tdm_node_finish(m, node, loss);
+    tdm_drop(m, weight);
+    tdm_drop(m, logs);
+    return loss;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Self-attention of Megatron-Core over Transformer Engine's: q, k, v out of their joint product, rotary embedding,
+ * core attention by cuDNN's fused kernel or FlashAttention-2.
+ * Sources: megatron/core/transformer/attention.py; transformer_engine/pytorch/attention/{rope.py,
+ * dot_product_attention/{utils,backends}.py}, csrc/extensions/attention.cpp. */
+#include "methods/megatron/parts.h"
+
+#include "base/size.h"
+
+#define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
+#define FLASH_COLUMNS 32u
+
+/* q, k and v stay where the product wrote them, and so do their gradients: no copies. */
+static bool interleaved(const struct tdm_megatron *t)
+{
+    return t->set.learned_positions && t->heads == t->groups && t->layout.context == 1 &&
+           !(t->flash && t->batch > 1);
+}
+
+static void split_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    if (!interleaved(node->context)) {
+        results[0] = tdm_value_new(m, edge->rows, edge->columns, BF16);
+        return;
+    }
+    results[0] = tdm_value_view(m, grads[0]);
+    results[0]->rows = edge->rows;
+    results[0]->columns = edge->columns;
+}
+
+static void split(struct tdm_megatron *t, struct tdm_eager_value *mixed,
+                  struct tdm_eager_value *parts[3])
+{
+    static const struct tdm_eager_op op = {"SplitAlongDimBackward", false, split_backward};
+    struct tdm_node *node = tdm_node_new(t->m, &op, &mixed, 1);
+    const uint64_t heads[] = {t->heads, t->groups, t->groups};
+    if (node != NULL)
+        node->context = t;
+    for (uint32_t i = 0; i < 3; i++) {
+        parts[i] = tdm_value_view(t->m, mixed);
+        parts[i]->columns = heads[i] * t->config->head_dim;
+        tdm_node_output(t->m, node, i, parts[i]);
+    }
+    tdm_node_done(t->m, node);
+}
+
+static void pass(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                 struct tdm_eager_value **results)
+{
+    (void)m;
+    (void)node;
+    results[0] = tdm_take(grads[0]);
+}
+
+/* x.contiguous() of a part of something larger. */
+static struct tdm_eager_value *contiguous(struct tdm_megatron *t, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"CloneBackward0", false, pass};
+    struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
+}
+
+static void rotate_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)node;
+    results[0] = tdm_value_like(m, grads[0]);
+}
+
+static struct tdm_eager_value *rotate(struct tdm_megatron *t, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"FusedRoPEFuncBackward", false, rotate_backward};
+    struct tdm_node *node = tdm_node_new(t->m, &op, &x, 1);
+    return megatron_finish(t, node, tdm_value_new(t->m, x->rows, x->columns, BF16));
+}
+
+/* ---- the kernel ---- */
+
+void megatron_kernel_seed(struct tdm_megatron *t)
+{
+    if (!t->flash)
+        tdm_drop(t->m, tdm_value_new(t->m, 256, 1, 1));
+}
+
+void megatron_kernel_forward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
+                             struct tdm_eager_value **output, struct tdm_eager_value **sums)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t rows = t->batch * kernel->queries;
+    *output = tdm_value_new(m, rows, kernel->heads * t->config->head_dim, BF16);
+    *sums = tdm_value_new(m, rows * kernel->heads, 1, FP32);
+    megatron_kernel_seed(t);
+}
+
+/* What cuDNN takes: dQ in fp32, dK and dV of every query head if groups share them, sums of dO * O; FlashAttention-2:
+ * sums and dQ in fp32 of padded tokens, and the same dK, dV. */
+void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kernel *kernel,
+                              struct tdm_eager_value *grads[3])
+{
+    struct tdm_eager *m = t->m;
+    struct megatron_kept scratch = {.count = 0};
+    uint64_t dim = t->config->head_dim, shared = kernel->groups < kernel->heads ? 2 : 0;
+    uint64_t keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
+    uint64_t queries = tdm_size_mul(t->batch * kernel->queries, kernel->heads);
+    for (unsigned i = 0; i < 3; i++)
+        if (grads[i] == NULL)
+            grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
+                                     (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
+    if (!t->flash) {
+        uint64_t sums = tdm_size_mul(queries, (dim + 1) * FP32);
+        uint64_t spread = tdm_size_mul(keys, shared * dim * BF16);
+        megatron_keep(m, &scratch,
+                      tdm_value_new(m, tdm_size_add(tdm_size_add(sums, spread), 256), 1, 1));
+    } else {
+        queries =
+            tdm_size_mul(t->batch * kernel->heads, tdm_size_align(kernel->queries, FLASH_ROWS));
+        megatron_keep(m, &scratch, tdm_value_new(m, queries, 1, FP32));
+        megatron_keep(m, &scratch,
+                      tdm_value_new(m, queries, tdm_size_align(dim, FLASH_COLUMNS), FP32));
+        for (unsigned i = 0; i < shared; i++)
+            megatron_keep(m, &scratch, tdm_value_new(m, keys, dim, BF16));
+    }
+    megatron_drop_all(m, &scratch);
+}
+
+static struct megatron_kernel whole_kernel(const struct tdm_megatron *t)
+{
+    return (struct megatron_kernel){
+        .queries = t->tokens, .keys = t->tokens, .heads = t->heads, .groups = t->groups};
+}
+
+static void kernel_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    struct megatron_kernel kernel = whole_kernel(t);
+    struct megatron_kept saved = {.count = 0};
+    (void)grads;
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
+    if (interleaved(t)) { /* one buffer for the three */
+        struct tdm_eager_value *all = tdm_value_new(m, t->rows, 3 * saved.values[0]->columns, BF16);
+        for (unsigned i = 0; i < 3; i++) {
+            results[i] = tdm_value_view(m, all);
+            results[i]->columns = saved.values[0]->columns;
+        }
+        tdm_drop(m, all);
+    }
+    megatron_kernel_backward(t, &kernel, results);
+    megatron_drop_all(m, &saved);
+}
+
+static struct tdm_eager_value *attend(struct tdm_megatron *t, struct tdm_eager_value *q,
+                                      struct tdm_eager_value *k, struct tdm_eager_value *v)
+{
+    static const struct tdm_eager_op op = {"FusedAttnFuncBackward", false, kernel_backward};
+    struct tdm_eager_value *inputs[] = {q, k, v}, *output, *sums;
+    struct tdm_node *node = tdm_node_new(t->m, &op, inputs, 3);
+    struct megatron_kernel kernel = whole_kernel(t);
+    megatron_kernel_forward(t, &kernel, &output, &sums);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_node_save(t->m, node, inputs[i]);
+    tdm_node_save(t->m, node, output);
+    tdm_node_save(t->m, node, sums);
+    tdm_drop(t->m, sums);
+    return megatron_finish(t, node, output);
+}
+
+struct tdm_eager_value *megatron_core(struct tdm_megatron *t, struct tdm_eager_value *q,
+                                      struct tdm_eager_value *k, struct tdm_eager_value *v)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *whole[] = {q, k, v};
+    /* FlashAttention-2 wants the batch first, which one sequence has anyway. */
+    bool turned = t->flash && t->batch > 1;
+    for (unsigned i = 0; i < 3; i++)
+        whole[i] = turned || (whole[i]->view && !interleaved(t)) ? contiguous(t, whole[i])
+                                                                 : tdm_take(whole[i]);
+    struct tdm_eager_value *y = t->layout.context > 1
+                                    ? megatron_context_attention(t, whole[0], whole[1], whole[2])
+                                    : attend(t, whole[0], whole[1], whole[2]);
+    for (unsigned i = 0; i < 3; i++)
+        tdm_drop(m, whole[i]);
+    if (turned) {
+        struct tdm_eager_value *back = contiguous(t, y);
+        tdm_drop(m, y);
+        y = back;
+    }
+    return y;
+}
+
+struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
+                                           const struct megatron_layer *layer,
+                                           struct tdm_eager_value *mixed,
+                                           struct megatron_kept *kept)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *parts[3];
+    split(t, mixed, parts);
+    if (!interleaved(t) && t->groups > 1 && t->groups < t->heads) { /* reshape of query heads */
+        struct tdm_eager_value *q = contiguous(t, parts[0]);
+        tdm_drop(m, parts[0]);
+        parts[0] = q;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct tdm_eager_value *norm = i == 0 ? layer->q_norm : layer->k_norm, *y;
+        if (norm != NULL) {
+            y = megatron_norm(t, parts[i], norm, NULL);
+            tdm_drop(m, parts[i]);
+            parts[i] = y;
+        }
+        if (t->set.learned_positions)
+            continue;
+        y = rotate(t, parts[i]);
+        tdm_drop(m, parts[i]);
+        parts[i] = y;
+    }
+    for (unsigned i = 0; i < 3; i++)
+        megatron_keep(m, kept, parts[i]);
+    if (t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
+        (t->set.modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
+        return megatron_checkpoint(t, REGION_CORE, 0, 0, 0, parts, 3);
+    return megatron_core(t, parts[0], parts[1], parts[2]);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parameters of a chunk, the contiguous buffers that Megatron's DistributedDataParallel makes of those that are
+ * trained (with LoRA: adapters, which are made after all that is frozen) and of their
+ * fp32 gradients, and the optimizer: fp32 main parameters and two moments, of everything or of this rank's share.
+ * Sources: megatron/core/distributed/{distributed_data_parallel,param_and_grad_buffer}.py,
+ * optimizer/{distrib_optimizer,optimizer}.py.
+ */
+#include "methods/megatron/parts.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+
+#define PARAMETER_ALIGN 64u /* elements, with the distributed optimizer */
+#define BUCKET_ALIGN 128u
+#define BUCKET_LEAST 40000000u /* elements, where gradients are reduced while the backward runs */
+#define BUCKET_PER_RANK 1000000u
+
+#define LAYER_PARAMETERS (14u + 2 * ADAPTED_MODULES)
+#define OTHER_PARAMETERS 5u
+
+static void add(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                struct tdm_eager_value **place, uint64_t rows, uint64_t columns)
+{
+    *place =
+        tdm_value_leaf(t->m, rows, columns, BF16, chunk->parameter_count >= chunk->first_trained);
+    chunk->parameters[chunk->parameter_count++] =
+        (struct megatron_parameter){.place = place, .rows = rows, .columns = columns};
+}
+
+static void add_norm(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                     struct tdm_eager_value **norm, struct tdm_eager_value **bias)
+{
+    add(t, chunk, norm, 1, t->config->hidden);
+    if (t->set.layer_norm)
+        add(t, chunk, bias, 1, t->config->hidden);
+}
+
+static void add_layer(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                      struct megatron_layer *layer, const struct tdm_layer_kind *kind)
+{
+    uint64_t hidden = t->config->hidden, dim = t->config->head_dim;
+    uint64_t qkv = (t->heads + 2 * t->groups) * dim;
+    uint64_t fc1 = t->set.gelu_mlp ? t->width : 2 * t->width;
+    bool biased = t->set.linear_bias;
+    add(t, chunk, &layer->projection, hidden, t->heads * dim);
+    if (biased)
+        add(t, chunk, &layer->projection_bias, 1, hidden);
+    add_norm(t, chunk, &layer->qkv_norm, &layer->qkv_norm_bias);
+    add(t, chunk, &layer->qkv, qkv, hidden);
+    if (biased || kind->qkv_bias)
+        add(t, chunk, &layer->qkv_bias, 1, qkv);
+    if (kind->qk_norm) {
+        add(t, chunk, &layer->q_norm, 1, dim);
+        add(t, chunk, &layer->k_norm, 1, dim);
+    }
+    add_norm(t, chunk, &layer->mlp_norm, &layer->mlp_norm_bias);
+    add(t, chunk, &layer->fc1, fc1, hidden);
+    if (biased)
+        add(t, chunk, &layer->fc1_bias, 1, fc1);
+    add(t, chunk, &layer->fc2, hidden, t->width);
+    if (biased)
+        add(t, chunk, &layer->fc2_bias, 1, hidden);
+}
+
+/* What is run again anyway is not gathered again beside that. */
+static bool may_regather(const struct tdm_megatron *t, enum megatron_target target)
+{
+    bool mlp_again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
+                     (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
+    return t->set.regather && t->sequence_parallel && t->set.recompute != TDM_RECOMPUTE_FULL &&
+           !(mlp_again && target == ADAPTED_FC1);
+}
+
+/* A of a module whose outputs are divided is divided by its rows, else by its columns; B by its rows. */
+static void add_adapters(struct tdm_megatron *t, struct megatron_chunk *chunk,
+                         struct megatron_layer *layer)
+{
+    const struct tdm_eager_value *weights[ADAPTED_MODULES] = {layer->projection, layer->qkv,
+                                                              layer->fc1, layer->fc2};
+    uint64_t part = t->lora_rank / t->layout.tensor;
+    for (unsigned i = 0; i < ADAPTED_MODULES; i++) {
+        bool row = i == ADAPTED_PROJECTION || i == ADAPTED_FC2;
+        struct megatron_adapter *adapter = &layer->adapters[i];
+        if ((t->lora_targets >> i & 1) == 0)
+            continue;
+        add(t, chunk, &adapter->in, row ? t->lora_rank : part, weights[i]->columns);
+        add(t, chunk, &adapter->out, row ? weights[i]->rows / t->layout.tensor : weights[i]->rows,
+            t->lora_rank);
+        adapter->regathers = !row && may_regather(t, i);
+    }
+}
+
+enum tdm_status megatron_make_chunk(struct tdm_megatron *t, uint32_t number, struct tdm_error *err)
+{
+    struct megatron_chunk *chunk = &t->chunks[number];
+    uint64_t layers = t->layout.chunk_layers;
+    chunk->layers = calloc(layers, sizeof(*chunk->layers));
+    chunk->parameters =
+        calloc(layers * LAYER_PARAMETERS + OTHER_PARAMETERS, sizeof(*chunk->parameters));
+    if (chunk->layers == NULL || chunk->parameters == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
+    chunk->first_trained = t->lora_rank > 0 ? UINT32_MAX : 0;
+    t->m->category = TDM_METHOD_WEIGHTS;
+    t->m->label = (struct tdm_label){.name = "parameters", .layer = TDM_NO_LAYER};
+    if (chunk->first)
+        add(t, chunk, &chunk->embedding, t->vocabulary, t->config->hidden);
+    if (chunk->first && t->set.learned_positions)
+        add(t, chunk, &chunk->positions, t->config->max_context, t->config->hidden);
+    for (uint64_t i = 0; i < layers; i++) /* all layers are of one kind */
+        add_layer(t, chunk, &chunk->layers[i], &t->config->layer_kinds[0]);
+    if (chunk->last) {
+        add_norm(t, chunk, &chunk->final_norm, &chunk->final_norm_bias);
+        if (!t->tied_here)
+            add(t, chunk, &chunk->head, t->vocabulary, t->config->hidden);
+    }
+    for (uint32_t i = 0; i < chunk->parameter_count; i++) {
+        struct tdm_eager_value **place = chunk->parameters[i].place;
+        chunk->parameters[i].shared =
+            t->tied && (place == &chunk->embedding || place == &chunk->head);
+    }
+    if (t->lora_rank > 0) {
+        chunk->first_trained = chunk->parameter_count;
+        tdm_label(t->m, "adapters");
+        for (uint64_t i = 0; i < layers; i++)
+            add_adapters(t, chunk, &chunk->layers[i]);
+    }
+    t->m->category = TDM_METHOD_WORKSPACE;
+    return TDM_OK;
+}
+
+static uint64_t common_multiple(uint64_t a, uint64_t b)
+{
+    uint64_t x = a, y = b;
+    while (y != 0) {
+        uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* Of the elements first .. end - 1 of a bucket that starts there, those that are this rank's. */
+static void own_share(const struct tdm_megatron *t, struct megatron_chunk *chunk, uint32_t from,
+                      uint32_t to, const uint64_t *starts, uint64_t begin, uint64_t end)
+{
+    uint64_t ranks = t->layout.data * t->layout.context;
+    uint64_t share = (end - begin) / ranks, low = begin + t->data_rank * share, high = low + share;
+    for (uint32_t i = from; i < to; i++) {
+        struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
+        uint64_t first = starts[i], last = first + p->rows * p->columns;
+        first = first > low ? first : low;
+        last = last < high ? last : high;
+        p->own = last > first ? last - first : 0;
+    }
+}
+
+/* Lays the trained parameters out from the last to the first, in buckets; elements of all with what pads them. */
+static uint64_t lay_out(struct tdm_megatron *t, struct megatron_chunk *chunk, uint64_t *starts)
+{
+    bool divided = t->set.distributed_optimizer;
+    uint64_t ranks = t->layout.data * t->layout.context, at = 0, begin = 0, limit = UINT64_MAX;
+    uint32_t from = 0, count = chunk->parameter_count - chunk->first_trained;
+    if (t->set.overlap_reduce) {
+        limit = BUCKET_PER_RANK * ranks;
+        limit = limit > BUCKET_LEAST ? limit : BUCKET_LEAST;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct megatron_parameter *p = &chunk->parameters[chunk->parameter_count - 1 - i];
+        bool last = i + 1 == count;
+        at = divided ? tdm_size_align(at, PARAMETER_ALIGN) : at;
+        starts[i] = at;
+        at += p->rows * p->columns;
+        if (!last && at - begin < limit && !(divided && (p->shared || (p - 1)->shared)))
+            continue;
+        if (divided)
+            at = tdm_size_ceil_div(at, common_multiple(ranks, BUCKET_ALIGN)) *
+                 common_multiple(ranks, BUCKET_ALIGN);
+        own_share(t, chunk, from, i + 1, starts, begin, at);
+        begin = at;
+        from = i + 1;
+    }
+    return at;
+}
+
+void megatron_make_buffers(struct tdm_megatron *t, struct megatron_chunk *chunk)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t *starts = calloc(chunk->parameter_count, sizeof(*starts));
+    if (starts == NULL) {
+        m->status = TDM_NO_MEMORY;
+        return;
+    }
+    uint64_t elements = lay_out(t, chunk, starts);
+    m->label = (struct tdm_label){.name = "param_buffer", .layer = TDM_NO_LAYER};
+    if (t->set.distributed_optimizer) {
+        m->category = TDM_METHOD_WEIGHTS;
+        chunk->weights = tdm_value_new(m, elements, 1, BF16);
+    }
+    tdm_label(m, "grad_buffer");
+    m->category = TDM_METHOD_GRADIENTS;
+    chunk->gradients = tdm_value_new(m, elements, 1, FP32);
+    m->category = TDM_METHOD_WORKSPACE;
+    for (uint32_t i = chunk->parameter_count;
+         i-- > chunk->first_trained && chunk->weights != NULL;) {
+        struct megatron_parameter *p = &chunk->parameters[i];
+        struct tdm_eager_value *view = tdm_value_view(m, chunk->weights);
+        view->rows = p->rows;
+        view->columns = p->columns;
+        tdm_value_require_grad(m, view);
+        tdm_drop(m, *p->place);
+        *p->place = view;
+    }
+    free(starts);
+}
+
+void megatron_make_main_parameters(struct tdm_megatron *t, struct megatron_chunk *chunk)
+{
+    struct tdm_eager *m = t->m;
+    m->category = TDM_METHOD_OPTIMIZER;
+    m->label = (struct tdm_label){.name = "main_param", .layer = TDM_NO_LAYER};
+    for (uint32_t i = chunk->first_trained; i < chunk->parameter_count; i++) {
+        struct megatron_parameter *p = &chunk->parameters[i];
+        if (!t->set.distributed_optimizer)
+            p->own = p->rows * p->columns;
+        if (p->own == 0)
+            continue;
+        struct tdm_eager_value *clone = tdm_value_new(m, p->own, 1, BF16);
+        p->states[0] = tdm_value_new(m, p->own, 1, FP32);
+        tdm_drop(m, clone);
+    }
+    m->category = TDM_METHOD_WORKSPACE;
+}
+
+void megatron_optimizer_step(struct tdm_megatron *t)
+{
+    if (t->states_made)
+        return;
+    t->states_made = true;
+    t->m->category = TDM_METHOD_OPTIMIZER;
+    t->m->label = (struct tdm_label){.name = "exp_avg, exp_avg_sq", .layer = TDM_NO_LAYER};
+    for (uint64_t c = 0; c < t->layout.chunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++) {
+            struct megatron_parameter *p = &t->chunks[c].parameters[i];
+            for (unsigned s = 1; s < 3 && p->own > 0; s++)
+                p->states[s] = tdm_value_new(t->m, p->own, 1, FP32);
+        }
+    t->m->category = TDM_METHOD_WORKSPACE;
+}

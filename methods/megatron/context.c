@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention with context parallelism as Transformer Engine has it: a ring of keys and values (p2p), all keys and
+ * values gathered (all_gather), heads exchanged for tokens (a2a), or both (a2a+p2p).
+ * Source: transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py
+ * (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather, AttnFuncWithCPAndQKVOA2A, flash_attn_a2a_communicate).
+ */
+#include "methods/megatron/parts.h"
+
+#include "base/size.h"
+
+#define CP_STREAM 1u /* in which every other step runs, and heads are put in order */
+
+enum { Q, K, V, OUT, SUMS };
+
+static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept *kept,
+                                    uint64_t rows, uint64_t columns, uint16_t bytes)
+{
+    return megatron_keep(t->m, kept, tdm_value_new(t->m, rows, columns, bytes));
+}
+
+/* Heads of all tokens of the exchanging ranks for all heads of this rank's tokens, or back: what is sent, what
+ * comes, and that in order, which is the result. */
+static struct tdm_eager_value *exchange(struct tdm_megatron *t, struct megatron_kept *kept,
+                                        const struct tdm_eager_value *x, bool before)
+{
+    uint64_t ranks = t->layout.exchange_heads;
+    uint64_t rows = before ? x->rows * ranks : x->rows / ranks;
+    uint64_t columns = before ? x->columns / ranks : x->columns * ranks;
+    uint32_t stream = t->m->stream;
+    make(t, kept, x->rows, x->columns, BF16);
+    struct tdm_eager_value *came = tdm_value_new(t->m, x->rows, x->columns, BF16);
+    t->m->stream = CP_STREAM;
+    struct tdm_eager_value *ordered = tdm_value_new(t->m, rows, columns, BF16);
+    t->m->stream = stream;
+    tdm_drop(t->m, came);
+    return ordered;
+}
+
+/* Replaces values by what an exchange makes of them; the old ones are kept if `hold`, else dropped. */
+static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
+                         struct tdm_eager_value **values, unsigned count, bool before, bool hold)
+{
+    struct megatron_kept sent = {.count = 0};
+    for (unsigned i = 0; i < count; i++) {
+        struct tdm_eager_value *ordered = exchange(t, &sent, values[i], before);
+        if (hold)
+            megatron_keep(t->m, kept, values[i]);
+        else
+            tdm_drop(t->m, values[i]);
+        values[i] = ordered;
+    }
+    megatron_drop_all(t->m, &sent);
+}
+
+static uint64_t heads(const struct tdm_megatron *t, bool groups)
+{
+    bool divided = t->set.exchange == TDM_CP_A2A || t->set.exchange == TDM_CP_A2A_P2P;
+    uint64_t all = groups ? t->groups : t->heads;
+    return divided ? all / t->layout.exchange_heads : all;
+}
+
+/* ---- ring ---- */
+
+/* The kernel of step i of a ring: the diagonal, then all queries and half of the keys where the keys come from a
+ * rank before this one, else half of the queries and all keys. */
+static struct megatron_kernel ring_kernel(const struct tdm_megatron *t, uint64_t i, uint64_t tokens)
+{
+    uint64_t rank = t->context_rank / t->layout.exchange_heads;
+    struct megatron_kernel kernel = {tokens, tokens, heads(t, false), heads(t, true)};
+    if (i > 0 && i <= rank)
+        kernel.keys /= 2;
+    else if (i > rank)
+        kernel.queries /= 2;
+    return kernel;
+}
+
+/* What steps of a ring keep until the last one: tensors of one stream that lie one behind the other are one value. */
+struct kept_rows {
+    struct megatron_kept all;
+    struct tdm_eager_value *ends[2][2]; /* by stream; small and large ones are apart */
+};
+
+static void keep_row(struct tdm_megatron *t, struct kept_rows *rows, uint64_t bytes)
+{
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value **ends = rows->ends[m->stream == CP_STREAM];
+    for (unsigned i = 0; i < 2; i++)
+        if (ends[i] != NULL && tdm_value_extend(m, ends[i], bytes))
+            return;
+    ends[1] = ends[0];
+    ends[0] = megatron_keep(m, &rows->all, tdm_value_new(m, bytes, 1, 1));
+}
+
+/* A step that is neither the first nor the last. */
+static void middle_forward(struct tdm_megatron *t, struct kept_rows *rows, uint64_t buffer_bytes,
+                           const struct megatron_kernel *kernel, uint64_t half_bytes)
+{
+    uint64_t output = t->batch * kernel->queries * kernel->heads;
+    keep_row(t, rows, buffer_bytes);
+    if (half_bytes > 0)
+        keep_row(t, rows, half_bytes);
+    keep_row(t, rows, output * t->config->head_dim * BF16);
+    keep_row(t, rows, output * FP32);
+    megatron_kernel_seed(t);
+}
+
+/* Fills values[OUT], values[SUMS]; values[K] becomes the last buffer of keys and values, values[V] nothing. */
+static void ring_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
+{
+    struct tdm_eager *m = t->m;
+    struct kept_rows rows = {.all = {.count = 0}};
+    struct megatron_kept *kept = &rows.all;
+    uint64_t steps = t->layout.exchange_ring, tokens = values[Q]->rows / t->batch;
+    const uint64_t columns = 2 * values[K]->columns;
+    struct tdm_eager_value *buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
+    for (uint64_t i = 0; i < steps; i++) {
+        struct megatron_kernel kernel = ring_kernel(t, i, tokens);
+        struct tdm_eager_value *output, *sums;
+        bool halved = kernel.queries < tokens;
+        m->stream = i % 2 == 0 ? 0 : CP_STREAM;
+        if (i > 0 && i + 1 < steps && m->status != TDM_OK)
+            continue;
+        if (i > 0 && i + 1 < steps) {
+            middle_forward(t, &rows, values[K]->rows * columns * BF16, &kernel,
+                           halved ? values[Q]->rows / 2 * values[Q]->columns * BF16 : 0);
+            continue;
+        }
+        if (i > 0) {
+            megatron_keep(m, kept, buffer);
+            buffer = tdm_value_new(m, values[K]->rows, columns, BF16);
+        }
+        if (halved)
+            make(t, kept, values[Q]->rows / 2, values[Q]->columns, BF16);
+        megatron_kernel_forward(t, &kernel, &output, &sums);
+        megatron_keep(m, kept, output);
+        megatron_keep(m, kept, sums);
+        if (i == 0)
+            values[SUMS] = tdm_value_new(m, sums->rows, 1, FP32);
+    }
+    m->stream = 0;
+    values[OUT] = tdm_value_new(m, values[Q]->rows, values[Q]->columns, BF16);
+    tdm_drop(m, values[K]);
+    tdm_drop(m, values[V]);
+    values[K] = buffer;
+    values[V] = NULL;
+    megatron_drop_all(m, kept);
+}
+
+#define LIKE_STEPS 4u /* of steps that take and give the same, so many are run */
+
+/* From values[Q] and values[K], the last buffer, to gradients[Q, K, V]. */
+static void ring_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                          struct tdm_eager_value **gradients)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t tokens = values[Q]->rows / t->batch, like = 0;
+    struct megatron_kernel before = {0};
+    gradients[Q] = tdm_value_like(m, values[Q]);
+    struct tdm_eager_value *buffers[2];
+    for (unsigned i = 0; i < 2; i++)
+        buffers[i] = tdm_value_new(m, 2 * values[K]->rows, values[K]->columns, BF16);
+    for (uint64_t i = t->layout.exchange_ring; i-- > 0 && m->status == TDM_OK;) {
+        struct megatron_kernel kernel = ring_kernel(t, i, tokens);
+        struct tdm_eager_value *step[3] = {0};
+        struct megatron_kept halves = {.count = 0};
+        like = kernel.queries == before.queries && kernel.keys == before.keys ? like + 1 : 0;
+        before = kernel;
+        if (like >= LIKE_STEPS)
+            continue;
+        for (unsigned h = 0; h < 3 && kernel.queries < tokens; h++) /* of q, out, dout */
+            make(t, &halves, values[Q]->rows / 2, values[Q]->columns, BF16);
+        for (unsigned h = 0; h < 2 && kernel.keys < tokens; h++)
+            make(t, &halves, values[K]->rows / 2, values[K]->columns / 2, BF16);
+        megatron_kernel_backward(t, &kernel, step);
+        for (unsigned g = 0; g < 3; g++)
+            megatron_keep(m, &halves, step[g]);
+        megatron_drop_all(m, &halves);
+    }
+    for (unsigned g = K; g <= V; g++) {
+        gradients[g] = tdm_value_view(m, buffers[0]);
+        gradients[g]->rows = values[K]->rows;
+        gradients[g]->columns = values[K]->columns / 2;
+    }
+    tdm_drop(m, buffers[0]);
+    tdm_drop(m, buffers[1]);
+}
+
+/* ---- gathered keys and values ---- */
+
+/* Keys and values of all ranks, then in the order of tokens. */
+static void gather(struct tdm_megatron *t, struct megatron_kept *kept,
+                   const struct tdm_eager_value *k)
+{
+    struct tdm_eager_value *came[2];
+    for (unsigned i = 0; i < 2; i++)
+        came[i] = tdm_value_new(t->m, k->rows * t->layout.context, k->columns, BF16);
+    for (unsigned i = 0; i < 2; i++) {
+        make(t, kept, k->rows * t->layout.context, k->columns, BF16);
+        tdm_drop(t->m, came[i]);
+    }
+}
+
+/* The two slices that a rank has of a sequence, and the keys up to their ends. */
+static struct megatron_kernel slice_kernel(const struct tdm_megatron *t, unsigned slice)
+{
+    uint64_t last = 2 * t->layout.context - 1, length = t->tokens / 2;
+    uint64_t number = slice == 0 ? t->context_rank : last - t->context_rank;
+    return (struct megatron_kernel){length, (number + 1) * length, t->heads, t->groups};
+}
+
+static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **values,
+                             struct tdm_eager_value **parts)
+{
+    struct tdm_eager *m = t->m;
+    struct megatron_kept kept = {.count = 0};
+    gather(t, &kept, values[K]);
+    values[OUT] = tdm_value_new(m, values[Q]->rows, values[Q]->columns, BF16);
+    for (unsigned i = 0; i < 2; i++) {
+        struct megatron_kernel kernel = slice_kernel(t, i);
+        m->stream = i;
+        megatron_kernel_forward(t, &kernel, &parts[2 * i], &parts[2 * i + 1]);
+    }
+    m->stream = 0;
+    megatron_drop_all(m, &kept);
+}
+
+static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                              struct tdm_eager_value **gradients)
+{
+    struct tdm_eager *m = t->m;
+    struct megatron_kept kept = {.count = 0};
+    struct tdm_eager_value *whole[2];
+    uint64_t rows = values[K]->rows * t->layout.context;
+    gradients[Q] = tdm_value_like(m, values[Q]);
+    for (unsigned i = 0; i < 2; i++)
+        whole[i] = tdm_value_new(m, rows, values[K]->columns, BF16);
+    gather(t, &kept, values[K]);
+    for (unsigned i = 0; i < 2; i++) {
+        struct megatron_kernel kernel = slice_kernel(t, i);
+        struct tdm_eager_value *step[3] = {0};
+        m->stream = i;
+        megatron_kernel_backward(t, &kernel, step);
+        for (unsigned g = 0; g < 3; g++)
+            megatron_keep(m, &kept, step[g]);
+    }
+    m->stream = 0;
+    for (unsigned i = 0; i < 2; i++) { /* back in the order of ranks, then reduced */
+        struct tdm_eager_value *ordered = tdm_value_new(m, rows, values[K]->columns, BF16);
+        tdm_drop(m, whole[i]);
+        whole[i] = ordered;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        gradients[K + i] = tdm_value_like(m, values[K]);
+        tdm_drop(m, whole[i]);
+    }
+    megatron_drop_all(m, &kept);
+}
+
+/* ---- the function ---- */
+
+static void context_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    struct megatron_kept saved = {.count = 0}, kept = {.count = 0};
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        megatron_keep(m, &saved, tdm_node_saved(m, node, i));
+    struct tdm_eager_value *gradient = tdm_take(grads[0]), *output;
+    switch (t->set.exchange) {
+    case TDM_CP_P2P:
+        ring_backward(t, saved.values, results);
+        break;
+    case TDM_CP_ALL_GATHER:
+        gathered_backward(t, saved.values, results);
+        break;
+    case TDM_CP_A2A: {
+        struct megatron_kernel kernel = {t->tokens * t->layout.context,
+                                         t->tokens * t->layout.context, heads(t, false),
+                                         heads(t, true)};
+        exchange_all(t, &kept, &gradient, 1, true, false);
+        megatron_kernel_backward(t, &kernel, results);
+        exchange_all(t, &kept, results, 3, false, true);
+        break;
+    }
+    case TDM_CP_A2A_P2P:
+        output = tdm_take(saved.values[2]);
+        exchange_all(t, &kept, &output, 1, true, false);
+        exchange_all(t, &kept, &gradient, 1, true, false);
+        ring_backward(t, saved.values, results);
+        exchange_all(t, &kept, results, 3, false, true);
+        tdm_drop(m, output);
+        break;
+    }
+    tdm_drop(m, gradient);
+    megatron_drop_all(m, &kept);
+    megatron_drop_all(m, &saved);
+}
+
+static void save_all(struct tdm_megatron *t, struct tdm_node *node,
+                     struct tdm_eager_value *const *values, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (values[i] != NULL)
+            tdm_node_save(t->m, node, values[i]);
+}
+
+struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
+                                                   struct tdm_eager_value *q,
+                                                   struct tdm_eager_value *k,
+                                                   struct tdm_eager_value *v)
+{
+    static const struct tdm_eager_op op = {"AttnFuncWithCPBackward", false, context_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *inputs[] = {q, k, v}, *values[5] = {0}, *parts[4] = {0}, *output;
+    struct megatron_kept kept = {.count = 0};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
+    enum tdm_megatron_exchange kind = t->set.exchange;
+    for (unsigned i = 0; i < 3; i++)
+        values[i] = tdm_take(inputs[i]);
+    if (kind == TDM_CP_A2A || kind == TDM_CP_A2A_P2P)
+        exchange_all(t, &kept, values, 3, true, false);
+    if (kind == TDM_CP_A2A) {
+        struct megatron_kernel kernel = {t->tokens * t->layout.context,
+                                         t->tokens * t->layout.context, heads(t, false),
+                                         heads(t, true)};
+        megatron_kernel_forward(t, &kernel, &values[OUT], &values[SUMS]);
+    } else if (kind == TDM_CP_ALL_GATHER) {
+        gathered_forward(t, values, parts);
+    } else {
+        ring_forward(t, values);
+    }
+    if (kind == TDM_CP_A2A) /* what the exchange is given is saved, what it makes is the result */
+        save_all(t, node, values, 5);
+    output = tdm_take(values[OUT]);
+    if (kind == TDM_CP_A2A || kind == TDM_CP_A2A_P2P)
+        exchange_all(t, &kept, &output, 1, false, false);
+    if (kind == TDM_CP_ALL_GATHER) {
+        save_all(t, node, values, 3);
+        save_all(t, node, parts, 4);
+    } else if (kind != TDM_CP_A2A) {
+        save_all(t, node, values, 2);
+        tdm_node_save(m, node, output);
+        tdm_node_save(m, node, values[SUMS]);
+    }
+    for (unsigned i = 0; i < 5; i++)
+        tdm_drop(m, values[i]);
+    for (unsigned i = 0; i < 4; i++)
+        tdm_drop(m, parts[i]);
+    megatron_drop_all(m, &kept);
+    return megatron_finish(t, node, output);
+}

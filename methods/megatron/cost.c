@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step of Megatron-LM costs one GPU: its share of products and attention, and bytes sent. Rows that a rank
+ * holds of K and V, both, are `kv` bytes; the four kinds of context parallelism send for R ranks
+ *
+ *     p2p         (R - 1) kv forward, and twice as much backward (K, V and their gradients), while it computes
+ *     all_gather  (R - 1) kv forward; gathered again and gradients reduced backward; nothing is computed meanwhile
+ *     a2a         (R - 1) / R of q, k, v and the output, forward and backward
+ *     a2a+p2p     both, each over its part of the ranks
+ *
+ * Tensor parallelism reduces twice and, in the backward, twice a layer: 2 (R - 1) / R of the hidden states each,
+ * or the same as gathers and scatters with sequence parallelism, which gathers once more for weight gradients.
+ */
+#include "methods/megatron/megatron.h"
+
+#include "methods/method.h"
+
+#define BF16_BYTES 2.0
+#define FP32_BYTES 4.0
+
+/* Of ranks that each hold a part: what one of them sends to gather or scatter a whole. */
+static double share(uint64_t ranks)
+{
+    return (double)(ranks - 1) / (double)ranks;
+}
+
+static void compute(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                    const struct tdm_megatron_layout *l, struct tdm_method_cost *cost)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    struct tdm_method_settings plain = {.torch = settings->torch};
+    double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
+    plain.torch.sharing = TDM_SHARING_NONE;
+    /* Forward and backward: 3 of the products (frozen ones 2), 3.5 of attention. */
+    tdm_torch_cost(model, &plain, cost);
+    forward = cost->product_flops / (settings->torch.lora_rank > 0 ? 2 : 3);
+    if (s->recompute == TDM_RECOMPUTE_FULL)
+        extra = s->method == TDM_RECOMPUTE_BLOCK
+                    ? (double)(s->recompute_layers * l->chunks * l->pipeline) / model->layers
+                    : 1;
+    extra = extra > 1 ? 1 : extra;
+    double again = extra;
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE &&
+        (s->modules & 1u << TDM_RECOMPUTED_CORE_ATTN) != 0)
+        again = 1;
+    cost->attention_flops *= (3.5 + again) / 3.5;
+    if (s->recompute == TDM_RECOMPUTE_SELECTIVE && (s->modules & 1u << TDM_RECOMPUTED_MLP) != 0)
+        extra = (s->gelu_mlp ? 2.0 : 3.0) * model->hidden * model->intermediate * model->layers /
+                (double)tdm_model_active_matmul_parameters(model);
+    cost->product_flops += forward * extra;
+    double steps = (double)l->microbatches / copies;
+    cost->product_flops *= steps;
+    cost->attention_flops *= steps;
+}
+
+/* Ranks are numbered by tensor, context, data, pipeline, the first fastest. */
+static struct tdm_gpu_group group_of(const struct tdm_method_settings *settings, uint64_t ranks,
+                                     uint64_t stride)
+{
+    return (struct tdm_gpu_group){ranks, stride, settings->torch.context.gpus_per_node};
+}
+
+void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                       struct tdm_method_cost *cost)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    struct tdm_megatron_layout l;
+    *cost = (struct tdm_method_cost){.sequences = 0};
+    if (tdm_megatron_layout(model, settings, &l, NULL) != TDM_OK)
+        return;
+    const struct tdm_gpu_group tensor = group_of(settings, l.tensor, 1),
+                               context = group_of(settings, l.context, l.tensor),
+                               heads = group_of(settings, l.exchange_heads, l.tensor),
+                               ring =
+                                   group_of(settings, l.exchange_ring, l.tensor * l.exchange_heads),
+                               replicas = group_of(settings, l.context * l.data, l.tensor),
+                               stages =
+                                   group_of(settings, l.pipeline, l.tensor * l.context * l.data);
+    compute(model, settings, &l, cost);
+    cost->sequences = (double)(settings->torch.batch * l.microbatches * l.data);
+    double rows = (double)(settings->torch.batch * settings->torch.tokens / l.context);
+    double layers = (double)(model->layers / l.pipeline) * (double)l.microbatches;
+    double forwards = s->recompute == TDM_RECOMPUTE_FULL ? 2 : 1;
+    double hidden = rows * model->hidden * BF16_BYTES;
+    double kv = 2 * rows * model->kv_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
+    double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
+    if (s->exchange == TDM_CP_ALL_GATHER) {
+        tdm_traffic_add(&cost->exposed, context,
+                        layers * (double)(l.context - 1) * kv * (forwards + 2));
+    } else if (s->exchange != TDM_CP_A2A) {
+        cost->ring = tdm_ring_of(ring);
+        cost->ring.forward_bytes = kv;
+        cost->ring.backward_bytes = 2 * kv;
+        cost->ring_forwards = layers * forwards;
+        cost->ring_backwards = layers;
+    }
+    tdm_traffic_add_exchange(&cost->exposed, heads,
+                             layers * share(l.exchange_heads) * (qo + kv) * (forwards + 1));
+    tdm_traffic_add(&cost->exposed, tensor,
+                    layers * 2 * 2 * share(l.tensor) * hidden * (forwards + 1));
+    if (l.sequence_parallel &&
+        (settings->torch.lora_rank == 0 ||
+         s->regather)) /* the input of a product again, for its weight's gradient */
+        tdm_traffic_add(&cost->sent, tensor, layers * 2 * share(l.tensor) * hidden);
+    if (l.pipeline > 1)
+        tdm_traffic_add(&cost->exposed, stages,
+                        2 * (double)(l.microbatches * l.chunks) * hidden /
+                            (l.sequence_parallel ? (double)l.tensor : 1));
+    double parameters =
+        tdm_torch_trained_parameters(model, &settings->torch) / (double)(l.tensor * l.pipeline);
+    double reduced = share(l.data * l.context) * parameters;
+    tdm_traffic_add(s->overlap_reduce ? &cost->sent : &cost->exposed, replicas,
+                    reduced * FP32_BYTES * (s->distributed_optimizer ? 1 : 2));
+    if (s->distributed_optimizer)
+        tdm_traffic_add(&cost->exposed, replicas, reduced * BF16_BYTES);
+}

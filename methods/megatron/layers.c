@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers of a chunk, and what of them is run again in the backward.
+ * Sources: megatron/core/transformer/{transformer_block,transformer_layer,mlp}.py,
+ * tensor_parallel/random.py (CheckpointFunction). */
+#include "methods/megatron/parts.h"
+
+static struct tdm_eager_value *mlp(struct tdm_megatron *t, const struct megatron_layer *layer,
+                                   struct tdm_eager_value *x)
+{
+    struct tdm_eager *m = t->m;
+    tdm_label(m, "mlp.linear_fc1");
+    /* The activation adds the bias of fc1; without one it is in no kernel. */
+    struct tdm_eager_value *wide =
+        megatron_norm_linear(t, x, layer->mlp_norm, layer->mlp_norm_bias, layer->fc1, NULL,
+                             &layer->adapters[ADAPTED_FC1]);
+    tdm_label(m, "mlp.activation");
+    struct tdm_eager_value *active = megatron_activation(t, wide, layer->fc1_bias);
+    tdm_label(m, "mlp.linear_fc2");
+    struct tdm_eager_value *y =
+        megatron_row_linear(t, active, layer->fc2, &layer->adapters[ADAPTED_FC2]);
+    tdm_drop(m, wide);
+    tdm_drop(m, active);
+    return y;
+}
+
+static struct tdm_eager_value *run_layer(struct tdm_megatron *t, uint32_t chunk, uint32_t number,
+                                         struct tdm_eager_value *x)
+{
+    struct tdm_eager *m = t->m;
+    const struct megatron_layer *layer = &t->chunks[chunk].layers[number];
+    struct megatron_kept kept = {.count = 0};
+    struct tdm_label label = m->label;
+    m->label.layer = chunk * (uint32_t)t->layout.chunk_layers + number; /* of this stage */
+    tdm_label(m, "self_attention.linear_qkv");
+    struct tdm_eager_value *mixed =
+        megatron_norm_linear(t, x, layer->qkv_norm, layer->qkv_norm_bias, layer->qkv,
+                             layer->qkv_bias, &layer->adapters[ADAPTED_QKV]);
+    megatron_keep(m, &kept, mixed);
+    tdm_label(m, "self_attention.core_attention");
+    struct tdm_eager_value *heads = megatron_attention(t, layer, mixed, &kept);
+    tdm_label(m, "self_attention.linear_proj");
+    struct tdm_eager_value *attended =
+        megatron_row_linear(t, heads, layer->projection, &layer->adapters[ADAPTED_PROJECTION]);
+    tdm_drop(m, heads);
+    megatron_drop_all(m, &kept);
+    tdm_label(m, "bias_dropout_add");
+    struct tdm_eager_value *middle = megatron_add(t, attended, layer->projection_bias, x), *made;
+    tdm_drop(m, attended);
+    bool again = t->set.recompute == TDM_RECOMPUTE_SELECTIVE &&
+                 (t->set.modules & 1u << TDM_RECOMPUTED_MLP) != 0;
+    made = again ? megatron_checkpoint(t, REGION_MLP, chunk, number, 1, &middle, 1)
+                 : mlp(t, layer, middle);
+    tdm_label(m, "bias_dropout_add");
+    struct tdm_eager_value *y = megatron_add(t, made, layer->fc2_bias, middle);
+    tdm_drop(m, made);
+    tdm_drop(m, middle);
+    m->label = label;
+    return y;
+}
+
+struct tdm_eager_value *megatron_run_region(struct tdm_megatron *t, enum megatron_region region,
+                                            uint32_t chunk, uint32_t first, uint32_t count,
+                                            struct tdm_eager_value *const *inputs)
+{
+    if (region == REGION_CORE)
+        return megatron_core(t, inputs[0], inputs[1], inputs[2]);
+    if (region == REGION_MLP)
+        return mlp(t, &t->chunks[chunk].layers[first], inputs[0]);
+    struct tdm_eager_value *x = tdm_take(inputs[0]);
+    for (uint32_t i = first; i < first + count; i++) {
+        struct tdm_eager_value *y = run_layer(t, chunk, i, x);
+        tdm_drop(t->m, x);
+        x = y;
+    }
+    return x;
+}
+
+/* ---- regions that are run again ---- */
+
+enum { REGION, CHUNK, FIRST, COUNT };
+
+static bool divides_saved(const struct tdm_megatron *t, enum megatron_region region)
+{
+    return region == REGION_LAYERS && t->set.distribute_saved && t->layout.tensor > 1;
+}
+
+static void checkpoint_backward(struct tdm_eager *m, struct tdm_node *node,
+                                struct tdm_eager_value *const *grads,
+                                struct tdm_eager_value **results)
+{
+    struct tdm_megatron *t = node->context;
+    struct tdm_eager_value *saved[3] = {0}, *inputs[3] = {0};
+    uint32_t count = node->saved_count;
+    enum megatron_region region = (enum megatron_region)node->facts[REGION];
+    for (uint32_t i = 0; i < count; i++) {
+        saved[i] = tdm_node_saved(m, node, i);
+        if (divides_saved(t, region)) { /* the whole is gathered */
+            struct tdm_eager_value *whole = tdm_value_new(m, t->part_rows, t->config->hidden, BF16);
+            tdm_drop(m, saved[i]);
+            saved[i] = whole;
+        }
+        inputs[i] = tdm_value_view(m, saved[i]);
+        inputs[i]->view = saved[i]->view;
+        tdm_value_require_grad(m, inputs[i]);
+    }
+    bool grad_enabled = m->grad_enabled;
+    m->grad_enabled = true;
+    struct tdm_eager_value *output =
+        megatron_run_region(t, region, (uint32_t)node->facts[CHUNK], (uint32_t)node->facts[FIRST],
+                            (uint32_t)node->facts[COUNT], inputs);
+    tdm_backward(m, output, grads[0]);
+    m->grad_enabled = grad_enabled;
+    tdm_drop(m, output);
+    for (uint32_t i = 0; i < count; i++) {
+        results[i] = tdm_take(inputs[i]->grad);
+        tdm_drop(m, inputs[i]);
+        tdm_drop(m, saved[i]);
+    }
+}
+
+struct tdm_eager_value *megatron_checkpoint(struct tdm_megatron *t, enum megatron_region region,
+                                            uint32_t chunk, uint32_t first, uint32_t count,
+                                            struct tdm_eager_value *const *inputs,
+                                            uint32_t input_count)
+{
+    static const struct tdm_eager_op op = {"CheckpointFunctionBackward", false,
+                                           checkpoint_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, input_count);
+    bool grad_enabled = m->grad_enabled;
+    m->grad_enabled = false;
+    struct tdm_eager_value *output = megatron_run_region(t, region, chunk, first, count, inputs);
+    m->grad_enabled = grad_enabled;
+    for (uint32_t i = 0; i < input_count; i++) {
+        if (divides_saved(t, region)) {
+            struct tdm_eager_value *part =
+                tdm_value_new(m, 1, t->part_rows * t->config->hidden / t->layout.tensor, BF16);
+            tdm_node_save(m, node, part);
+            tdm_drop(m, part);
+        } else {
+            tdm_node_save(m, node, inputs[i]);
+            if (node != NULL)
+                node->saved[i].value->view = inputs[i]->view;
+        }
+    }
+    if (node != NULL) {
+        const uint64_t facts[] = {region, chunk, first, count};
+        for (unsigned i = 0; i < 4; i++)
+            node->facts[i] = facts[i];
+    }
+    return megatron_finish(t, node, output);
+}
+
+struct tdm_eager_value *megatron_run_chunk(struct tdm_megatron *t, uint32_t chunk,
+                                           struct tdm_eager_value *x)
+{
+    uint32_t layers = (uint32_t)t->layout.chunk_layers;
+    for (uint32_t i = 0, count; i < layers; i += count) {
+        bool full = t->set.recompute == TDM_RECOMPUTE_FULL, again = full;
+        count = 1;
+        if (full && t->set.method == TDM_RECOMPUTE_UNIFORM)
+            count = (uint32_t)t->set.recompute_layers;
+        else if (full)
+            again = i < t->set.recompute_layers;
+        if (i + count > layers)
+            count = layers - i;
+        struct tdm_eager_value *y =
+            again ? megatron_checkpoint(t, REGION_LAYERS, chunk, i, count, &x, 1)
+                  : megatron_run_region(t, REGION_LAYERS, chunk, i, count, &x);
+        tdm_drop(t->m, x);
+        x = y;
+    }
+    return x;
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Megatron-LM as a system: how the GPUs are divided, what it makes once, its steps. */
+#include "methods/megatron/parts.h"
+
+#include "base/size.h"
+#include "methods/divisors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- the layout ---- */
+
+static enum tdm_status divide_gpus(const struct tdm_method_settings *settings,
+                                   struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    uint64_t gpus = settings->torch.ranks, *open = NULL, said = s->pipeline;
+    l->tensor = s->tensor;
+    l->context = s->context;
+    l->pipeline = s->pipeline;
+    uint64_t *const sizes[] = {&l->tensor, &l->context};
+    for (unsigned i = 0; i < 2; i++) {
+        if (*sizes[i] == 0 && open != NULL)
+            return tdm_fail(err, TDM_USAGE,
+                            "--set: one of tensor_model_parallel_size and context_parallel_size "
+                            "may be all");
+        if (*sizes[i] == 0)
+            open = sizes[i];
+        else
+            said *= *sizes[i];
+    }
+    if (gpus % said != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--gpus: %" PRIu64 " are not divided by the %" PRIu64
+                 " of tensor, context and pipeline parallelism",
+                 gpus, said);
+        return tdm_hint(err, "--gpus %" PRIu64 ", or sizes that make less",
+                        tdm_size_ceil_div(gpus, said) * said);
+    }
+    if (open != NULL)
+        *open = gpus / said;
+    l->data = gpus / (l->tensor * l->context * l->pipeline);
+    return TDM_OK;
+}
+
+static enum tdm_status divide_layers(const struct tdm_model *model,
+                                     const struct tdm_megatron_settings *s,
+                                     struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    uint64_t stage_layers = model->layers / l->pipeline;
+    char divisors[TDM_DIVISORS_BYTES];
+    if (model->layers % l->pipeline != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set pipeline_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
+                 " layers",
+                 l->pipeline, model->layers);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(model->layers, 1, UINT64_MAX, divisors));
+    }
+    l->chunk_layers = s->virtual_layers == 0 ? stage_layers : s->virtual_layers;
+    if (stage_layers % l->chunk_layers != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set num_layers_per_virtual_pipeline_stage: %" PRIu64
+                        " does not divide the %" PRIu64 " layers of a stage",
+                        l->chunk_layers, stage_layers);
+    l->chunks = stage_layers / l->chunk_layers;
+    if (l->chunks > 1 && l->pipeline == 1)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set num_layers_per_virtual_pipeline_stage: needs a pipeline");
+    l->microbatches = s->microbatches;
+    if (l->microbatches == 0)
+        l->microbatches = l->pipeline == 1 ? 1 : 2 * l->pipeline;
+    if (l->chunks > 1 && l->microbatches % l->pipeline != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set num_microbatches: %" PRIu64 " is no multiple of the %" PRIu64
+                        " stages that are interleaved",
+                        l->microbatches, l->pipeline);
+    return TDM_OK;
+}
+
+static enum tdm_status divide_heads(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const struct tdm_megatron_settings *s = &settings->megatron;
+    uint64_t tokens = settings->torch.tokens;
+    char divisors[TDM_DIVISORS_BYTES];
+    const uint64_t heads = tdm_common_divisor(model->query_heads, model->kv_heads);
+    if (model->query_heads % l->tensor != 0 || model->kv_heads % l->tensor != 0 ||
+        model->intermediate % l->tensor != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set tensor_model_parallel_size: %" PRIu64 " does not divide %" PRIu32
+                 " heads, %" PRIu32 " KV heads and the MLP's %" PRIu32,
+                 l->tensor, model->query_heads, model->kv_heads, model->intermediate);
+        return tdm_hint(err, "sizes that do: %s",
+                        tdm_divisors_format(tdm_common_divisor(heads, model->intermediate), 1,
+                                            UINT64_MAX, divisors));
+    }
+    l->exchange_heads = l->exchange_ring = 1;
+    if (s->exchange == TDM_CP_A2A)
+        l->exchange_heads = l->context;
+    else if (s->exchange == TDM_CP_A2A_P2P)
+        l->exchange_heads = s->exchange_heads > 0 ? s->exchange_heads : (l->context + 1) / 2;
+    if (l->context % l->exchange_heads != 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set hierarchical_context_parallel_sizes: %" PRIu64
+                        " does not divide %" PRIu64 " ranks",
+                        l->exchange_heads, l->context);
+    l->exchange_ring = l->context / l->exchange_heads;
+    if (s->exchange == TDM_CP_A2A_P2P && s->exchange_heads > 0 &&
+        s->exchange_ring != l->exchange_ring)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set hierarchical_context_parallel_sizes: %" PRIu64 " times %" PRIu64
+                        " is not the %" PRIu64 " ranks of context parallelism",
+                        s->exchange_heads, s->exchange_ring, l->context);
+    if (model->kv_heads / l->tensor % l->exchange_heads != 0 ||
+        model->query_heads / l->tensor % l->exchange_heads != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--set cp_comm_type: %" PRIu64 " ranks that exchange heads do not divide "
+                 "%" PRIu64 " KV heads of a GPU",
+                 l->exchange_heads, model->kv_heads / l->tensor);
+        return tdm_hint(err, "numbers that do: %s; cp_comm_type=p2p takes any",
+                        tdm_divisors_format(heads / l->tensor, 1, UINT64_MAX, divisors));
+    }
+    uint64_t parts = l->context > 1 ? 2 * l->context : 1;
+    l->sequence_parallel = s->sequence_parallel && l->tensor > 1;
+    if (l->sequence_parallel)
+        parts = parts % 2 == 0 ? parts * l->tensor / (l->tensor % 2 == 0 ? 2 : 1) : l->tensor;
+    if (tokens % parts != 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "--context: %" PRIu64 " is no multiple of the %" PRIu64
+                 " parts of context and sequence parallelism",
+                 tokens, parts);
+        return tdm_hint(err, "--context %" PRIu64 ", padded",
+                        tdm_size_ceil_div(tokens, parts) * parts);
+    }
+    return TDM_OK;
+}
+
+static enum tdm_status check_recompute(const struct tdm_megatron_settings *s,
+                                       const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    if (s->recompute == TDM_RECOMPUTE_FULL && s->method == TDM_RECOMPUTE_UNIFORM &&
+        s->recompute_layers == 0)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set recompute_num_layers: 0 is for recompute_method=block");
+    if (!s->distribute_saved)
+        return TDM_OK;
+    if (s->recompute != TDM_RECOMPUTE_FULL)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set distribute_saved_activations: only with recompute_granularity=full");
+    if (l->tensor == 1)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set distribute_saved_activations: only with tensor parallelism");
+    if (l->sequence_parallel)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set distribute_saved_activations: not with sequence_parallel, which "
+                        "divides them already");
+    return TDM_OK;
+}
+
+static enum tdm_status check_lora(const struct tdm_model *model,
+                                  const struct tdm_method_settings *settings,
+                                  const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    uint64_t rank = settings->torch.lora_rank;
+    if (rank == 0 && settings->megatron.regather)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set sequence_parallel_input_regather: only with lora_rank");
+    if (rank % l->tensor != 0 || (rank > 0 && model->hidden % l->tensor != 0))
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora_rank: %" PRIu64 " tensor-parallel ranks do not divide rank "
+                        "%" PRIu64 " and the hidden size of %" PRIu32,
+                        l->tensor, rank, model->hidden);
+    return TDM_OK;
+}
+
+static enum tdm_status check_model(const struct tdm_model *model,
+                                   const struct tdm_method_settings *settings,
+                                   struct tdm_error *err)
+{
+    const char *method = settings->method->name;
+    if (model->experts.count > 0) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: %s has %" PRIu32 " experts a layer, and those of Megatron-LM are not "
+                 "modelled",
+                 method, model->name, model->experts.count);
+        return tdm_hint(err, "fsdp, zero3, ring and ulysses take mixtures of experts");
+    }
+    if (model->scaled_embedding || model->attention_softcap > 0 ||
+        model->layer_kinds[0].post_norms || model->whole_qk_norm) {
+        tdm_fail(err, TDM_USAGE,
+                 "method %s: %s is a %s, whose norms or capped scores Megatron-LM's GPT model has "
+                 "not",
+                 method, model->name, model->architecture);
+        return tdm_hint(err, "fsdp, zero3 and ulysses take it");
+    }
+    return TDM_OK;
+}
+
+/* Transformer Engine (attn_forward_func_with_cp) asserts that there is no window where K and V go round. */
+static enum tdm_status check_window(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    const struct tdm_megatron_layout *l, struct tdm_error *err)
+{
+    const enum tdm_megatron_exchange exchange = settings->megatron.exchange;
+    uint64_t window = tdm_model_shortest_window(model, settings->torch.tokens);
+    bool rings = (exchange == TDM_CP_P2P || exchange == TDM_CP_A2A_P2P) && l->exchange_ring > 1;
+    if (window == 0 || !rings)
+        return TDM_OK;
+    tdm_fail(err, TDM_USAGE,
+             "--set cp_comm_type: Transformer Engine's p2p takes no window, and \"sliding_window\" "
+             "of %s is %" PRIu64 " tokens",
+             model->name, window);
+    return tdm_hint(err, "cp_comm_type=a2a and all_gather take it");
+}
+
+enum tdm_status tdm_megatron_layout(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings,
+                                    struct tdm_megatron_layout *layout, struct tdm_error *err)
+{
+    struct tdm_megatron_layout l = {.tensor = 1};
+    enum tdm_status status = check_model(model, settings, err);
+    if (status == TDM_OK)
+        status = divide_gpus(settings, &l, err);
+    if (status == TDM_OK)
+        status = divide_layers(model, &settings->megatron, &l, err);
+    if (status == TDM_OK)
+        status = divide_heads(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_window(model, settings, &l, err);
+    if (status == TDM_OK)
+        status = check_recompute(&settings->megatron, &l, err);
+    if (status == TDM_OK)
+        status = check_lora(model, settings, &l, err);
+    if (status == TDM_OK)
+        *layout = l;
+    return status;
+}
+
+enum tdm_status tdm_megatron_check(const struct tdm_model *model,
+                                   struct tdm_method_settings *settings, struct tdm_error *err)
+{
+    struct tdm_megatron_layout layout;
+    enum tdm_status status = tdm_megatron_layout(model, settings, &layout, err);
+    if (status != TDM_OK)
+        return status;
+    settings->communicators = (layout.tensor > 1) + (layout.context > 1) + (layout.pipeline > 1) +
+                              (layout.data * layout.context > 1);
+    return TDM_OK;
+}
+
+const char *tdm_megatron_assumption(const struct tdm_model *model,
+                                    const struct tdm_method_settings *settings)
+{
+    if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
+        return "--window-size is that of the model; kernels store no less for it";
+    return NULL;
+}
+
+/* ---- the system ---- */
+
+/* CUBLAS_WORKSPACE_CONFIG counts in KiB: size, how many. */
+static const uint64_t cublas_bytes[] = {[TDM_CUBLAS_4096_8] = 4096 * 8 * 1024,
+                                        [TDM_CUBLAS_4096_2] = 4096 * 2 * 1024 + 16 * 8 * 1024,
+                                        [TDM_CUBLAS_16_8] = 16 * 8 * 1024};
+
+/* Bits of enum megatron_target, from those of projections: one of a joint product stands for all of it. */
+static uint32_t adapted_modules(uint32_t projections)
+{
+    static const unsigned first[ADAPTED_MODULES] = {TDM_PROJECTION_O, TDM_PROJECTION_Q,
+                                                    TDM_PROJECTION_GATE, TDM_PROJECTION_DOWN};
+    uint32_t modules = 0;
+    for (unsigned i = 0; i < ADAPTED_MODULES; i++)
+        modules |= (projections >> first[i] & 1) << i;
+    return modules;
+}
+
+static void settle(struct tdm_megatron *t, const struct tdm_method_settings *settings)
+{
+    const struct tdm_megatron_layout *l = &t->layout;
+    const struct tdm_model *config = t->config;
+    t->set = settings->megatron;
+    t->batch = settings->torch.batch;
+    t->tokens = settings->torch.tokens / l->context;
+    t->rows = t->batch * t->tokens;
+    t->sequence_parallel = l->sequence_parallel;
+    t->part_rows = t->sequence_parallel ? t->rows / l->tensor : t->rows;
+    t->heads = config->query_heads / l->tensor;
+    t->groups = config->kv_heads / l->tensor;
+    t->width = config->intermediate / l->tensor;
+    uint64_t multiple = t->set.vocabulary_multiple * l->tensor;
+    t->vocabulary = tdm_size_ceil_div(config->vocabulary, multiple) * t->set.vocabulary_multiple;
+    t->old_card = settings->torch.attention != TDM_TORCH_SDPA;
+    t->flash = t->set.attention == TDM_BACKEND_FLASH ||
+               (t->set.attention == TDM_BACKEND_AUTO && t->old_card);
+    t->lora_rank = settings->torch.lora_rank;
+    t->lora_targets = adapted_modules(settings->torch.lora_targets);
+    t->tied = config->tied;
+    t->tied_here = config->tied && l->pipeline == 1;
+    t->context_rank = t->set.last_rank ? l->context - 1 : 0;
+    t->data_rank = t->set.last_rank ? l->data * l->context - 1 : 0;
+}
+
+static void end(void *state)
+{
+    struct tdm_megatron *t = state;
+    if (t == NULL)
+        return;
+    for (uint64_t c = 0; c < t->layout.chunks && t->chunks != NULL; c++) {
+        free(t->chunks[c].layers);
+        free(t->chunks[c].parameters);
+        free(t->chunks[c].inputs);
+        free(t->chunks[c].outputs);
+    }
+    free(t->chunks);
+    free(t->actions);
+    free(t);
+}
+
+/* A gradient that is there is added to its buffer, and goes. */
+static void note_gradient(void *context, struct tdm_eager_value *leaf)
+{
+    struct tdm_megatron *t = context;
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+        return;
+    tdm_drop(t->m, leaf->grad);
+    leaf->grad = NULL;
+}
+
+static enum tdm_status create(struct tdm_eager *m, const struct tdm_model *config,
+                              const struct tdm_method_settings *settings, void **state,
+                              struct tdm_error *err)
+{
+    struct tdm_megatron *t = calloc(1, sizeof(*t));
+    *state = t;
+    if (t == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model of Megatron-LM");
+    t->m = m;
+    t->config = config;
+    enum tdm_status status = tdm_megatron_layout(config, settings, &t->layout, err);
+    if (status != TDM_OK)
+        return status;
+    settle(t, settings);
+    t->chunks = calloc(t->layout.chunks, sizeof(*t->chunks));
+    if (t->chunks == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a stage of a pipeline");
+    bool first = !t->set.last_rank || t->layout.pipeline == 1;
+    bool last = t->set.last_rank || t->layout.pipeline == 1;
+    t->chunks[0].first = first;
+    t->chunks[t->layout.chunks - 1].last = last;
+    for (uint32_t c = 0; c < t->layout.chunks && status == TDM_OK; c++)
+        status = megatron_make_chunk(t, c, err);
+    if (status == TDM_OK)
+        status = megatron_make_schedule(t, err);
+    if (status != TDM_OK)
+        return status;
+    for (uint32_t c = 0; c < t->layout.chunks; c++)
+        megatron_make_buffers(t, &t->chunks[c]);
+    for (uint32_t c = 0; c < t->layout.chunks; c++)
+        megatron_make_main_parameters(t, &t->chunks[c]);
+    if (t->set.cublas != TDM_CUBLAS_DEFAULT)
+        m->gpu.cublas_workspace_bytes = cublas_bytes[t->set.cublas];
+    m->gradient_ready = note_gradient;
+    m->gradient_context = t;
+    return TDM_OK;
+}
+
+static void warm_up(void *state)
+{
+    megatron_warm_up(state);
+}
+
+static void finish_step(void *state)
+{
+    megatron_finish_step(state);
+}
+
+static void step(void *state)
+{
+    megatron_optimizer_step(state);
+}
+
+static void end_step(void *state)
+{
+    (void)state; /* gradients stay in their buffer */
+}
+
+static uint64_t weight_bytes(const void *state)
+{
+    const struct tdm_megatron *t = state;
+    uint64_t elements = 0;
+    for (uint64_t c = 0; c < t->layout.chunks; c++)
+        for (uint32_t i = 0; i < t->chunks[c].parameter_count; i++)
+            elements += t->chunks[c].parameters[i].rows * t->chunks[c].parameters[i].columns;
+    return elements * BF16;
+}
+
+const struct tdm_torch_system tdm_megatron_system = {
+    .create = create,
+    .free = end,
+    .phases = {warm_up, finish_step, step},
+    .end_step = end_step,
+    .weight_bytes = weight_bytes,
+};

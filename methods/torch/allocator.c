@@ -1,0 +1,698 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caching allocator: blocks in address order inside their segment, free ones in a treap by size. The free block of a
+ * pool that changed last is kept out of it: what is allocated or freed in a row mostly cuts or grows the same one. */
+#include "methods/torch/allocator.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+
+#define ROUND 512u              /* every block is a multiple */
+#define SMALL_MOST MIB          /* the largest request from a small segment */
+#define SMALL_SEGMENT (2 * MIB) /* also a page of an expandable small segment */
+#define LARGE_SEGMENT (20 * MIB)
+#define OWN_SEGMENT (10 * MIB) /* from here on a request gets a segment of its own */
+#define OWN_ROUND (2 * MIB)
+#define STEP (32 * MIB)               /* in which cudaMalloc moves through addresses */
+#define RANGE (2 * TDM_TORCH_ENDLESS) /* addresses of an expandable segment */
+
+/* A small and a large pool for every stream: what is freed in one is not taken in another. */
+enum { SMALL, LARGE, KINDS, POOLS = KINDS * TDM_TORCH_STREAMS };
+
+struct tdm_torch_block {
+    uint64_t address, size, requested;
+    uint32_t pool; /* its stream's SMALL or LARGE: KINDS * stream + kind */
+    bool allocated, mapped;
+    struct tdm_torch_block *before, *after; /* neighbours in the segment */
+    struct tdm_torch_block *left, *right;   /* in the treap of free blocks, or the list of spares */
+    uint32_t priority;
+};
+
+#define SLAB_BLOCKS 1024u
+
+struct slab {
+    struct slab *next;
+    struct tdm_torch_block blocks[SLAB_BLOCKS];
+};
+
+#define GAPS 2048u
+
+struct gap {
+    uint64_t address, bytes;
+};
+
+struct tdm_torch_allocator {
+    uint64_t capacity, limit;
+    bool expandable;
+    struct tdm_torch_block *free_blocks[POOLS]; /* treaps by (size, address) */
+    struct tdm_torch_block *last[POOLS]; /* the free block of each that is in no treap, or NULL */
+    uint64_t none_from[POOLS], none_below[POOLS]; /* no block in the treap has such a size */
+    struct tdm_torch_block *range[POOLS];         /* first block of the expandable segment */
+    struct tdm_torch_block *unmapped[POOLS];      /* the first unmapped block of each */
+    struct tdm_torch_bytes now, peak;
+    uint64_t next_address, retries;
+    struct gap gaps[GAPS];
+    uint32_t gap_count;
+    uint32_t random;
+    struct slab *slabs;
+    struct tdm_torch_block *spares;
+    struct tdm_torch_block *waiting; /* freed, but another stream still uses them */
+};
+
+/* ---- the treap of free blocks ---- */
+
+static bool smaller(const struct tdm_torch_block *a, uint64_t size, uint64_t address)
+{
+    return a->size != size ? a->size < size : a->address < address;
+}
+
+/* Cuts a treap into what is smaller than the block and the rest. */
+static void cut(struct tdm_torch_block *tree, const struct tdm_torch_block *at,
+                struct tdm_torch_block **low, struct tdm_torch_block **high)
+{
+    while (tree != NULL) {
+        if (smaller(tree, at->size, at->address)) {
+            *low = tree;
+            low = &tree->right;
+            tree = tree->right;
+        } else {
+            *high = tree;
+            high = &tree->left;
+            tree = tree->left;
+        }
+    }
+    *low = NULL;
+    *high = NULL;
+}
+
+static struct tdm_torch_block *join(struct tdm_torch_block *low, struct tdm_torch_block *high)
+{
+    struct tdm_torch_block *root = NULL, **hole = &root;
+    while (low != NULL && high != NULL) {
+        if (low->priority > high->priority) {
+            *hole = low;
+            hole = &low->right;
+            low = low->right;
+        } else {
+            *hole = high;
+            hole = &high->left;
+            high = high->left;
+        }
+    }
+    *hole = low != NULL ? low : high;
+    return root;
+}
+
+static void insert(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    struct tdm_torch_block **hole = &a->free_blocks[block->pool];
+    a->random = a->random * 1664525u + 1013904223u;
+    block->priority = a->random;
+    while (*hole != NULL && (*hole)->priority >= block->priority)
+        hole = smaller(*hole, block->size, block->address) ? &(*hole)->right : &(*hole)->left;
+    cut(*hole, block, &block->left, &block->right);
+    *hole = block;
+}
+
+static void take_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    struct tdm_torch_block **hole = &a->free_blocks[block->pool];
+    while (*hole != block)
+        hole = smaller(*hole, block->size, block->address) ? &(*hole)->right : &(*hole)->left;
+    *hole = join(block->left, block->right);
+}
+
+static struct tdm_torch_block *best_fit(const struct tdm_torch_allocator *a, uint32_t pool,
+                                        uint64_t size)
+{
+    struct tdm_torch_block *best = NULL;
+    for (struct tdm_torch_block *tree = a->free_blocks[pool]; tree != NULL;) {
+        if (tree->size < size) {
+            tree = tree->right;
+        } else {
+            best = tree;
+            tree = tree->left;
+        }
+    }
+    return best;
+}
+
+/* The free block that comes next by size and address, or NULL. */
+static struct tdm_torch_block *next_larger(const struct tdm_torch_allocator *a,
+                                           const struct tdm_torch_block *block)
+{
+    struct tdm_torch_block *next = NULL;
+    for (struct tdm_torch_block *tree = a->free_blocks[block->pool]; tree != NULL;) {
+        if (tree == block || smaller(tree, block->size, block->address)) {
+            tree = tree->right;
+        } else {
+            next = tree;
+            tree = tree->left;
+        }
+    }
+    return next;
+}
+
+/* What a block of an expandable segment could grow to. */
+static uint64_t room_to_grow(const struct tdm_torch_block *block)
+{
+    const struct tdm_torch_block *after = block->after;
+    return block->size + (after != NULL && !after->mapped ? after->size : 0);
+}
+
+/* ---- the free block that changed last ---- */
+
+/* Puts it into the treap, where all others are. What is known of sizes above or below its own is kept, whichever
+ * there is more interest in. */
+static void put_back(struct tdm_torch_allocator *a, uint32_t pool, uint64_t interest)
+{
+    struct tdm_torch_block *block = a->last[pool];
+    if (block == NULL)
+        return;
+    a->last[pool] = NULL;
+    insert(a, block);
+    if (block->size < a->none_from[pool] || block->size >= a->none_below[pool])
+        return;
+    if (interest > block->size)
+        a->none_from[pool] = block->size + 1;
+    else
+        a->none_below[pool] = block->size;
+}
+
+/* Of a free block that is in no treap. */
+static void keep_out(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    put_back(a, block->pool, block->size);
+    if (a->expandable) /* where blocks are looked for by more than their size */
+        insert(a, block);
+    else
+        a->last[block->pool] = block;
+}
+
+/* Is it, without a look at the treap, known to be the best fit? */
+static bool is_last_best(const struct tdm_torch_allocator *a, uint32_t pool, uint64_t size)
+{
+    const struct tdm_torch_block *last = a->last[pool];
+    return last != NULL && size <= last->size && size >= a->none_from[pool] &&
+           last->size < a->none_below[pool];
+}
+
+/* A free block becomes one that is not. */
+static void take_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (a->last[block->pool] == block)
+        a->last[block->pool] = NULL;
+    else
+        take_out(a, block);
+}
+
+/* The free block to take. One that can grow counts as large as it can become, so that the end of an expandable
+ * segment is taken last. */
+static struct tdm_torch_block *find_free(struct tdm_torch_allocator *a, uint32_t pool,
+                                         uint64_t size)
+{
+    struct tdm_torch_block *last = a->last[pool], *block;
+    if (is_last_best(a, pool, size))
+        return last;
+    block = best_fit(a, pool, size);
+    a->none_from[pool] = size;
+    a->none_below[pool] = block == NULL ? UINT64_MAX : block->size;
+    if (last != NULL && size <= last->size &&
+        (block == NULL || smaller(last, block->size, block->address)))
+        return last;
+    for (struct tdm_torch_block *next; a->expandable && block != NULL; block = next) {
+        next = next_larger(a, block);
+        if (next == NULL || room_to_grow(next) >= room_to_grow(block))
+            break;
+    }
+    return block;
+}
+
+/* ---- blocks ---- */
+
+static struct tdm_torch_block *new_block(struct tdm_torch_allocator *a)
+{
+    if (a->spares == NULL) {
+        struct slab *slab = calloc(1, sizeof(*slab));
+        if (slab == NULL)
+            return NULL;
+        slab->next = a->slabs;
+        a->slabs = slab;
+        for (unsigned i = 0; i < SLAB_BLOCKS; i++) {
+            slab->blocks[i].right = a->spares;
+            a->spares = &slab->blocks[i];
+        }
+    }
+    struct tdm_torch_block *block = a->spares;
+    a->spares = block->right;
+    *block = (struct tdm_torch_block){.mapped = true};
+    return block;
+}
+
+static void spare(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    block->right = a->spares;
+    a->spares = block;
+}
+
+/* Cuts what is beyond `size` off a block that is in no treap; the rest is not free yet. */
+static struct tdm_torch_block *split(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
+                                     uint64_t size)
+{
+    struct tdm_torch_block *rest = new_block(a);
+    if (rest == NULL)
+        return NULL;
+    rest->pool = block->pool;
+    rest->mapped = block->mapped;
+    rest->address = block->address + size;
+    rest->size = block->size - size;
+    rest->before = block;
+    rest->after = block->after;
+    if (rest->after != NULL)
+        rest->after->before = rest;
+    block->after = rest;
+    block->size = size;
+    return rest;
+}
+
+static bool is_free(const struct tdm_torch_block *block)
+{
+    return block != NULL && !block->allocated && block->mapped;
+}
+
+/* Adds the block behind to one that is in no treap. */
+static void swallow_next(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    struct tdm_torch_block *next = block->after;
+    block->size += next->size;
+    block->after = next->after;
+    if (block->after != NULL)
+        block->after->before = block;
+    spare(a, next);
+}
+
+/* Makes a block free that is in no treap: merges it with free neighbours. */
+static struct tdm_torch_block *make_free(struct tdm_torch_allocator *a,
+                                         struct tdm_torch_block *block)
+{
+    block->allocated = false;
+    block->requested = 0;
+    if (is_free(block->after)) {
+        take_free(a, block->after);
+        swallow_next(a, block);
+    }
+    if (is_free(block->before)) {
+        block = block->before;
+        take_free(a, block);
+        swallow_next(a, block);
+    }
+    keep_out(a, block);
+    return block;
+}
+
+/* ---- segments ---- */
+
+static uint64_t page_bytes(uint32_t pool)
+{
+    return pool % KINDS == SMALL ? SMALL_SEGMENT : LARGE_SEGMENT;
+}
+
+static uint64_t segment_bytes(uint64_t size)
+{
+    if (size <= SMALL_MOST)
+        return SMALL_SEGMENT;
+    return size < OWN_SEGMENT ? LARGE_SEGMENT : tdm_size_align(size, OWN_ROUND);
+}
+
+static bool take_from_device(struct tdm_torch_allocator *a, uint64_t bytes)
+{
+    uint64_t reserved = tdm_size_add(a->now.reserved, bytes);
+    if (reserved > a->limit)
+        return false;
+    a->now.reserved = reserved;
+    if (reserved > a->peak.reserved)
+        a->peak.reserved = reserved;
+    return true;
+}
+
+/* Among equal blocks the lowest address is taken, so it matters where cudaMalloc puts segments. As seen on
+ * H100s and H200s: downward in steps of 32 MiB; what is smaller than that goes to the lowest gap that has room. */
+static uint64_t place(struct tdm_torch_allocator *a, uint64_t bytes)
+{
+    struct gap *lowest = NULL;
+    for (uint32_t i = 0; i < a->gap_count && bytes < STEP; i++)
+        if (a->gaps[i].bytes >= bytes && (lowest == NULL || a->gaps[i].address < lowest->address))
+            lowest = &a->gaps[i];
+    if (lowest != NULL) {
+        uint64_t address = lowest->address;
+        lowest->address += bytes;
+        lowest->bytes -= bytes;
+        return address;
+    }
+    uint64_t taken = tdm_size_align(bytes, STEP);
+    a->next_address -= taken;
+    if (taken > bytes && a->gap_count < GAPS)
+        a->gaps[a->gap_count++] =
+            (struct gap){.address = a->next_address + bytes, .bytes = taken - bytes};
+    return a->next_address;
+}
+
+/* A new segment as one free block that is in no treap yet. */
+static enum tdm_status add_segment(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
+                                   struct tdm_torch_block **segment)
+{
+    uint64_t bytes = segment_bytes(size);
+    if (!take_from_device(a, bytes))
+        return TDM_INFEASIBLE;
+    struct tdm_torch_block *block = new_block(a);
+    if (block == NULL)
+        return TDM_NO_MEMORY;
+    block->pool = pool;
+    block->size = bytes;
+    block->address = place(a, bytes);
+    *segment = block;
+    return TDM_OK;
+}
+
+/* The first place in the range where free and unmapped blocks have room for `size`. */
+static struct tdm_torch_block *find_room(const struct tdm_torch_allocator *a, uint32_t pool,
+                                         uint64_t size)
+{
+    for (struct tdm_torch_block *block = a->unmapped[pool]; block != NULL; block = block->after) {
+        if (block->mapped)
+            continue;
+        struct tdm_torch_block *first = is_free(block->before) ? block->before : block;
+        uint64_t room = 0;
+        for (struct tdm_torch_block *b = first; b != NULL && !b->allocated && room < size;
+             b = b->after)
+            room += b->size;
+        if (room >= size)
+            return first;
+    }
+    return NULL;
+}
+
+/* Maps the pages of an unmapped block that hold its first `size` bytes. The block is free afterwards, merged
+ * with a free one before it, and in the treap. */
+static enum tdm_status map_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block,
+                                 uint64_t size, struct tdm_torch_block **mapped)
+{
+    uint64_t bytes = tdm_size_align(size, page_bytes(block->pool));
+    if (!take_from_device(a, bytes))
+        return TDM_INFEASIBLE;
+    if (bytes < block->size && split(a, block, bytes) == NULL)
+        return TDM_NO_MEMORY;
+    block->mapped = true;
+    while (a->unmapped[block->pool] != NULL && a->unmapped[block->pool]->mapped)
+        a->unmapped[block->pool] = a->unmapped[block->pool]->after;
+    *mapped = make_free(a, block);
+    return TDM_OK;
+}
+
+static enum tdm_status expand(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
+                              struct tdm_torch_block **found)
+{
+    if (a->range[pool] == NULL) {
+        struct tdm_torch_block *range = new_block(a);
+        if (range == NULL)
+            return TDM_NO_MEMORY;
+        range->pool = pool;
+        range->address = RANGE * (pool + 1);
+        range->size = RANGE;
+        range->mapped = false;
+        a->range[pool] = a->unmapped[pool] = range;
+    }
+    struct tdm_torch_block *block = find_room(a, pool, size);
+    if (block == NULL)
+        return TDM_INFEASIBLE;
+    enum tdm_status status = TDM_OK;
+    if (!block->mapped)
+        status = map_pages(a, block, size < block->size ? size : block->size, &block);
+    while (status == TDM_OK && block->size < size) {
+        uint64_t missing = size - block->size;
+        struct tdm_torch_block *next = block->after;
+        status = map_pages(a, next, missing < next->size ? missing : next->size, &block);
+    }
+    if (status == TDM_OK) {
+        take_out(a, block);
+        *found = block;
+    }
+    return status;
+}
+
+static enum tdm_status grow(struct tdm_torch_allocator *a, uint32_t pool, uint64_t size,
+                            struct tdm_torch_block **block)
+{
+    return a->expandable ? expand(a, pool, size, block) : add_segment(a, pool, size, block);
+}
+
+/* Unmaps the whole pages inside a free block of an expandable segment; false if there is none. */
+static bool unmap_pages(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    uint64_t page = page_bytes(block->pool);
+    uint64_t base = RANGE * (block->pool + 1);
+    uint64_t first = base + tdm_size_align(block->address - base, page);
+    uint64_t end = base + (block->address + block->size - base) / page * page;
+    if (first >= end)
+        return false;
+    take_out(a, block);
+    if (first > block->address) {
+        struct tdm_torch_block *inner = split(a, block, first - block->address);
+        insert(a, block);
+        if (inner == NULL)
+            return false;
+        block = inner;
+    }
+    if (end < block->address + block->size) {
+        struct tdm_torch_block *rest = split(a, block, end - block->address);
+        if (rest != NULL)
+            insert(a, rest);
+    }
+    a->now.reserved -= block->size;
+    block->mapped = false;
+    if (a->unmapped[block->pool] == NULL || block->address < a->unmapped[block->pool]->address)
+        a->unmapped[block->pool] = block;
+    if (block->after != NULL && !block->after->mapped)
+        swallow_next(a, block);
+    if (block->before != NULL && !block->before->mapped)
+        swallow_next(a, block->before);
+    return true;
+}
+
+static struct tdm_torch_block *find_releasable(struct tdm_torch_allocator *a,
+                                               struct tdm_torch_block *tree)
+{
+    if (tree == NULL)
+        return NULL;
+    if (a->expandable) {
+        uint64_t page = page_bytes(tree->pool), base = RANGE * (tree->pool + 1);
+        if (base + tdm_size_align(tree->address - base, page) + page <= tree->address + tree->size)
+            return tree;
+    } else if (tree->before == NULL && tree->after == NULL) {
+        return tree;
+    }
+    struct tdm_torch_block *found = find_releasable(a, tree->left);
+    return found != NULL ? found : find_releasable(a, tree->right);
+}
+
+void tdm_torch_settle(struct tdm_torch_allocator *a)
+{
+    for (struct tdm_torch_block *block = a->waiting, *next; block != NULL; block = next) {
+        next = block->right;
+        block->right = NULL;
+        make_free(a, block);
+    }
+    a->waiting = NULL;
+}
+
+void tdm_torch_empty_cache(struct tdm_torch_allocator *a)
+{
+    tdm_torch_settle(a);
+    for (unsigned pool = 0; pool < POOLS; pool++) {
+        put_back(a, pool, 0);
+        for (struct tdm_torch_block *block;
+             (block = find_releasable(a, a->free_blocks[pool])) != NULL;) {
+            if (a->expandable) {
+                if (!unmap_pages(a, block))
+                    break;
+                continue;
+            }
+            take_out(a, block);
+            a->now.reserved -= block->size;
+            spare(a, block);
+        }
+    }
+}
+
+/* ---- the interface ---- */
+
+void tdm_torch_set_limit(struct tdm_torch_allocator *a, uint64_t limit_bytes)
+{
+    a->limit = limit_bytes < TDM_TORCH_ENDLESS ? limit_bytes : TDM_TORCH_ENDLESS;
+}
+
+enum tdm_status tdm_torch_allocator_create(uint64_t capacity_bytes, bool expandable,
+                                           struct tdm_torch_allocator **allocator,
+                                           struct tdm_error *err)
+{
+    struct tdm_torch_allocator *a = calloc(1, sizeof(*a));
+    if (a == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for an allocator");
+    a->capacity = capacity_bytes;
+    tdm_torch_set_limit(a, capacity_bytes);
+    a->expandable = expandable;
+    a->next_address = RANGE;
+    *allocator = a;
+    return TDM_OK;
+}
+
+void tdm_torch_allocator_free(struct tdm_torch_allocator *a)
+{
+    if (a == NULL)
+        return;
+    for (struct slab *slab = a->slabs, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        free(slab);
+    }
+    free(a);
+}
+
+static bool worth_splitting(const struct tdm_torch_allocator *a,
+                            const struct tdm_torch_block *block, uint64_t size)
+{
+    uint64_t rest = block->size - size;
+    return block->pool % KINDS == SMALL || a->expandable ? rest >= ROUND : rest > SMALL_MOST;
+}
+
+static void raise_peak(uint64_t now, uint64_t *peak)
+{
+    if (now > *peak)
+        *peak = now;
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return bytes < ROUND ? ROUND : tdm_size_align(bytes, ROUND);
+}
+
+static uint32_t pool_of(uint32_t stream, uint64_t size)
+{
+    return KINDS * stream + (size <= SMALL_MOST ? SMALL : LARGE);
+}
+
+static void count(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint64_t bytes,
+                  uint64_t size)
+{
+    block->requested += bytes;
+    a->now.requested += bytes;
+    a->now.allocated += size;
+    raise_peak(a->now.requested, &a->peak.requested);
+    raise_peak(a->now.allocated, &a->peak.allocated);
+}
+
+enum tdm_status tdm_torch_malloc(struct tdm_torch_allocator *a, uint32_t stream, uint64_t bytes,
+                                 struct tdm_torch_block **out)
+{
+    uint64_t size = rounded(bytes);
+    uint32_t pool = pool_of(stream, size);
+    struct tdm_torch_block *block = find_free(a, pool, size);
+    if (block != NULL) {
+        take_free(a, block);
+    } else {
+        enum tdm_status status = grow(a, pool, size, &block);
+        if (status == TDM_INFEASIBLE) {
+            tdm_torch_empty_cache(a);
+            a->retries++;
+            status = grow(a, pool, size, &block);
+        }
+        if (status != TDM_OK)
+            return status;
+    }
+    if (worth_splitting(a, block, size)) {
+        struct tdm_torch_block *rest = split(a, block, size);
+        if (rest == NULL)
+            return TDM_NO_MEMORY;
+        keep_out(a, rest);
+    }
+    block->allocated = true;
+    count(a, block, bytes, block->size);
+    *out = block;
+    return TDM_OK;
+}
+
+bool tdm_torch_extend(struct tdm_torch_allocator *a, struct tdm_torch_block *block, uint32_t stream,
+                      uint64_t bytes)
+{
+    uint64_t size = rounded(bytes);
+    uint32_t pool = pool_of(stream, size);
+    struct tdm_torch_block *next = a->last[pool];
+    if (next == NULL || block->after != next || !is_last_best(a, pool, size) ||
+        (next->size > size && !worth_splitting(a, next, size)))
+        return false;
+    next->address += size;
+    next->size -= size;
+    block->size += size;
+    if (next->size == 0) {
+        a->last[pool] = NULL;
+        swallow_next(a, block);
+    }
+    count(a, block, bytes, size);
+    return true;
+}
+
+void tdm_torch_free(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (block == NULL)
+        return;
+    a->now.requested -= block->requested;
+    a->now.allocated -= block->size;
+    make_free(a, block);
+}
+
+void tdm_torch_free_later(struct tdm_torch_allocator *a, struct tdm_torch_block *block)
+{
+    if (block == NULL)
+        return;
+    a->now.requested -= block->requested;
+    a->now.allocated -= block->size;
+    block->right = a->waiting;
+    a->waiting = block;
+}
+
+uint64_t tdm_torch_block_bytes(const struct tdm_torch_block *block)
+{
+    return block->size;
+}
+
+uint64_t tdm_torch_block_requested(const struct tdm_torch_block *block)
+{
+    return block->requested;
+}
+
+uint64_t tdm_torch_capacity(const struct tdm_torch_allocator *a)
+{
+    return a->capacity;
+}
+
+struct tdm_torch_bytes tdm_torch_current(const struct tdm_torch_allocator *a)
+{
+    return a->now;
+}
+
+struct tdm_torch_bytes tdm_torch_peak(const struct tdm_torch_allocator *a)
+{
+    return a->peak;
+}
+
+void tdm_torch_reset_peak(struct tdm_torch_allocator *a)
+{
+    a->peak = a->now;
+}
+
+uint64_t tdm_torch_retries(const struct tdm_torch_allocator *a)
+{
+    return a->retries;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DistributedDataParallel's buckets of gradients, and which parameters' states ZeroRedundancyOptimizer leaves to
+ * the first rank. The first step has one bucket for all gradients; from the second step on there are buckets in the
+ * order in which gradients came, of 1 MiB and then of 25 MiB. NCCL's work of the first step's reduction holds its
+ * bucket until a thread that looks every 100 ms has seen its end and another collective operation is called: mostly
+ * the first reduction of the second backward, at times what comes before the second forward.
+ * Sources: torch/nn/parallel/distributed.py (_ddp_init_helper, forward), torch/csrc/distributed/c10d/reducer.cpp
+ * (initialize_buckets, rebuild_buckets, compute_bucket_assignment_by_size, mark_variable_ready_dense),
+ * torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (stashed_for_allocator_safety_, Watchdog::runLoop, workEnqueue),
+ * torch/distributed/optim/zero_redundancy_optimizer.py (_partition_parameters). */
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define FIRST_BUCKET_BYTES MIB
+#define BUCKET_BYTES (25 * MIB)
+#define BROADCAST_BYTES (250 * MIB)
+
+static uint64_t bytes_of(const struct tdm_eager_value *value)
+{
+    return tdm_value_elements(value) * value->element_bytes;
+}
+
+static struct tdm_eager_value *new_bucket(struct tdm_torch_model *t, uint64_t bytes)
+{
+    t->m->category = TDM_METHOD_COMMUNICATION;
+    t->m->label = (struct tdm_label){.name = "bucket of gradients", .layer = TDM_NO_LAYER};
+    struct tdm_eager_value *bucket = tdm_value_new(t->m, bytes, 1, 1);
+    t->m->category = TDM_METHOD_WORKSPACE;
+    return bucket;
+}
+
+static void drop_first_bucket(struct tdm_torch_model *t)
+{
+    tdm_drop(t->m, t->buckets.all);
+    t->buckets.all = NULL;
+}
+
+static void note_gradient(void *context, struct tdm_eager_value *leaf)
+{
+    struct tdm_torch_model *t = context;
+    struct torch_buckets *b = &t->buckets;
+    if (leaf->storage->category != TDM_METHOD_WEIGHTS)
+        return;
+    if (b->steps == 1 && b->order_count < t->parameter_count)
+        b->order[b->order_count++] = leaf;
+    if (b->steps == 2 && b->all != NULL) {
+        b->ready_bytes += bytes_of(leaf);
+        if (b->ready_bytes >= FIRST_BUCKET_BYTES) /* its bucket is reduced */
+            drop_first_bucket(t);
+    }
+    if (!t->settings.bucket_views)
+        return;
+    tdm_drop(t->m, leaf->grad); /* copied to the bucket, which it is a view of from now on */
+    leaf->grad = tdm_value_view(t->m, b->steps == 1 ? b->all : b->parts[0]);
+}
+
+/* Largest parameters first, each to the rank that has least: the first rank's are marked. */
+static void divide_states(struct tdm_torch_model *t)
+{
+    uint64_t first = 0, least_other = 0, others = t->settings.ranks - 1, given = 0;
+    uint64_t below = UINT64_MAX;
+    for (;;) {
+        uint64_t size = 0;
+        for (uint32_t i = 0; i < t->parameter_count; i++) {
+            uint64_t elements = tdm_value_elements(t->parameters[i]);
+            if (t->parameters[i]->requires_grad && elements < below && elements > size)
+                size = elements;
+        }
+        if (size == 0)
+            return;
+        for (uint32_t i = 0; i < t->parameter_count; i++) {
+            if (!t->parameters[i]->requires_grad || tdm_value_elements(t->parameters[i]) != size)
+                continue;
+            /* With more ranks the others fill up evenly, as far as sizes are alike. */
+            bool mine = first <= least_other;
+            t->own_states[i] = mine;
+            if (mine)
+                first += size;
+            else
+                least_other = (given += size) / others;
+        }
+        below = size;
+    }
+}
+
+/* When DDP is made, parameters are sent to all ranks: joined, 250 MiB at a time, two on the way. A single one is
+ * sent as it lies. torch/csrc/distributed/c10d/comm.cpp (broadcast_coalesced). */
+static void broadcast_parameters(struct tdm_torch_model *t)
+{
+    struct tdm_eager_value *on_the_way[2] = {NULL, NULL};
+    uint64_t bytes = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        bool last = i + 1 == t->parameter_count;
+        bytes += bytes_of(t->parameters[i]);
+        count++;
+        for (unsigned f = 0; f < 2 && last; f++)
+            if (t->frequencies[f]->element_bytes == t->parameters[i]->element_bytes) {
+                bytes += bytes_of(t->frequencies[f]);
+                count++;
+            }
+        if (bytes < BROADCAST_BYTES && !last)
+            continue;
+        tdm_drop(t->m, on_the_way[0]);
+        on_the_way[0] = on_the_way[1];
+        on_the_way[1] = count > 1 ? new_bucket(t, bytes) : NULL;
+        bytes = count = 0;
+    }
+    tdm_drop(t->m, on_the_way[0]);
+    tdm_drop(t->m, on_the_way[1]);
+}
+
+void tdm_torch_share(struct tdm_torch_model *t)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        t->own_states[i] = t->parameters[i]->requires_grad;
+        if (t->parameters[i]->requires_grad)
+            bytes += bytes_of(t->parameters[i]);
+    }
+    if (t->settings.sharing != TDM_SHARING_DDP && t->settings.sharing != TDM_SHARING_ZERO1)
+        return;
+    broadcast_parameters(t);
+    if (t->settings.empty_cache)
+        tdm_torch_empty_cache(t->m->allocator);
+    t->buckets.all = new_bucket(t, bytes);
+    t->buckets.small = new_bucket(t, 1);
+    t->m->gradient_ready = note_gradient;
+    t->m->gradient_context = t;
+    if (t->settings.sharing == TDM_SHARING_ZERO1)
+        divide_states(t);
+}
+
+static void rebuild(struct tdm_torch_model *t)
+{
+    struct torch_buckets *b = &t->buckets;
+    uint64_t bytes = 0, limit = FIRST_BUCKET_BYTES;
+    for (uint32_t i = 0; i < b->order_count; i++) {
+        bytes += bytes_of(b->order[i]);
+        if (bytes < limit && i + 1 < b->order_count)
+            continue;
+        b->parts[b->part_count++] = new_bucket(t, bytes);
+        bytes = 0;
+        limit = BUCKET_BYTES;
+    }
+}
+
+void tdm_ddp_before_forward(struct tdm_torch_model *t)
+{
+    if (t->buckets.small == NULL || ++t->buckets.steps != 2)
+        return;
+    if (t->settings.early_buckets)
+        drop_first_bucket(t);
+    rebuild(t);
+}

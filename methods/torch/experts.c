@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixtures of experts as transformers computes them on a GPU: every token's row once for each of its experts,
+ * sorted by expert, in grouped products. What is taken does not depend on which experts are chosen.
+ * Sources: transformers integrations/moe.py (grouped_mm_experts_forward), modeling_olmoe.py, modeling_qwen3_moe.py,
+ * modeling_mixtral.py (routers); torch's grouped_mm, index and topk, as recorded. */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+#define INT32 4u
+#define CUB_SORT_BYTES 16895u
+#define CUB_SHORT_SCAN_BYTES 1023u
+#define CUB_PUT_BYTES 6655u    /* of the sort of an index_put, beside two copies of the keys */
+#define GROUP_BYTES 60u        /* pointers and shapes of a grouped product, an expert */
+#define GROUP_BLOCK_BYTES 512u /* a multiprocessor */
+
+static void spread_rows(struct tdm_eager *m, struct tdm_node *node,
+                        struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    uint64_t pairs = grads[0]->rows;
+    struct tdm_eager_value *saved = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    struct tdm_eager_value *rest = tdm_value_new(m, pairs, 1, INT64);
+    struct tdm_eager_value *scaled = tdm_value_new(m, pairs, 1, INT64);
+    tdm_drop(m, rest);
+    struct tdm_eager_value *scratch[] = {
+        tdm_value_new(m, pairs, 1, INT64), tdm_value_new(m, pairs, 1, INT64),
+        tdm_value_new(m, pairs, 1, INT64), tdm_value_new(m, 16 * pairs + CUB_PUT_BYTES, 1, 1)};
+    for (unsigned i = 4; i-- > 0;)
+        tdm_drop(m, scratch[i]);
+    tdm_drop(m, scaled);
+    tdm_drop(m, saved);
+}
+
+/* x[index], `rows` of them. */
+static struct tdm_eager_value *pick_rows(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *index, uint64_t rows)
+{
+    static const struct tdm_eager_op op = {"IndexBackward0", false, spread_rows};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, index);
+    struct tdm_eager_value *y = tdm_value_new(m, rows, x->columns, x->element_bytes);
+    return tdm_node_finish(m, node, y);
+}
+
+static void unmask(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *const *grads,
+                   struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *mask = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_like(m, grads[0]);
+    tdm_drop(m, mask);
+}
+
+/* masked_fill; in place it is a value of the same storage. */
+static struct tdm_eager_value *fill(struct tdm_eager *m, struct tdm_eager_value *x,
+                                    struct tdm_eager_value *mask, bool in_place)
+{
+    static const struct tdm_eager_op op = {"MaskedFillBackward0", false, unmask};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, mask);
+    struct tdm_eager_value *y = in_place ? tdm_value_view(m, x) : tdm_value_like(m, x);
+    return tdm_node_finish(m, node, y);
+}
+
+static void group_scratch(struct tdm_eager *m, uint64_t experts, const struct tdm_eager_value *x)
+{
+    if (x->element_bytes != BF16)
+        return;
+    struct tdm_eager_value *groups = tdm_value_new(m, experts, GROUP_BYTES, 1);
+    struct tdm_eager_value *blocks = tdm_value_new(m, m->gpu.multiprocessors, GROUP_BLOCK_BYTES, 1);
+    tdm_drop(m, blocks);
+    tdm_drop(m, groups);
+}
+
+static void grouped_backward(struct tdm_eager *m, struct tdm_node *node,
+                             struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[3] = {0};
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    for (uint32_t i = 2; i-- > 0;) {
+        const struct tdm_edge *edge = &node->edges[i];
+        if (!tdm_node_needs(node, i))
+            continue;
+        results[i] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+        group_scratch(m, node->facts[0], grads[0]);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        tdm_drop(m, saved[i]);
+}
+
+/* Rows of each expert times its matrix. */
+static struct tdm_eager_value *grouped_product(struct tdm_eager *m, struct tdm_eager_value *x,
+                                               struct tdm_eager_value *weight,
+                                               struct tdm_eager_value *offsets, uint64_t experts)
+{
+    static const struct tdm_eager_op op = {"GroupedMmBackward0", false, grouped_backward};
+    struct tdm_eager_value *input = tdm_cast(m, x, weight->element_bytes);
+    struct tdm_eager_value *inputs[] = {input, weight};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    if (node != NULL)
+        node->facts[0] = experts;
+    if (tdm_node_needs(node, 1))
+        tdm_node_save(m, node, input);
+    if (tdm_node_needs(node, 0))
+        tdm_node_save(m, node, weight);
+    tdm_node_save(m, node, offsets);
+    struct tdm_eager_value *y =
+        tdm_value_new(m, input->rows, weight->rows / experts, input->element_bytes);
+    group_scratch(m, experts, input);
+    tdm_node_finish(m, node, y);
+    tdm_drop(m, input);
+    return y;
+}
+
+static void topk_backward(struct tdm_eager *m, struct tdm_node *node,
+                          struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_eager_value *indices = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    tdm_drop(m, indices);
+}
+
+static struct tdm_eager_value *topk(struct tdm_eager *m, struct tdm_eager_value *x, uint64_t k,
+                                    struct tdm_eager_value **indices)
+{
+    static const struct tdm_eager_op op = {"TopkBackward0", false, topk_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    struct tdm_eager_value *y = tdm_value_new(m, x->rows, k, x->element_bytes);
+    *indices = tdm_value_new(m, x->rows, k, INT64);
+    tdm_node_save(m, node, *indices);
+    return tdm_node_finish(m, node, y);
+}
+
+static void divide_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_eager_value *saved[2];
+    for (uint32_t i = 0; i < 2; i++)
+        saved[i] = tdm_node_saved(m, node, i);
+    struct tdm_eager_value *quotients[3];
+    for (unsigned i = 0; i < 3; i++)
+        quotients[i] = tdm_value_like(m, grads[0]);
+    results[1] = tdm_value_like(m, grads[0]);
+    for (unsigned i = 3; i-- > 0;)
+        tdm_drop(m, quotients[i]);
+    results[0] = tdm_value_like(m, grads[0]);
+    tdm_drop(m, saved[0]);
+    tdm_drop(m, saved[1]);
+}
+
+/* x /= its row sums, in place; x is taken. */
+static struct tdm_eager_value *normalize(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op op = {"DivBackward0", false, divide_backward};
+    struct tdm_eager_value *sum = tdm_row_sum(m, x, x->rows);
+    struct tdm_eager_value *inputs[] = {x, sum};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    if (node != NULL) {
+        struct tdm_eager_value *before = tdm_value_like(m, x);
+        tdm_node_save(m, node, before);
+        tdm_node_save(m, node, sum);
+        tdm_drop(m, before);
+    }
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    tdm_node_finish(m, node, y);
+    tdm_drop(m, sum);
+    tdm_drop(m, x);
+    return y;
+}
+
+/* Weights of the chosen experts, in the dtype of the logits or fp32. */
+static struct tdm_eager_value *route(struct tdm_eager *m, const struct tdm_experts *experts,
+                                     const struct torch_layer *layer, struct tdm_eager_value *x,
+                                     struct tdm_eager_value **logits,
+                                     struct tdm_eager_value **indices)
+{
+    *logits = tdm_linear(m, x, layer->router, NULL, true);
+    struct tdm_eager_value *wide = tdm_cast(m, *logits, FP32);
+    struct tdm_eager_value *shares = tdm_softmax(m, wide);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *chosen = topk(m, shares, experts->per_token, indices);
+    if (experts->normalized)
+        chosen = normalize(m, chosen);
+    struct tdm_eager_value *weights =
+        tdm_cast(m, chosen, experts->wide_weights ? FP32 : (*logits)->element_bytes);
+    tdm_drop(m, chosen);
+    tdm_drop(m, shares);
+    return weights;
+}
+
+/* The order by experts, and where each one's rows begin. */
+struct grouping {
+    struct tdm_eager_value *sorted, *order, *tokens, *counts, *offsets, *narrow, *mask;
+};
+
+static struct grouping group(struct tdm_eager *m, uint64_t pairs)
+{
+    struct grouping g = {.sorted = tdm_value_new(m, pairs, 1, INT64),
+                         .order = tdm_value_new(m, pairs, 1, INT64)};
+    struct tdm_eager_value *range = tdm_value_new(m, pairs, 1, INT64);
+    struct tdm_eager_value *cub = tdm_value_new(m, 16 * pairs + pairs / 4 + CUB_SORT_BYTES, 1, 1);
+    tdm_drop(m, cub);
+    tdm_drop(m, range);
+    g.tokens = tdm_value_new(m, pairs, 1, INT64);
+    return g;
+}
+
+static void count(struct tdm_eager *m, uint64_t pairs, uint64_t experts, struct grouping *g)
+{
+    g->narrow = tdm_value_new(m, pairs, 1, INT32);
+    g->counts = tdm_value_new(m, experts, 1, INT32);
+    g->offsets = tdm_value_new(m, experts, 1, INT32);
+    tdm_drop(m, tdm_value_new(m, CUB_SHORT_SCAN_BYTES, 1, 1));
+    g->mask = tdm_value_new(m, pairs, 1, BOOL);
+}
+
+static void ungroup(struct tdm_eager *m, struct grouping *g)
+{
+    struct tdm_eager_value *values[] = {g->sorted,  g->order,  g->counts,
+                                        g->offsets, g->narrow, g->mask};
+    for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        tdm_drop(m, values[i]);
+}
+
+struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer,
+                                          struct tdm_eager_value *x)
+{
+    const struct tdm_experts *experts = &t->config->experts;
+    uint64_t pairs = x->rows * experts->per_token;
+    struct tdm_eager_value *logits, *indices;
+    struct tdm_eager_value *flat = tdm_reshape(m, x, x->rows, x->columns);
+    struct tdm_eager_value *weights = route(m, experts, layer, flat, &logits, &indices);
+    struct tdm_eager_value *column = tdm_reshape(m, weights, pairs, 1);
+    struct grouping g = group(m, pairs);
+    struct tdm_eager_value *rows = pick_rows(m, flat, g.tokens, pairs);
+    tdm_drop(m, g.tokens);
+    struct tdm_eager_value *shares = pick_rows(m, column, g.order, pairs);
+    count(m, pairs, experts->count, &g);
+    struct tdm_eager_value *input = fill(m, rows, g.mask, true);
+    tdm_drop(m, rows);
+    struct tdm_eager_value *made =
+        grouped_product(m, input, layer->experts_gate_up, g.offsets, experts->count);
+    struct tdm_eager_value *both = fill(m, made, g.mask, false);
+    tdm_drop(m, made);
+    struct tdm_eager_value *gate, *up;
+    tdm_halves(m, both, &gate, &up);
+    struct tdm_eager_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    struct tdm_eager_value *product = tdm_mul(m, active, up);
+    tdm_drop(m, active);
+    tdm_drop(m, gate);
+    tdm_drop(m, up);
+    tdm_drop(m, both);
+    made = grouped_product(m, product, layer->experts_down, g.offsets, experts->count);
+    tdm_drop(m, product);
+    struct tdm_eager_value *output = fill(m, made, g.mask, false);
+    tdm_drop(m, made);
+    struct tdm_eager_value *weighted = tdm_mul(m, output, shares);
+    struct tdm_eager_value *inverse = tdm_value_new(m, pairs, 1, INT64);
+    tdm_drop(m, tdm_value_new(m, pairs, 1, INT64));
+    struct tdm_eager_value *restored = pick_rows(m, weighted, inverse, pairs);
+    tdm_drop(m, weighted);
+    struct tdm_eager_value *sum = tdm_row_sum(m, restored, x->rows);
+    struct tdm_eager_value *y = tdm_cast(m, sum, x->element_bytes);
+    tdm_drop(m, sum);
+    tdm_drop(m, restored);
+    struct tdm_eager_value *rest[] = {inverse, output, input,   shares, column,
+                                      weights, logits, indices, flat};
+    for (unsigned i = 0; i < sizeof(rest) / sizeof(rest[0]); i++)
+        tdm_drop(m, rest[i]);
+    ungroup(m, &g);
+    return y;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The forward of a whole model: look-up, layers, head and loss; the backward. */
+#include "base/size.h"
+#include "methods/eager/tiles.h"
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+/* A name bound anew. */
+static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                       struct tdm_eager_value *value)
+{
+    tdm_drop(m, old);
+    return value;
+}
+
+static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_torch_settings *s = &t->settings;
+    m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
+    tdm_fsdp_before_embedding(t);
+    struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
+    embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
+    if (t->embedding_scale != NULL)
+        embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
+    if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
+        tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
+        t->input = tdm_take(embedded);
+    }
+    embedded = tdm_fsdp_after_embedding(t, embedded);
+    tdm_label(m, "position_ids");
+    tdm_torch_positions(t);
+    tdm_label(m, "attention_mask");
+    tdm_torch_masks(t);
+    tdm_label(m, "model.rotary_emb");
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_ROTARY, NULL));
+    tdm_torch_rotary(t);
+    tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
+    struct tdm_eager_value *x = tdm_take(embedded);
+    for (uint32_t i = 0; i < t->config->layers; i++) {
+        struct tdm_eager_value *input = tdm_fsdp_before_layer(t, i, tdm_take(x));
+        struct tdm_eager_value *output = tdm_torch_layer(t, i, input);
+        tdm_drop(m, input);
+        x = replace(m, x, tdm_fsdp_after_layer(t, i, output));
+    }
+    x = tdm_fsdp_before_norm(t, x);
+    tdm_label(m, "model.norm");
+    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, t->final_norm);
+    tdm_drop(m, x);
+    tdm_drop(m, embedded);
+    tdm_torch_drop_inputs(t);
+    return normed;
+}
+
+/* Upcast logits, labels moved by one, mean cross entropy. */
+static struct tdm_eager_value *causal_loss(struct tdm_torch_model *t,
+                                           struct tdm_eager_value *logits)
+{
+    struct tdm_eager *m = t->m;
+    const struct tdm_torch_settings *s = &t->settings;
+    tdm_label(m, "logits.float()");
+    struct tdm_eager_value *wide =
+        s->logits == TDM_LOGITS_BF16 ? tdm_take(logits) : tdm_cast(m, logits, FP32);
+    tdm_label(m, "labels");
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_WORKSPACE;
+    struct tdm_eager_value *padded = tdm_value_new(m, s->batch, s->tokens + 1, INT64);
+    struct tdm_eager_value *labels = /* rows of the padded labels do not lie one after the other */
+        s->batch > 1 ? tdm_value_new(m, s->batch, s->tokens, INT64) : tdm_take(padded);
+    m->category = before;
+    tdm_label(m, "loss");
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, wide, labels);
+    tdm_drop(m, padded);
+    tdm_drop(m, labels);
+    tdm_drop(m, wide);
+    return loss;
+}
+
+/* Of a tile of hidden states. */
+static struct tdm_eager_value *tile_loss(struct tdm_eager *m, const void *model, uint32_t layer,
+                                         struct tdm_eager_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    (void)layer;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *logits = tdm_torch_linear(m, t, x, t->head, NULL, TDM_MODULE_HEAD);
+    if (t->config->logits_softcap > 0)
+        logits = tdm_torch_softcap(m, logits);
+    struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
+    struct tdm_eager_value *labels = tdm_value_view(m, t->ids); /* a part of the labels */
+    labels->rows = x->rows;
+    labels->columns = 1;
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, wide, labels);
+    tdm_drop(m, labels);
+    tdm_drop(m, wide);
+    tdm_drop(m, logits);
+    m->category = TDM_METHOD_WORKSPACE;
+    return loss;
+}
+
+/* As ALST cuts it: fp32 logits of about 1 GiB. */
+static uint64_t logits_tiles(const struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    uint64_t bytes = tdm_size_mul(tdm_size_mul(s->batch * s->tokens, t->config->vocabulary), FP32);
+    return s->logits_tiles == TDM_DEEPSPEED_AUTO ? tdm_size_ceil_div(bytes, UINT64_C(1) << 30)
+                                                 : s->logits_tiles;
+}
+
+static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
+{
+    const struct tdm_function tile = {.run = tile_loss, .model = t};
+    if (t->settings.logits_tiles > 0)
+        return tdm_tiled_loss(t->m, &tile, hidden, logits_tiles(t));
+    struct tdm_eager *m = t->m;
+    bool last = t->settings.logits == TDM_LOGITS_LAST;
+    if (t->settings.logits == TDM_LOGITS_CHUNKED || t->settings.logits == TDM_LOGITS_FUSED) {
+        struct tdm_eager_value *input = tdm_module_enter(t, TDM_MODULE_HEAD, hidden);
+        struct tdm_eager_value *mean = t->settings.logits == TDM_LOGITS_FUSED
+                                           ? tdm_torch_fused_loss(t, input)
+                                           : tdm_torch_chunked_loss(t, input);
+        tdm_drop(m, input);
+        return tdm_module_leave(t, TDM_MODULE_HEAD, mean);
+    }
+    struct tdm_eager_value *rows = last ? tdm_rows(m, hidden, t->settings.batch) : tdm_take(hidden);
+    m->category = TDM_METHOD_LOGITS;
+    tdm_label(m, "lm_head");
+    struct tdm_eager_value *logits = tdm_torch_linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD),
+                           *loss;
+    logits = tdm_fsdp_after_head(t, logits);
+    tdm_drop(m, rows);
+    if (t->config->logits_softcap > 0)
+        logits = tdm_torch_softcap(m, logits);
+    if (last) {
+        tdm_torch_cache_drop(t); /* the output object goes, once its logits are taken */
+        struct tdm_eager_value *wide = tdm_cast(m, logits, FP32);
+        loss = tdm_mean(m, wide);
+        tdm_drop(m, wide);
+    } else {
+        loss = causal_loss(t, logits);
+    }
+    m->category = TDM_METHOD_WORKSPACE;
+    if (t->settings.logits == TDM_LOGITS_HF_HELD) {
+        tdm_drop(m, t->held_logits);
+        t->held_logits = tdm_take(logits);
+        tdm_torch_cache_hold(t);
+    }
+    tdm_drop(m, logits);
+    return loss;
+}
+
+void tdm_torch_forward(struct tdm_torch_model *t)
+{
+    struct tdm_eager *m = t->m;
+    tdm_ddp_before_forward(t);
+    m->autocast = t->autocasts;
+    tdm_fsdp_before_forward(t);
+    tdm_deepspeed_before_forward(t);
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
+    tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
+    struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
+    if (t->settings.logits == TDM_LOGITS_BASE) {
+        tdm_torch_cache_drop(t);
+        loss = tdm_mean(m, hidden);
+    } else {
+        loss = head_and_loss(t, hidden);
+    }
+    tdm_torch_cache_drop(t);
+    tdm_drop(m, hidden);
+    loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
+    m->autocast = false;
+    tdm_autocast_clear(m);
+    tdm_fsdp_after_forward(t);
+    tdm_drop(m, t->loss); /* the graph of the step before goes now */
+    tdm_drop(m, t->held_input);
+    t->loss = loss;
+    t->held_input = t->input;
+    t->input = NULL;
+}
+
+void tdm_torch_backward(struct tdm_torch_model *t)
+{
+    tdm_fsdp_before_backward(t);
+    tdm_backward(t->m, t->loss, NULL);
+    tdm_fsdp_after_backward(t);
+    tdm_deepspeed_after_backward(t);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a group of fully_shard (FSDP2) does: its parameters are shards, gathered before it runs, and gone after it;
+ * gradients are reduced to shards when its backward is done.
+ * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard, post_backward),
+ * _fsdp_collectives.py (foreach_all_gather, foreach_reduce). */
+#include "base/size.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+static uint16_t shard_bytes(const struct tdm_torch_model *t)
+{
+    return t->settings.fp32_weights ? FP32 : BF16;
+}
+
+static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
+{
+    return tdm_size_ceil_div(rows, t->settings.ranks);
+}
+
+struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
+                                           uint64_t columns, bool trained)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    uint16_t bytes = shard_bytes(t);
+    bool vector = rows == 1; /* sharded by its elements */
+    uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
+    struct tdm_eager_value *shard =
+        tdm_value_leaf(t->m, t->settings.shards_on_gpu ? 0 : part_rows,
+                       vector ? shard_rows(t, columns) : columns, bytes, trained);
+    if (t->settings.shards_on_gpu) {
+        tdm_value_vacate(t->m, shard);
+        shard->rows = part_rows;
+    }
+    struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
+    tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
+    whole->rows = rows;
+    f->group_of[t->parameter_count] = group;
+    f->wholes[t->parameter_count] = whole;
+    t->parameters[t->parameter_count++] = shard;
+    return whole;
+}
+
+/* Of a model that is on the GPU: a group's shards are made, then its parameters go. */
+void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole)
+{
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (t->fsdp.group_of[i] == group)
+            tdm_value_occupy(t->m, t->parameters[i]);
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (t->fsdp.group_of[i] == group)
+            tdm_drop(t->m, whole[i]);
+}
+
+/* Of all its parameters, or of those that have a gradient: frozen ones are gathered, but not reduced. */
+static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, bool reduced)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (t->fsdp.group_of[i] == group && (!reduced || t->fsdp.wholes[i]->grad != NULL))
+            elements += tdm_value_elements(t->parameters[i]) * t->settings.ranks;
+    return elements;
+}
+
+/* Gathers have a stream of their own, and so have the results of reductions. */
+enum { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE };
+
+static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t stream,
+                                          enum tdm_method_category category, uint64_t elements,
+                                          uint16_t bytes)
+{
+    t->m->stream = stream;
+    t->m->category = category;
+    struct tdm_label label = t->m->label;
+    t->m->label = (struct tdm_label){.name = stream == STREAM_GATHER   ? "all-gather buffer"
+                                             : stream == STREAM_REDUCE ? "reduced gradients"
+                                                                       : "reduce-scatter buffer",
+                                     .layer = TDM_NO_LAYER};
+    struct tdm_eager_value *buffer = tdm_value_new(t->m, elements, 1, bytes);
+    t->m->label = label;
+    t->m->category = TDM_METHOD_WORKSPACE;
+    t->m->stream = STREAM_COMPUTE;
+    return buffer;
+}
+
+/* Starts the all-gather of a group: shards in bf16, side by side, and the result. */
+void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    if (f->whole[group] || f->gathering == group)
+        return;
+    uint64_t elements = group_elements(t, group, false);
+    struct tdm_eager_value *input = NULL;
+    if (t->settings.fp32_weights)
+        input = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements / t->settings.ranks,
+                           BF16);
+    f->gathered = new_buffer(t, STREAM_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16);
+    f->gathering = group;
+    tdm_drop(t->m, input);
+}
+
+/* Copies what was gathered to the parameters. */
+void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    if (f->whole[group])
+        return;
+    tdm_fsdp_gather(t, group);
+    if (forward) {
+        tdm_drop(t->m, f->kept);
+        f->kept = NULL;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (f->group_of[i] == group)
+            tdm_value_occupy(t->m, f->wholes[i]);
+    if (forward) /* until the next group is there */
+        f->kept = f->gathered;
+    else
+        tdm_drop(t->m, f->gathered);
+    f->gathered = NULL;
+    f->gathering = TDM_FSDP_NO_GROUP;
+    f->whole[group] = true;
+}
+
+void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    for (uint32_t i = 0; i < t->parameter_count && f->whole[group]; i++)
+        if (f->group_of[i] == group)
+            tdm_value_vacate(t->m, f->wholes[i]);
+    f->whole[group] = false;
+}
+
+static uint16_t reduced_bytes(const struct tdm_torch_model *t)
+{
+    switch (t->settings.reduce_dtype) {
+    case TDM_REDUCE_BF16:
+        return BF16;
+    case TDM_REDUCE_FP32:
+        return FP32;
+    default:
+        return shard_bytes(t);
+    }
+}
+
+/* Gradients of a group, reduced to shards. The last one, and the buffer of all of them, live until the reduced shards
+ * have been cast to the dtype of the parameters: names of foreach_reduce hold them. */
+static void reduce(struct tdm_torch_model *t, uint32_t group)
+{
+    struct torch_fsdp *f = &t->fsdp;
+    uint16_t bytes = reduced_bytes(t);
+    uint64_t elements = group_elements(t, group, true);
+    struct tdm_eager_value *last = NULL;
+    if (elements == 0)
+        return;
+    tdm_drop(t->m, f->reducing);
+    f->reducing = new_buffer(t, STREAM_COMPUTE, TDM_METHOD_COMMUNICATION, elements, bytes);
+    for (uint32_t i = 0; i < t->parameter_count; i++) {
+        if (f->group_of[i] != group || f->wholes[i]->grad == NULL)
+            continue;
+        tdm_drop(t->m, last);
+        last = f->wholes[i]->grad;
+        f->wholes[i]->grad = NULL;
+    }
+    struct tdm_eager_value *shards =
+        new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS, elements / t->settings.ranks, bytes);
+    if (bytes != shard_bytes(t)) {
+        struct tdm_eager_value *cast = new_buffer(t, STREAM_REDUCE, TDM_METHOD_GRADIENTS,
+                                                  elements / t->settings.ranks, shard_bytes(t));
+        tdm_drop(t->m, shards);
+        shards = cast;
+    }
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        if (f->group_of[i] == group && t->parameters[i]->requires_grad &&
+            t->parameters[i]->grad == NULL)
+            t->parameters[i]->grad = tdm_value_view(t->m, shards);
+    tdm_drop(t->m, shards);
+    tdm_drop(t->m, last);
+}
+
+void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
+{
+    tdm_fsdp_reshard(t, group);
+    reduce(t, group);
+}
+
+/* There is something for its post_backward to do. */
+bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
+{
+    return t->fsdp.whole[group] || group_elements(t, group, true) > 0;
+}

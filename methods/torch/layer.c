@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A decoder layer as the Python code runs it: a value is dropped where Python's name for it is bound anew or goes out of
+ * scope. */
+#include "base/size.h"
+#include "methods/eager/tiles.h"
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include <stddef.h>
+
+static const char *const module_names[TDM_PROJECTIONS] = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
+};
+
+/* A name bound anew. */
+static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                       struct tdm_eager_value *value)
+{
+    tdm_drop(m, old);
+    return value;
+}
+
+/* Gemma's: times 1 + weight in fp32. */
+static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
+                                           struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *scale = tdm_square(m, wide);
+    scale = replace(m, scale, tdm_row_mean(m, scale));
+    scale = replace(m, scale, tdm_add_number(m, scale));
+    scale = replace(m, scale, tdm_rsqrt(m, scale));
+    struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
+    tdm_drop(m, scale);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *factor = tdm_cast(m, weight, FP32);
+    factor = replace(m, factor, tdm_add_number(m, factor));
+    normed = replace(m, normed, tdm_mul(m, normed, factor));
+    tdm_drop(m, factor);
+    struct tdm_eager_value *y = tdm_cast(m, normed, x->element_bytes);
+    tdm_drop(m, normed);
+    return y;
+}
+
+static struct tdm_eager_value *plain_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          struct tdm_eager_value *x, struct tdm_eager_value *weight)
+{
+    if (t->config->offset_norms)
+        return offset_norm(m, x, weight);
+    struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
+    struct tdm_eager_value *square = tdm_square(m, wide);
+    struct tdm_eager_value *variance = tdm_row_mean(m, square);
+    tdm_drop(m, square);
+    struct tdm_eager_value *sum = tdm_add_number(m, variance);
+    struct tdm_eager_value *scale = tdm_rsqrt(m, sum);
+    tdm_drop(m, sum);
+    struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
+    tdm_drop(m, scale);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *narrow = tdm_cast(m, normed, x->element_bytes);
+    struct tdm_eager_value *y = tdm_mul(m, weight, narrow);
+    tdm_drop(m, narrow);
+    tdm_drop(m, normed);
+    tdm_drop(m, variance);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       struct tdm_eager_value *x, struct tdm_eager_value *weight)
+{
+    struct tdm_eager_value *input = tdm_module_enter(t, weight->module, x);
+    struct tdm_eager_value *y = plain_norm(m, t, input, weight);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, weight->module, y);
+}
+
+/* nn.Linear. */
+struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         struct tdm_eager_value *x, struct tdm_eager_value *weight,
+                                         struct tdm_eager_value *bias, uint32_t module)
+{
+    struct tdm_eager_value *input = tdm_module_enter(t, module, x);
+    struct tdm_eager_value *y = tdm_linear(m, input, weight, bias, false);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, module, y);
+}
+
+/* The adapter's part is made in its dtype: peft casts the input to it, and the sum back to that of the base's result
+ * (under autocast not the input's). */
+static struct tdm_eager_value *adapted(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       const struct torch_layer *layer, enum tdm_projection p,
+                                       struct tdm_eager_value *x, struct tdm_eager_value *base)
+{
+    uint16_t base_bytes = base->element_bytes;
+    tdm_label(m, "lora");
+    struct tdm_eager_value *input = t->settings.peft ? tdm_cast(m, x, FP32) : tdm_take(x);
+    struct tdm_eager_value *low =
+        tdm_torch_linear(m, t, input, layer->down[p], NULL, layer->down[p]->module);
+    struct tdm_eager_value *high =
+        tdm_torch_linear(m, t, low, layer->up[p], NULL, layer->up[p]->module);
+    tdm_drop(m, low);
+    struct tdm_eager_value *scaled = tdm_mul_number(m, high);
+    tdm_drop(m, high);
+    struct tdm_eager_value *sum = tdm_add(m, base, scaled);
+    tdm_drop(m, scaled);
+    tdm_drop(m, base);
+    struct tdm_eager_value *y = t->settings.peft ? tdm_cast(m, sum, base_bytes) : tdm_take(sum);
+    tdm_drop(m, sum);
+    tdm_drop(m, input);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x)
+{
+    struct tdm_eager_value *weight = layer->weight[p], *bias = layer->bias[p];
+    tdm_label(m, module_names[p]);
+    if (layer->down[p] == NULL)
+        return tdm_torch_linear(m, t, x, weight, bias, weight->module);
+    uint32_t both = layer->down[p]->module - TDM_MODULE_DOWN + TDM_MODULE_ADAPTED;
+    struct tdm_eager_value *input = tdm_module_enter(t, both, x);
+    struct tdm_eager_value *base = tdm_torch_linear(m, t, input, weight, bias, weight->module);
+    struct tdm_eager_value *y = adapted(m, t, layer, p, input, base);
+    tdm_drop(m, input);
+    return tdm_module_leave(t, both, y);
+}
+
+/* What was projected by heads: [batch, heads, tokens, head_dim]; `flat` is taken, `norm` NULL: no norm. */
+static struct tdm_eager_value *by_heads(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                        struct tdm_eager_value *flat, struct tdm_eager_value *norm)
+{
+    uint64_t head_dim = t->config->head_dim;
+    struct tdm_eager_value *heads =
+        tdm_reshape(m, flat, flat->rows * (flat->columns / head_dim), head_dim);
+    tdm_drop(m, flat);
+    if (norm != NULL) {
+        struct tdm_eager_value *normed = tdm_torch_norm(m, t, heads, norm);
+        tdm_drop(m, heads);
+        heads = normed;
+    }
+    struct tdm_eager_value *y = tdm_transpose(m, heads);
+    tdm_drop(m, heads);
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *cosine,
+                                         struct tdm_eager_value *sine)
+{
+    struct tdm_eager_value *straight = tdm_mul(m, x, cosine);
+    struct tdm_eager_value *half = tdm_rotate_half(m, x);
+    struct tdm_eager_value *turned = tdm_mul(m, half, sine);
+    tdm_drop(m, half);
+    struct tdm_eager_value *y = tdm_add(m, straight, turned);
+    tdm_drop(m, straight);
+    tdm_drop(m, turned);
+    return y;
+}
+
+/* tanh(x / cap) * cap; x is taken. */
+struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_value *x)
+{
+    x = replace(m, x, tdm_mul_number(m, x));
+    x = replace(m, x, tdm_tanh(m, x));
+    return replace(m, x, tdm_mul_number(m, x));
+}
+
+/* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the layer has until
+ * it returns. */
+static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                               struct tdm_eager_value *v,
+                                               struct tdm_eager_value *mask,
+                                               struct tdm_eager_value **kept)
+{
+    uint64_t groups = t->config->query_heads / t->config->kv_heads, tokens = t->settings.tokens;
+    struct tdm_eager_value *keys = tdm_repeat(m, k, groups), *values = tdm_repeat(m, v, groups);
+    struct tdm_eager_value *b = tdm_autocast(m, keys), *a = tdm_autocast(m, q);
+    /* Heads that lie by token cannot be merged with the batch; what autocast made stays until the product is done. */
+    struct tdm_eager_value *merged = t->settings.batch > 1 ? tdm_contiguous(m, a) : tdm_take(a);
+    struct tdm_eager_value *product = tdm_bmm(m, merged, b, a->rows, tokens);
+    tdm_drop(m, merged);
+    tdm_drop(m, a);
+    tdm_drop(m, b);
+    struct tdm_eager_value *scaled = tdm_mul_number(m, product);
+    tdm_drop(m, product);
+    if (t->config->attention_softcap > 0)
+        scaled = tdm_torch_softcap(m, scaled);
+    struct tdm_eager_value *masked = tdm_add(m, scaled, mask);
+    tdm_drop(m, scaled);
+    struct tdm_eager_value *wide = tdm_cast(m, masked, FP32);
+    struct tdm_eager_value *soft = tdm_softmax(m, wide);
+    tdm_drop(m, wide);
+    struct tdm_eager_value *weights = tdm_cast(m, soft, q->element_bytes);
+    tdm_drop(m, soft);
+    tdm_drop(m, masked);
+    struct tdm_eager_value *c = tdm_autocast(m, values), *narrow = tdm_autocast(m, weights);
+    struct tdm_eager_value *output = tdm_bmm(m, narrow, c, q->rows, q->columns);
+    tdm_drop(m, narrow);
+    tdm_drop(m, c);
+    if (t->settings.batch > 1) /* a view, through which the gradient must lie by heads */
+        output = replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
+    struct tdm_eager_value *turned = tdm_transpose(m, output);
+    struct tdm_eager_value *y = tdm_contiguous(m, turned);
+    tdm_drop(m, turned);
+    tdm_drop(m, output);
+    *kept = weights;
+    tdm_drop(m, keys);
+    tdm_drop(m, values);
+    return y;
+}
+
+#define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
+
+/* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask becomes a bias. */
+static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v,
+                                              struct tdm_eager_value *mask)
+{
+    bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
+    struct tdm_attention_shape shape = {
+        .kernel = t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
+                  : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
+                                                          : TDM_ATTENTION_FLASH,
+        .batch = t->settings.batch,
+        .query_heads = t->config->query_heads,
+        .kv_heads = t->config->kv_heads,
+        .tokens = t->settings.tokens,
+        .head_dim = t->config->head_dim};
+    struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
+    if (mask != NULL || efficient) {
+        uint64_t groups = shape.query_heads / shape.kv_heads;
+        tdm_drop(m, keys);
+        tdm_drop(m, values);
+        keys = tdm_repeat(m, k, groups);
+        values = tdm_repeat(m, v, groups);
+        shape.kv_heads = shape.query_heads;
+    }
+    struct tdm_eager_value *c = tdm_autocast(m, values), *b = tdm_autocast(m, keys),
+                           *a = tdm_autocast(m, q);
+    if (mask != NULL) {
+        struct tdm_eager_value *zero = tdm_value_new(m, 1, 1, BF16),
+                               *least = tdm_value_new(m, 1, 1, BF16);
+        bias = tdm_value_new(m, shape.batch * mask->rows, mask->columns, BF16);
+        tdm_drop(m, zero);
+        tdm_drop(m, least);
+        if (shape.kernel == TDM_ATTENTION_EFFICIENT && mask->columns % BIAS_ALIGN != 0)
+            bias = replace(m, bias,
+                           tdm_value_new(m, shape.batch * mask->rows,
+                                         tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
+    }
+    struct tdm_eager_value *output = tdm_attention(m, a, b, c, bias, &shape);
+    tdm_drop(m, a);
+    tdm_drop(m, b);
+    tdm_drop(m, c);
+    tdm_drop(m, bias);
+    struct tdm_eager_value *turned = tdm_transpose(m, output);
+    tdm_drop(m, output);
+    struct tdm_eager_value *y = tdm_contiguous(m, turned);
+    tdm_drop(m, turned);
+    tdm_drop(m, keys);
+    tdm_drop(m, values);
+    return y;
+}
+
+/* q, k and v by heads. Where norms run over all heads, all three are projected before they are divided. */
+static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
+                        const struct torch_layer *layer, struct tdm_eager_value *x,
+                        struct tdm_eager_value *qkv[3])
+{
+    static const char *const names[] = {"self_attn.q_norm", "self_attn.k_norm"};
+    struct tdm_eager_value *norms[3] = {layer->q_norm, layer->k_norm, NULL};
+    bool whole = t->config->whole_qk_norm;
+    for (unsigned i = 0; i < 3; i++) {
+        qkv[i] = tdm_torch_project(m, t, layer, (enum tdm_projection)(TDM_PROJECTION_Q + i), x);
+        if (norms[i] != NULL)
+            tdm_label(m, names[i]);
+        if (!whole)
+            qkv[i] = by_heads(m, t, qkv[i], norms[i]);
+        else if (norms[i] != NULL)
+            qkv[i] = replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
+    }
+    for (unsigned i = 0; i < 3 && whole; i++)
+        qkv[i] = by_heads(m, t, qkv[i], NULL);
+}
+
+static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                      uint32_t number, struct tdm_eager_value *x,
+                                      struct tdm_eager_value **kept)
+{
+    const struct torch_layer *layer = &t->layers[number];
+    struct tdm_eager_value *qkv[3];
+    tdm_drop(m, tdm_module_enter(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), NULL));
+    project_qkv(m, t, layer, x, qkv);
+    struct tdm_eager_value *v = qkv[2];
+    tdm_label(m, "self_attn.rotary");
+    struct tdm_eager_value *turned_q = tdm_torch_rotate(m, qkv[0], t->cosine, t->sine);
+    struct tdm_eager_value *turned_k = tdm_torch_rotate(m, qkv[1], t->cosine, t->sine);
+    tdm_drop(m, qkv[0]);
+    tdm_drop(m, qkv[1]);
+    tdm_label(m, "self_attn.cache");
+    tdm_torch_cache_update(t, number, &turned_k, &v);
+    struct tdm_eager_value *mask =
+        t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
+    tdm_label(m, "self_attn.attention");
+    struct tdm_eager_value *heads = t->settings.shifted
+                                        ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
+                                    : t->settings.context.kind != TDM_CONTEXT_NONE
+                                        ? tdm_torch_divided_attention(m, t, turned_q, turned_k, v)
+                                    : t->settings.attention == TDM_TORCH_EAGER
+                                        ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
+                                        : sdpa_attention(m, t, turned_q, turned_k, v, mask);
+    struct tdm_eager_value *merged =
+        tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
+    tdm_drop(m, heads);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_O, merged);
+    tdm_drop(m, merged);
+    tdm_drop(m, turned_q);
+    tdm_drop(m, turned_k);
+    tdm_drop(m, v);
+    return tdm_module_leave(t, tdm_layer_module(number, TDM_MODULE_ATTENTION), y);
+}
+
+static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                   const struct torch_layer *layer, struct tdm_eager_value *x)
+{
+    uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
+    struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
+    tdm_label(m, "mlp.act_fn");
+    gate = replace(m, gate, tdm_module_enter(t, module, gate));
+    struct tdm_eager_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
+    active = tdm_module_leave(t, module, active);
+    tdm_drop(m, gate);
+    struct tdm_eager_value *up = tdm_torch_project(m, t, layer, TDM_PROJECTION_UP, x);
+    tdm_label(m, "mlp.act_fn * up_proj");
+    struct tdm_eager_value *product = tdm_mul(m, active, up);
+    tdm_drop(m, active);
+    tdm_drop(m, up);
+    struct tdm_eager_value *y = tdm_torch_project(m, t, layer, TDM_PROJECTION_DOWN, product);
+    tdm_drop(m, product);
+    return y;
+}
+
+static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, uint32_t number,
+                                       struct tdm_eager_value *x)
+{
+    const struct tdm_torch_model *t = model;
+    return mlp(m, t, &t->layers[number], x);
+}
+
+/* As ALST cuts it: tiles of about as many tokens as the hidden size. */
+static uint64_t mlp_tiles(const struct tdm_torch_model *t)
+{
+    uint64_t tiles = t->settings.mlp_tiles;
+    if (tiles == TDM_DEEPSPEED_AUTO)
+        tiles = tdm_size_ceil_div(t->settings.tokens, t->config->hidden);
+    return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
+}
+
+static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model, uint32_t number,
+                                         struct tdm_eager_value *input)
+{
+    const struct tdm_torch_model *t = model;
+    const struct torch_layer *layer = &t->layers[number];
+    uint32_t whole = tdm_layer_module(number, TDM_MODULE_LAYER),
+             second = tdm_layer_module(number, TDM_MODULE_MLP);
+    struct tdm_label label = m->label;
+    m->label.layer = number;
+    tdm_label(m, "input_layernorm");
+    struct tdm_eager_value *x = tdm_module_enter(t, whole, input);
+    struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, layer->attention_norm);
+    struct tdm_eager_value *kept = NULL, *attended = attend(m, t, number, normed, &kept);
+    tdm_drop(m, normed);
+    tdm_label(m, "post_attention_layernorm");
+    if (layer->post_attention_norm != NULL)
+        attended = replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
+    tdm_label(m, "hidden_states");
+    struct tdm_eager_value *middle = tdm_add(m, x, attended);
+    tdm_drop(m, attended);
+    tdm_label(m, layer->post_mlp_norm == NULL ? "post_attention_layernorm"
+                                              : "pre_feedforward_layernorm");
+    normed = tdm_torch_norm(m, t, middle, layer->mlp_norm);
+    tdm_label(m, "mlp.experts");
+    normed = replace(m, normed, tdm_module_enter(t, second, normed));
+    const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
+    struct tdm_eager_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
+                                   : mlp_tiles(t) > 0    ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
+                                                         : mlp(m, t, layer, normed);
+    made = tdm_module_leave(t, second, made);
+    tdm_drop(m, normed);
+    tdm_label(m, "post_feedforward_layernorm");
+    if (layer->post_mlp_norm != NULL)
+        made = replace(m, made, tdm_torch_norm(m, t, made, layer->post_mlp_norm));
+    tdm_label(m, "hidden_states");
+    struct tdm_eager_value *y = tdm_add(m, middle, made);
+    tdm_drop(m, made);
+    tdm_drop(m, middle);
+    tdm_drop(m, kept);
+    tdm_drop(m, x);
+    y = tdm_module_leave(t, whole, y);
+    m->label = label;
+    return y;
+}
+
+struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
+                                        struct tdm_eager_value *x)
+{
+    const struct tdm_function function = {
+        .run = run_layer,
+        .model = t,
+        .layer = number,
+        .held = {t->cosine, t->sine, t->mask, t->window_mask, t->positions}};
+    if (t->settings.checkpoint_every > 1 && (number + 1) % t->settings.checkpoint_every != 0)
+        return run_layer(t->m, t, number, x);
+    switch (t->settings.checkpointing) {
+    case TDM_CHECKPOINTING_ON:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
+        return tdm_checkpoint(t->m, &function, x);
+    case TDM_CHECKPOINTING_REENTRANT:
+        if (t->settings.offload_checkpoints)
+            return tdm_checkpoint_offloaded(t->m, &function, x);
+        return tdm_checkpoint_reentrant(t->m, &function, x);
+    case TDM_CHECKPOINTING_OFF:
+        break;
+    }
+    return run_layer(t->m, t, number, x);
+}

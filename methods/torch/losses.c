@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LM head and loss without logits of all tokens.
+ *
+ * chunked: TRL's chunked_nll (trl/trainer/sft_trainer.py _chunked_cross_entropy_loss). For some tokens at a time
+ * hidden states and the head's whole weight are made fp32, multiplied, and made again in the backward; the weight's
+ * gradients of all chunks are added up as they come.
+ * fused: Liger's fused linear cross entropy (liger_kernel/ops/fused_linear_cross_entropy.py). The forward makes the
+ * gradients: logits of some tokens in a buffer that becomes their gradient, then the products of the backward.
+ */
+#include "methods/eager/ops.h"
+#include "methods/torch/parts.h"
+
+#include "base/size.h"
+
+/* ---- chunked ---- */
+
+/* Logits of a chunk and their loss; how often it is right and its entropy are made for the log. */
+static struct tdm_eager_value *chunk_of_loss(struct tdm_eager *m, const void *model,
+                                             uint32_t number, struct tdm_eager_value *hidden)
+{
+    const struct tdm_torch_model *t = model;
+    (void)number;
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *wide = tdm_cast(m, hidden, FP32), *weight = tdm_cast(m, t->head, FP32);
+    struct tdm_eager_value *logits = tdm_linear(m, wide, weight, NULL, true);
+    tdm_drop(m, wide);
+    tdm_drop(m, weight);
+    if (t->config->logits_softcap > 0)
+        logits = tdm_torch_softcap(m, logits);
+    struct tdm_eager_value *labels = tdm_value_new(m, hidden->rows, 1, INT64);
+    struct tdm_eager_value *loss = tdm_cross_entropy(m, logits, labels);
+    bool graph = m->grad_enabled;
+    m->grad_enabled = false;
+    struct tdm_eager_value *exponents = tdm_value_like(m, logits),
+                           *products = tdm_value_like(m, logits);
+    m->grad_enabled = graph;
+    tdm_drop(m, exponents);
+    tdm_drop(m, products);
+    tdm_drop(m, labels);
+    tdm_drop(m, logits);
+    m->category = before;
+    return loss;
+}
+
+static void index_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    const struct tdm_edge *edge = &node->edges[0];
+    struct tdm_eager_value *indices = tdm_node_saved(m, node, 0);
+    results[0] = tdm_value_new(m, edge->rows, edge->columns, grads[0]->element_bytes);
+    tdm_drop(m, indices);
+}
+
+/* hidden[order] */
+static struct tdm_eager_value *ordered(struct tdm_eager *m, struct tdm_eager_value *x,
+                                       struct tdm_eager_value *order)
+{
+    static const struct tdm_eager_op op = {"IndexBackward0", false, index_backward};
+    struct tdm_node *node = tdm_node_new(m, &op, &x, 1);
+    tdm_node_save(m, node, order);
+    return tdm_node_finish(m, node, tdm_value_new(m, x->rows, x->columns, x->element_bytes));
+}
+
+struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
+                                               struct tdm_eager_value *hidden)
+{
+    struct tdm_eager *m = t->m;
+    uint64_t rows = hidden->rows, chunk = t->settings.loss_chunk_tokens;
+    struct tdm_eager_value *order = tdm_value_new(m, rows, 1, INT64), *loss = NULL;
+    struct tdm_eager_value *packed = ordered(m, hidden, order); /* tokens without a label go last */
+    uint64_t start = 0;
+    do { /* where memory has run out before, the first one still gives a loss to go back from */
+        const struct tdm_function function = {.run = chunk_of_loss, .model = t};
+        uint64_t now = rows - start < chunk ? rows - start : chunk;
+        struct tdm_eager_value *part = tdm_rows(m, packed, now);
+        struct tdm_eager_value *own = tdm_checkpoint(m, &function, part);
+        tdm_drop(m, part);
+        struct tdm_eager_value *sum = loss == NULL ? tdm_take(own) : tdm_add(m, loss, own);
+        tdm_drop(m, own);
+        tdm_drop(m, loss);
+        loss = sum;
+        start += chunk;
+    } while (start < rows && m->status == TDM_OK);
+    tdm_drop(m, packed);
+    tdm_drop(m, order);
+    return loss;
+}
+
+/* ---- fused ---- */
+
+static void fused_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)grads;
+    for (uint32_t i = 0; i < node->saved_count; i++)
+        results[i] = tdm_node_saved(m, node, i);
+}
+
+static uint64_t power_of_two(uint64_t n)
+{
+    uint64_t power = 1;
+    while (power < n)
+        power *= 2;
+    return power;
+}
+
+/* Logits take about as much as the hidden states. */
+static uint64_t fused_chunk(uint64_t rows, const struct tdm_eager_value *weight)
+{
+    uint64_t parts = tdm_size_ceil_div(weight->rows, weight->columns);
+    uint64_t chunk = power_of_two(tdm_size_ceil_div(rows, parts));
+    return chunk < rows ? chunk : rows;
+}
+
+struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden)
+{
+    static const struct tdm_eager_op op = {"LigerFusedLinearCrossEntropyFunctionBackward", false,
+                                           fused_backward};
+    struct tdm_eager *m = t->m;
+    struct tdm_eager_value *inputs[] = {hidden, t->head};
+    struct tdm_node *node = tdm_node_new(m, &op, inputs, 2);
+    struct tdm_eager_value *labels =
+        tdm_value_new(m, t->settings.batch, t->settings.tokens + 1, INT64);
+    struct tdm_eager_value *weight_grad = NULL, *hidden_grad = tdm_value_like(m, hidden);
+    if (t->head->requires_grad)
+        weight_grad = tdm_value_like(m, t->head);
+    struct tdm_eager_value *losses = tdm_value_new(m, hidden->rows, 1, FP32);
+    struct tdm_eager_value *mask = tdm_value_new(m, hidden->rows, 1, BOOL);
+    struct tdm_eager_value *narrow = tdm_autocast(m, hidden), *weight = tdm_autocast(m, t->head);
+    enum tdm_method_category before = m->category;
+    m->category = TDM_METHOD_LOGITS;
+    struct tdm_eager_value *logits =
+        tdm_value_new(m, fused_chunk(hidden->rows, t->head), t->head->rows, narrow->element_bytes);
+    m->category = before;
+    tdm_cublas(m);
+    tdm_drop(m, logits);
+    tdm_drop(m, weight);
+    tdm_drop(m, narrow);
+    struct tdm_eager_value *loss = tdm_value_new(m, 1, 1, FP32);
+    tdm_drop(m, mask);
+    tdm_drop(m, losses);
+    tdm_drop(m, labels);
+    tdm_node_save(m, node, hidden_grad);
+    if (weight_grad != NULL) {
+        tdm_node_save(m, node, weight_grad);
+        tdm_value_set_category(m, weight_grad, TDM_METHOD_GRADIENTS);
+    }
+    tdm_drop(m, hidden_grad);
+    tdm_drop(m, weight_grad);
+    return tdm_node_finish(m, node, loss);
+}

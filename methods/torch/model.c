@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters in the order of modules. */
+#include "methods/torch/model.h"
+
+#include "base/size.h"
+#include "methods/torch/parts.h"
+
+#include <stdlib.h>
+
+static const char *const projection_names[TDM_PROJECTIONS] = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+};
+
+const char *tdm_projection_name(enum tdm_projection projection)
+{
+    return projection_names[projection];
+}
+
+static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
+                                             uint64_t columns, uint16_t element_bytes, bool trained)
+{
+    struct tdm_eager_value *value = tdm_value_leaf(t->m, rows, columns, element_bytes, trained);
+    t->parameters[t->parameter_count++] = value;
+    return value;
+}
+
+/* What LongLoRA trains beside adapters: all that has "embed" or "norm" in its name. */
+static bool is_norm_or_embedding(enum tdm_role role)
+{
+    return role == TDM_ROLE_EMBEDDING || tdm_role_is_norm(role);
+}
+
+static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t layer,
+                                           uint32_t module, uint64_t rows, uint64_t columns)
+{
+    t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
+    if (t->settings.sharing == TDM_SHARING_FSDP) {
+        return tdm_fsdp_parameter(t, layer, TDM_ROLE_DOWN, rows, columns, true);
+    }
+    struct tdm_eager_value *adapter =
+        add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
+    tdm_deepspeed_parameter(t, tdm_layer_module(layer, module));
+    return adapter;
+}
+
+static const struct {
+    enum tdm_role weight, bias; /* the same role twice: it has no bias */
+} projection_roles[TDM_PROJECTIONS] = {
+    {TDM_ROLE_Q, TDM_ROLE_Q_BIAS},  {TDM_ROLE_K, TDM_ROLE_K_BIAS},  {TDM_ROLE_V, TDM_ROLE_V_BIAS},
+    {TDM_ROLE_O, TDM_ROLE_O},       {TDM_ROLE_GATE, TDM_ROLE_GATE}, {TDM_ROLE_UP, TDM_ROLE_UP},
+    {TDM_ROLE_DOWN, TDM_ROLE_DOWN},
+};
+
+/* The module that a tensor belongs to. */
+static uint32_t module_of(uint32_t unit, enum tdm_role role)
+{
+    switch (role) {
+    case TDM_ROLE_EMBEDDING:
+        return TDM_MODULE_EMBEDDING;
+    case TDM_ROLE_FINAL_NORM:
+        return TDM_MODULE_NORM;
+    case TDM_ROLE_HEAD:
+        return TDM_MODULE_HEAD;
+    case TDM_ROLE_ROUTER:
+    case TDM_ROLE_EXPERTS_GATE_UP:
+    case TDM_ROLE_EXPERTS_DOWN:
+        return tdm_layer_module(unit, TDM_MODULE_MLP);
+    case TDM_ROLE_Q_BIAS:
+    case TDM_ROLE_K_BIAS:
+    case TDM_ROLE_V_BIAS:
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+            if (projection_roles[p].bias == role)
+                role = projection_roles[p].weight;
+        break;
+    default:
+        break;
+    }
+    return tdm_layer_module(unit, TDM_MODULE_ROLES + (uint32_t)role);
+}
+
+static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t unit,
+                                          enum tdm_role role)
+{
+    const struct tdm_tensor *tensor = tdm_model_tensor(t->config, unit, role);
+    if (tensor == NULL)
+        return NULL;
+    t->m->label = (struct tdm_label){.name = tdm_role_name(role),
+                                     .layer = unit < t->config->layers ? unit : TDM_NO_LAYER};
+    if (t->settings.sharing == TDM_SHARING_FSDP) {
+        return tdm_fsdp_parameter(t, unit, role, tensor->rows, tensor->columns,
+                                  t->settings.lora_rank == 0);
+    }
+    bool trained =
+        t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role));
+    struct tdm_eager_value *weight =
+        add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
+    tdm_deepspeed_parameter(t, module_of(unit, role));
+    return weight;
+}
+
+static void add_experts(struct tdm_torch_model *t, uint32_t number)
+{
+    struct torch_layer *layer = &t->layers[number];
+    if (t->config->experts.router_first)
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+    layer->experts_gate_up = add_weight(t, number, TDM_ROLE_EXPERTS_GATE_UP);
+    layer->experts_down = add_weight(t, number, TDM_ROLE_EXPERTS_DOWN);
+    if (!t->config->experts.router_first)
+        layer->router = add_weight(t, number, TDM_ROLE_ROUTER);
+}
+
+static void add_layer(struct tdm_torch_model *t, uint32_t number)
+{
+    struct torch_layer *layer = &t->layers[number];
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+        layer->weight[p] = add_weight(t, number, projection_roles[p].weight);
+        if (projection_roles[p].bias != projection_roles[p].weight)
+            layer->bias[p] = add_weight(t, number, projection_roles[p].bias);
+        if (p == TDM_PROJECTION_O) {
+            layer->q_norm = add_weight(t, number, TDM_ROLE_Q_NORM);
+            layer->k_norm = add_weight(t, number, TDM_ROLE_K_NORM);
+        }
+    }
+    if (t->config->layer_kinds[number].experts)
+        add_experts(t, number);
+    layer->attention_norm = add_weight(t, number, TDM_ROLE_ATTENTION_NORM);
+    layer->post_attention_norm = add_weight(t, number, TDM_ROLE_POST_ATTENTION_NORM);
+    layer->mlp_norm = add_weight(t, number, TDM_ROLE_MLP_NORM);
+    layer->post_mlp_norm = add_weight(t, number, TDM_ROLE_POST_MLP_NORM);
+}
+
+/* Two matrices for every adapted projection: rank x inputs, outputs x rank. */
+static void add_adapters(struct tdm_torch_model *t)
+{
+    const struct tdm_torch_settings *s = &t->settings;
+    for (uint32_t i = 0; i < t->config->layers; i++)
+        for (unsigned p = 0; p < TDM_PROJECTIONS; p++) {
+            const struct tdm_eager_value *weight = t->layers[i].weight[p];
+            if ((s->lora_targets >> p & 1) == 0 || weight == NULL)
+                continue;
+            t->layers[i].down[p] =
+                add_adapter(t, i, TDM_MODULE_DOWN + p, s->lora_rank, weight->columns);
+            t->layers[i].up[p] = add_adapter(t, i, TDM_MODULE_UP + p, weight->rows, s->lora_rank);
+        }
+}
+
+static void add_parameters(struct tdm_torch_model *t)
+{
+    const struct tdm_model *config = t->config;
+    uint32_t head = tdm_model_head_unit(config);
+    t->m->category = TDM_METHOD_WEIGHTS;
+    t->embedding = add_weight(t, tdm_model_embedding_unit(config), TDM_ROLE_EMBEDDING);
+    if (config->scaled_embedding)
+        t->embedding_scale = tdm_value_new(t->m, 1, 1, t->weight_bytes);
+    for (uint32_t i = 0; i < config->layers; i++)
+        add_layer(t, i);
+    t->final_norm = add_weight(t, head, TDM_ROLE_FINAL_NORM);
+    tdm_label(t->m, "model.rotary_emb.inv_freq");
+    t->frequencies[0] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
+    t->frequencies[1] = tdm_value_new(t->m, config->head_dim / 2, 1, FP32);
+    t->head = config->tied ? t->embedding : add_weight(t, head, TDM_ROLE_HEAD);
+    if (t->settings.lora_rank > 0)
+        add_adapters(t);
+    t->m->category = TDM_METHOD_WORKSPACE;
+    if (t->settings.sharing == TDM_SHARING_FSDP && t->settings.shards_on_gpu)
+        tdm_fsdp_shard(t);
+    tdm_torch_share(t);
+    tdm_deepspeed_start(t);
+    t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
+    t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
+}
+
+static bool shares_by_deepspeed(const struct tdm_torch_settings *settings)
+{
+    return settings->sharing == TDM_SHARING_ZERO2 || settings->sharing == TDM_SHARING_ZERO3;
+}
+
+enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
+                                       const struct tdm_torch_settings *settings,
+                                       struct tdm_torch_model **model, struct tdm_error *err)
+{
+    struct tdm_torch_model *t = calloc(1, sizeof(*t));
+    size_t most = config->tensor_count + (size_t)config->layers * TDM_PROJECTIONS * 2;
+    if (t != NULL) {
+        t->layers = calloc(config->layers, sizeof(*t->layers));
+        t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
+        t->states = calloc(most, sizeof(*t->states));
+        t->own_states = calloc(most, sizeof(*t->own_states));
+        t->fsdp.wholes = calloc(most, sizeof(struct tdm_eager_value *));
+        t->fsdp.group_of = calloc(most, sizeof(*t->fsdp.group_of));
+        t->fsdp.whole = calloc(config->layers + 2, sizeof(*t->fsdp.whole));
+        t->fsdp.gathering = TDM_FSDP_NO_GROUP;
+        t->buckets.parts = calloc(most, sizeof(struct tdm_eager_value *));
+        t->buckets.order = calloc(most, sizeof(struct tdm_eager_value *));
+    }
+    if (t != NULL) {
+        t->m = m;
+        t->config = config;
+        t->settings = *settings;
+    }
+    if (t != NULL && shares_by_deepspeed(settings))
+        t->deepspeed = tdm_deepspeed_new(t, (uint32_t)most);
+    if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
+        t->own_states == NULL || t->fsdp.wholes == NULL || t->fsdp.group_of == NULL ||
+        (t->deepspeed == NULL && shares_by_deepspeed(settings)) || t->fsdp.whole == NULL ||
+        t->buckets.parts == NULL || t->buckets.order == NULL) {
+        tdm_torch_model_free(t);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
+    }
+    if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
+        t->settings.peft = false;
+    if (settings->attention == TDM_TORCH_MATERIALIZED)
+        t->settings.attention = TDM_TORCH_EAGER;
+    if (settings->attention == TDM_TORCH_FLASH)
+        t->settings.attention = TDM_TORCH_SDPA_FLASH;
+    t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
+    t->weight_bytes = t->autocasts ? FP32 : BF16;
+    t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
+    if (!tdm_torch_cache_create(t)) {
+        tdm_torch_model_free(t);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
+    }
+    add_parameters(t);
+    *model = t;
+    return TDM_OK;
+}
+
+void tdm_torch_model_free(struct tdm_torch_model *t)
+{
+    if (t == NULL)
+        return;
+    tdm_drop(t->m, t->loss); /* with the frames of its checkpoints */
+    tdm_drop(t->m, t->held_logits);
+    tdm_drop(t->m, t->held_input);
+    tdm_torch_cache_free(t);
+    tdm_deepspeed_free(t->deepspeed);
+    free(t->layers);
+    free(t->parameters);
+    free(t->states);
+    free(t->own_states);
+    free(t->fsdp.wholes);
+    free(t->fsdp.group_of);
+    free(t->fsdp.whole);
+    free(t->buckets.parts);
+    free(t->buckets.order);
+    free(t);
+}
+
+uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *t)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        bytes += tdm_value_elements(t->parameters[i]) * t->parameters[i]->element_bytes;
+    return bytes;
+}

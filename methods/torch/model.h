@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A causal language model of Hugging Face transformers, trained by PyTorch: its parameters, its forward,
+ * loss, backward and optimizer step as operations of eager mode.
+ * Sources: transformers/models/{llama,qwen2,qwen3,mistral}/modeling_*.py, loss/loss_utils.py,
+ * integrations/sdpa_attention.py, masking_utils.py; peft/tuners/lora/layer.py; torch/optim/{adam,sgd}.py.
+ */
+#ifndef TDM_METHODS_TORCH_MODEL_H
+#define TDM_METHODS_TORCH_MODEL_H
+
+#include "methods/context/context.h"
+#include "methods/deepspeed/deepspeed.h"
+#include "methods/eager/eager.h"
+#include "models/model.h"
+
+enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
+enum tdm_torch_attention {
+    TDM_TORCH_SDPA,
+    TDM_TORCH_SDPA_FLASH,
+    TDM_TORCH_EAGER,
+    TDM_TORCH_EFFICIENT,    /* the memory-efficient kernel */
+    TDM_TORCH_MATERIALIZED, /* eager by another name */
+    TDM_TORCH_FLASH,        /* sdpa-flash by another name */
+};
+enum tdm_torch_optimizer {
+    TDM_TORCH_NO_OPTIMIZER,
+    TDM_TORCH_ADAMW_FUSED,
+    TDM_TORCH_ADAMW_FOREACH,
+    TDM_TORCH_SGD,
+    TDM_TORCH_SGD_MOMENTUM,
+};
+enum tdm_torch_logits {
+    TDM_LOGITS_HF, /* the loss as transformers computes it, its output object dropped before the backward */
+    TDM_LOGITS_HF_HELD, /* the output object, with the logits, kept until the next step replaces it */
+    TDM_LOGITS_BASE,    /* no LM head: mean of the last hidden states */
+    TDM_LOGITS_LAST,    /* mean of the logits of each last token */
+    TDM_LOGITS_BF16,    /* cross entropy of the logits as they are, without an fp32 copy */
+    TDM_LOGITS_CHUNKED, /* logits and loss of some tokens at a time, made again in the backward: TRL's */
+    TDM_LOGITS_FUSED, /* gradients made in the forward, chunk by chunk: Liger's */
+};
+
+enum tdm_torch_grads {
+    TDM_GRADS_NONE, /* gone after every step */
+    TDM_GRADS_HELD,
+    TDM_GRADS_UNSAID, /* held if there is no optimizer */
+};
+
+/* How ranks share the work. */
+enum tdm_torch_sharing {
+    TDM_SHARING_NONE,
+    TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
+    TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
+    TDM_SHARING_FSDP, /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
+    TDM_SHARING_ZERO2, /* DeepSpeed's */
+    TDM_SHARING_ZERO3,
+};
+
+/* Which units of fully_shard give their parameters back after their forward. */
+enum tdm_reshard {
+    TDM_RESHARD_NO,
+    TDM_RESHARD_YES,
+    TDM_RESHARD_DEFAULT, /* all but the last: the whole, or what has the head */
+};
+
+/* In which fully_shard reduces gradients; what is reduced becomes the dtype of the shards. */
+enum tdm_reduce_dtype { TDM_REDUCE_AS_SHARDS, TDM_REDUCE_BF16, TDM_REDUCE_FP32 };
+
+/* The projections of a layer, in the order in which modules hold them. */
+enum tdm_projection {
+    TDM_PROJECTION_Q,
+    TDM_PROJECTION_K,
+    TDM_PROJECTION_V,
+    TDM_PROJECTION_O,
+    TDM_PROJECTION_GATE,
+    TDM_PROJECTION_UP,
+    TDM_PROJECTION_DOWN,
+    TDM_PROJECTIONS
+};
+
+const char *tdm_projection_name(enum tdm_projection projection); /* "q_proj" */
+
+struct tdm_torch_settings {
+    uint64_t tokens, batch;
+    enum tdm_checkpointing checkpointing;
+    uint64_t checkpoint_every; /* layers: of so many the last is checkpointed; 0: as 1 */
+    enum tdm_torch_attention attention;
+    enum tdm_torch_optimizer optimizer;
+    enum tdm_torch_logits logits;
+    enum tdm_torch_grads grads;
+    bool fp32_weights; /* and the forward under bf16 autocast; else all is bf16 */
+    bool use_cache;
+    uint64_t lora_rank;    /* 0: all parameters are trained */
+    uint32_t lora_targets; /* bit of each projection */
+    enum tdm_torch_sharing sharing;
+    uint64_t ranks;
+    enum tdm_reshard reshard;           /* reshard_after_forward */
+    enum tdm_reduce_dtype reduce_dtype; /* of fully_shard's MixedPrecisionPolicy */
+    bool units_of_ends;         /* fully_shard of embedding, and of last norm and head, too */
+    bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
+    bool empty_cache;           /* before the first step */
+    bool shards_on_gpu;         /* fully_shard of a model that is not on the meta device */
+    bool early_buckets;         /* the first step's bucket goes before the second forward */
+    bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
+    uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
+    bool shifted;               /* LongLoRA's attention */
+    bool trained_norms;         /* with LoRA, norms and the embedding are trained too */
+    uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
+    struct tdm_deepspeed_settings deepspeed;
+    bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
+    uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
+    struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
+};
+
+struct tdm_torch_model;
+
+/* Makes the model on the GPU as from_config(...).to("cuda") does, and the token ids. Borrows all three;
+ * the caller owns *model. */
+enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
+                                       const struct tdm_torch_settings *settings,
+                                       struct tdm_torch_model **model, struct tdm_error *err);
+void tdm_torch_model_free(struct tdm_torch_model *model);
+
+/* Forward and loss, which the model keeps until the next forward is done, as a training loop does that binds its
+ * name `loss` anew; loss.backward(). */
+void tdm_torch_forward(struct tdm_torch_model *model);
+void tdm_torch_backward(struct tdm_torch_model *model);
+/* optimizer.step(); zero_grad(set_to_none=True), unless gradients are held. */
+void tdm_torch_optimizer_step(struct tdm_torch_model *model);
+void tdm_torch_zero_grad(struct tdm_torch_model *model);
+
+/* Bytes of all parameters, without rounding. */
+uint64_t tdm_torch_weight_bytes(const struct tdm_torch_model *model);
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a PyTorch model share. Not for use outside methods/. */
+#ifndef TDM_METHODS_TORCH_PARTS_H
+#define TDM_METHODS_TORCH_PARTS_H
+
+#include "methods/torch/model.h"
+
+#define BF16 2u
+#define FP32 4u
+#define INT64 8u
+#define BOOL 1u
+
+struct torch_layer {
+    struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
+    struct tdm_eager_value *down[TDM_PROJECTIONS],
+        *up[TDM_PROJECTIONS]; /* adapters: A and B of LoRA */
+    struct tdm_eager_value *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct tdm_eager_value *post_attention_norm, *post_mlp_norm;     /* or NULL */
+    struct tdm_eager_value *router, *experts_gate_up, *experts_down; /* or NULL */
+};
+
+struct torch_state {
+    struct tdm_eager_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
+};
+
+/* DDP's buckets: one for all gradients, then, from the second step on, many in the order of their coming. */
+struct torch_buckets {
+    struct tdm_eager_value *all, *small, **parts, **order;
+    uint32_t part_count, order_count, steps;
+    uint64_t ready_bytes; /* of gradients, in the second step */
+};
+
+/* fully_shard's groups: one a layer; after them one of all else, or of last norm and head (and the embedding, where
+ * weights are tied), and then one of the embedding. */
+struct torch_fsdp {
+    struct tdm_eager_value *
+        *wholes;        /* gathered parameters, with memory only while they are gathered */
+    uint32_t *group_of; /* of every parameter */
+    bool *whole;        /* of every group: it is gathered */
+    uint32_t gathering;
+    struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
+};
+
+struct tdm_torch_model {
+    struct tdm_eager *m;
+    const struct tdm_model *config;
+    struct tdm_torch_settings settings;
+    uint16_t weight_bytes; /* of an element */
+    bool autocasts;        /* the forward runs under autocast */
+    bool caches;           /* K and V of all layers, though nothing reads them: use_cache */
+    struct torch_layer *layers;
+    struct tdm_eager_value *embedding, *embedding_scale, *final_norm, *head, *frequencies[2], *ids;
+    /* Of the forward that runs; afterwards checkpointed layers alone have references to them. */
+    struct tdm_eager_value *positions, *cosine, *sine, *mask, *window_mask;
+    struct tdm_eager_value
+        *held_logits; /* of the output object, until the next forward has another */
+    struct tdm_eager_value *
+        *cached[2]; /* K and V of this forward; of the output object that is held */
+    /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
+    struct tdm_eager_value *input, *held_input, *loss;
+    struct torch_buckets buckets;
+    struct torch_fsdp fsdp;
+    struct tdm_deepspeed *deepspeed; /* or NULL */
+    bool *own_states;                /* parameters whose optimizer states this rank has */
+    struct tdm_eager_value **parameters;
+    struct torch_state *states;
+    uint32_t parameter_count;
+};
+
+/* What a forward makes before its first layer (inputs.c): position ids; masks, NULL where the kernel is
+ * causal by itself; cosines and sines. */
+void tdm_torch_positions(struct tdm_torch_model *t);
+void tdm_torch_masks(struct tdm_torch_model *t);
+void tdm_torch_rotary(struct tdm_torch_model *t);
+void tdm_torch_drop_inputs(struct tdm_torch_model *t);
+
+/* The cache of K and V, nothing without use_cache (cache.c): false if memory ran out; a layer's update, after
+ * which K and V are those of the cache; the output object goes; it takes the place of the one that was held. */
+bool tdm_torch_cache_create(struct tdm_torch_model *t);
+void tdm_torch_cache_free(struct tdm_torch_model *t);
+void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
+                            struct tdm_eager_value **k, struct tdm_eager_value **v);
+void tdm_torch_cache_drop(struct tdm_torch_model *t);
+void tdm_torch_cache_hold(struct tdm_torch_model *t);
+
+/* fully_shard (fsdp_units.c): of which unit a parameter is; hooks around the forward, the backward and the
+ * modules of units, nothing without FSDP. An input or an output that goes in comes back as the same value, taken, with
+ * what its backward calls. */
+struct tdm_eager_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit,
+                                           enum tdm_role role, uint64_t rows, uint64_t columns,
+                                           bool trained);
+void tdm_fsdp_shard(struct tdm_torch_model *t);
+void tdm_fsdp_before_forward(struct tdm_torch_model *t);
+void tdm_fsdp_before_embedding(struct tdm_torch_model *t);
+struct tdm_eager_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t,
+                                                 struct tdm_eager_value *embedded);
+struct tdm_eager_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
+                                              struct tdm_eager_value *input);
+struct tdm_eager_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
+                                             struct tdm_eager_value *output);
+struct tdm_eager_value *tdm_fsdp_before_norm(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *input);
+struct tdm_eager_value *tdm_fsdp_after_head(struct tdm_torch_model *t,
+                                            struct tdm_eager_value *logits);
+void tdm_fsdp_after_forward(struct tdm_torch_model *t);
+void tdm_fsdp_before_backward(struct tdm_torch_model *t);
+void tdm_fsdp_after_backward(struct tdm_torch_model *t);
+
+/* A group's collectives and memory (fsdp.c). */
+#define TDM_FSDP_NO_GROUP UINT32_MAX
+struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
+                                           uint64_t columns, bool trained);
+void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole);
+void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);
+void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group);
+void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group);
+bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group);
+
+/* Buckets and shares of states, once the parameters are there; around the phases (ddp.c). */
+void tdm_torch_share(struct tdm_torch_model *t);
+void tdm_ddp_before_forward(struct tdm_torch_model *t);
+
+/* Attention of a sequence that other ranks have parts of (context/attention.c). */
+struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
+                                                    const struct tdm_torch_model *t,
+                                                    struct tdm_eager_value *q,
+                                                    struct tdm_eager_value *k,
+                                                    struct tdm_eager_value *v);
+
+/* A mixture of experts in place of the MLP (experts.c). */
+struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer,
+                                          struct tdm_eager_value *x);
+
+/* A layer, checkpointed or not, and parts of it, for other systems too (layer.c): x is borrowed. */
+struct tdm_eager_value *tdm_torch_layer(struct tdm_torch_model *t, uint32_t number,
+                                        struct tdm_eager_value *x);
+/* nn.Linear. */
+struct tdm_eager_value *tdm_torch_linear(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                         struct tdm_eager_value *x, struct tdm_eager_value *weight,
+                                         struct tdm_eager_value *bias, uint32_t module);
+struct tdm_eager_value *tdm_torch_norm(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                       struct tdm_eager_value *x, struct tdm_eager_value *weight);
+struct tdm_eager_value *tdm_torch_project(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                          const struct torch_layer *layer, enum tdm_projection p,
+                                          struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_value *x,
+                                         struct tdm_eager_value *cosine,
+                                         struct tdm_eager_value *sine);
+struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m,
+                                          struct tdm_eager_value *x); /* x is taken */
+
+/* LM head and loss without logits of all tokens (losses.c). */
+struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
+                                               struct tdm_eager_value *hidden);
+struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
+                                             struct tdm_eager_value *hidden);
+
+/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group (chunk/longlora.c). */
+struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
+                                              struct tdm_eager_value *q, struct tdm_eager_value *k,
+                                              struct tdm_eager_value *v);
+
+#endif
