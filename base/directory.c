@@ -68,6 +68,20 @@ char *tdm_directory_parent(const char *path)
     return target;
 }
 
+/* What is written is called "NAME.tmpPID-N" until it is complete (temporary.h), or has ".old" or a suffix of
+ * SQLite's behind its name: room for the longest. */
+#define LONGEST_SUFFIX 24
+
+static bool is_too_long(const char *path, const char *parent)
+{
+    char *target = target_of(path);
+    const char *slash = target == NULL ? NULL : strrchr(target, '/');
+    long most = pathconf(parent, _PC_NAME_MAX);
+    size_t length = target == NULL ? 0 : strlen(slash == NULL ? target : slash + 1);
+    free(target);
+    return most > 0 && length + LONGEST_SUFFIX > (size_t)most;
+}
+
 int tdm_directory_reason(const char *path)
 {
     struct stat info;
@@ -76,6 +90,7 @@ int tdm_directory_reason(const char *path)
                  : stat(parent, &info) != 0         ? errno
                  : !S_ISDIR(info.st_mode)           ? ENOTDIR
                  : access(parent, W_OK | X_OK) != 0 ? errno
+                 : is_too_long(path, parent)        ? ENAMETOOLONG
                                                     : 0;
     free(parent);
     return reason;

@@ -41,6 +41,9 @@ enum tdm_status tdm_file_failed(const char *path, int reason, struct tdm_error *
         tdm_hint(err, "create the directory first");
     else if (reason == EACCES || reason == EROFS || reason == EPERM)
         tdm_hint(err, "write to a place that you may write to");
+    else if (reason == ENAMETOOLONG)
+        tdm_hint(err,
+                 "choose a shorter name: while it is written a few characters are added to it");
     else if (reason == EFBIG)
         tdm_hint(err, "raise the limit on the size of files (ulimit -f)");
     return TDM_IO;

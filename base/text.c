@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Bytes of the character that begins at `s`; 0: none does, as in the Unicode standard's table 3-7. */
 static size_t length_of(const unsigned char *s)
@@ -49,4 +50,10 @@ char *tdm_text_clean(char *text)
     }
     *to = '\0';
     return text;
+}
+
+const char *tdm_text_shown(const char *text, char out[TDM_TEXT_SHOWN])
+{
+    snprintf(out, TDM_TEXT_SHOWN, "%s", text);
+    return tdm_text_clean(out);
 }

@@ -7,4 +7,8 @@
  * that belongs to no whole character, as where one was cut, become "?". It never grows. Returns `text`. */
 char *tdm_text_clean(char *text);
 
+/* A copy of `text` that tdm_text_clean() cleaned, cut where it is longer. Returns `out`. */
+#define TDM_TEXT_SHOWN 1024
+const char *tdm_text_shown(const char *text, char out[TDM_TEXT_SHOWN]);
+
 #endif

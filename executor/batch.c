@@ -36,6 +36,10 @@ static enum tdm_status check_length(const struct tdm_tokens *tokens,
     tdm_fail(err, TDM_INPUT,
              "%s: %llu tokens are fewer than a sequence of %llu and the token after it",
              tdm_tokens_name(tokens), (unsigned long long)count, (unsigned long long)piece);
+    if (tdm_tokens_are_split_off(tokens))
+        return tdm_hint(
+            err, "these are the tokens that are kept for evaluation: keep more or give a file of "
+                 "its own (--validation), or plan the evaluation with a smaller --context");
     return tdm_hint(err, "use a longer text, or plan with a smaller --context");
 }
 

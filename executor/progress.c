@@ -2,6 +2,7 @@
 /* Progress of a run, and its summary. */
 #include "executor/progress.h"
 
+#include "base/text.h"
 #include "base/units.h"
 #include "executor/forecast.h"
 #include "schedule/cost.h"
@@ -55,7 +56,8 @@ static void planned(void *self, const char *path, const struct tdm_program *prog
     struct tdm_progress *progress = self;
     char text[3][TDM_FORMAT_SIZE], seconds[TDM_FORMAT_SIZE];
     leave(progress);
-    fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", path,
+    char shown[TDM_TEXT_SHOWN];
+    fprintf(progress->out, "%s: %s, %llu tokens a step, %llu ops\n", tdm_text_shown(path, shown),
             program->schedule->model->name,
             (unsigned long long)tdm_schedule_tokens(program->schedule),
             (unsigned long long)program->op_count);
@@ -298,13 +300,19 @@ static void print_result(FILE *out, const char *path, const struct tdm_run_resul
 {
     char seconds[TDM_FORMAT_SIZE], predicted[TDM_FORMAT_SIZE];
     double each = result->seconds / (double)result->steps;
-    fprintf(out, "%s: %llu step%s, %s each (predicted %s), %.0f tokens/s\n", path,
-            (unsigned long long)result->steps, result->steps == 1 ? "" : "s",
-            tdm_format_seconds(each, seconds),
+    char shown[TDM_TEXT_SHOWN];
+    if (isnan(result->first_loss)) { /* a backend that computes nothing */
+        fprintf(out, "%s: %llu step%s, nothing computed (predicted %s each)\n",
+                tdm_text_shown(path, shown), (unsigned long long)result->steps,
+                result->steps == 1 ? "" : "s",
+                tdm_format_seconds(result->predicted_step_seconds, predicted));
+        return;
+    }
+    fprintf(out, "%s: %llu step%s, %s each (predicted %s), %.0f tokens/s\n",
+            tdm_text_shown(path, shown), (unsigned long long)result->steps,
+            result->steps == 1 ? "" : "s", tdm_format_seconds(each, seconds),
             tdm_format_seconds(result->predicted_step_seconds, predicted),
             (double)result->tokens / result->seconds);
-    if (isnan(result->first_loss))
-        return;
     fprintf(out, "  loss %.4f", result->first_loss);
     if (result->steps > 1)
         fprintf(out, " at the first step, %.4f over the last tenth of steps", result->late_loss);
@@ -345,8 +353,11 @@ void tdm_progress_end(struct tdm_progress *progress, const struct tdm_run_option
     for (uint32_t i = 0; i < options->schedule_count; i++)
         if (results[i].steps > 0)
             print_result(progress->out, options->schedule_paths[i], &results[i]);
+    char shown[TDM_TEXT_SHOWN];
     if (status == TDM_OK && !options->dry_run && options->save_path != NULL)
-        fprintf(progress->out, "  weights saved to %s\n", options->save_path);
+        fprintf(progress->out, "  weights saved to %s\n",
+                tdm_text_shown(options->save_path, shown));
     if (status == TDM_OK && !options->dry_run && options->gradients_path != NULL)
-        fprintf(progress->out, "  gradients saved to %s\n", options->gradients_path);
+        fprintf(progress->out, "  gradients saved to %s\n",
+                tdm_text_shown(options->gradients_path, shown));
 }

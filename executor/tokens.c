@@ -86,6 +86,11 @@ enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
     return TDM_OK;
 }
 
+bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens)
+{
+    return tokens->first > 0;
+}
+
 void tdm_tokens_free(struct tdm_tokens *tokens)
 {
     if (tokens == NULL)

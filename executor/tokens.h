@@ -23,6 +23,9 @@ enum tdm_status tdm_tokens_open(const char *what, uint32_t vocabulary, struct td
 enum tdm_status tdm_tokens_split(struct tdm_tokens *tokens, double fraction,
                                  struct tdm_tokens **last, struct tdm_error *err);
 
+/* Are they the last part of a text, as tdm_tokens_split() made it? */
+bool tdm_tokens_are_split_off(const struct tdm_tokens *tokens);
+
 void tdm_tokens_free(struct tdm_tokens *tokens);
 
 /* How many there are; 0: random. */

@@ -6,14 +6,16 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
-/* Number of the value in "a|b|c", or -1. */
+/* Number of the value in "a|b|c", or -1; in any case, and without what explains it: "b (as x does)". */
 static int choice(const char *values, const char *value)
 {
-    size_t length = strlen(value);
+    const char *explained = strstr(value, " (");
+    size_t length = explained == NULL ? strlen(value) : (size_t)(explained - value);
     for (int number = 0; values != NULL; number++) {
         size_t span = strcspn(values, "|");
-        if (span == length && memcmp(values, value, span) == 0)
+        if (span == length && strncasecmp(values, value, span) == 0)
             return number;
         values = values[span] == '|' ? values + span + 1 : NULL;
     }

@@ -18,6 +18,10 @@ static const struct alias {
     {"optim", "adamw_torch", "optimizer", "adamw-foreach"},
     {"optim", "adamw_torch_fused", "optimizer", "adamw-fused"},
     {"optim", NULL, "optimizer", NULL},
+    {"optimizer", "adamw_torch", "optimizer", "adamw-foreach"},
+    {"optimizer", "adamw_torch_fused", "optimizer", "adamw-fused"},
+    {"optimizer", "adamw", "optimizer",
+     "adamw-foreach"}, /* torch.optim.AdamW chooses it on a GPU */
     {"use_liger_kernel", "true", "logits", "fused"},
     {"use_liger_kernel", "false", "logits", "hf"},
     /* PyTorch */
@@ -75,7 +79,7 @@ static bool has_value(const struct tdm_method_key *key, const char *value)
     size_t length = strlen(value);
     for (const char *at = key->values; at != NULL;
          at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (strcspn(at, "|") == length && memcmp(at, value, length) == 0)
+        if (strcspn(at, "|") == length && strncasecmp(at, value, length) == 0)
             return true;
     return false;
 }
@@ -114,7 +118,9 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
             (find_key(method, pair, length) < TDM_METHOD_MOST_KEYS && alias->stands_for == NULL))
             continue;
         size_t k = find_key(method, alias->key, strlen(alias->key));
-        if (k == TDM_METHOD_MOST_KEYS)
+        if (k == TDM_METHOD_MOST_KEYS || has_value(tdm_method_key(method, k), text) ||
+            (strcmp(alias->name, alias->key) == 0 &&
+             !has_value(tdm_method_key(method, k), alias->stands_for)))
             continue;
         *number = k;
         *value = alias->stands_for != NULL ? alias->stands_for

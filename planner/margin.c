@@ -24,15 +24,23 @@ enum tdm_status tdm_margin_parse(const char *text, double *margin, struct tdm_er
     return TDM_OK;
 }
 
+/* Fewer are meant as something else: the unit was left out. */
+#define LEAST_BYTES 65536
+
 enum tdm_status tdm_memory_check(const char *what, uint64_t bytes,
                                  const struct tdm_machine *machine, struct tdm_error *err)
 {
     char asked[TDM_FORMAT_SIZE], runtime[TDM_FORMAT_SIZE];
-    if (bytes > machine->runtime_bytes[TDM_DEVICE])
+    bool no_unit = bytes < LEAST_BYTES && strcmp(what, "--margin") != 0;
+    if (bytes > machine->runtime_bytes[TDM_DEVICE] && !no_unit)
         return TDM_OK;
-    tdm_fail(err, TDM_USAGE, "%s: %s is not more than the %s that driver and libraries take", what,
-             tdm_format_bytes(bytes, asked),
-             tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], runtime));
+    if (bytes > machine->runtime_bytes[TDM_DEVICE])
+        tdm_fail(err, TDM_USAGE, "%s: %s is too little for any step", what,
+                 tdm_format_bytes(bytes, asked));
+    else
+        tdm_fail(err, TDM_USAGE, "%s: %s is not more than the %s that driver and libraries take",
+                 what, tdm_format_bytes(bytes, asked),
+                 tdm_format_bytes(machine->runtime_bytes[TDM_DEVICE], runtime));
     return strcmp(what, "--margin") == 0
                ? tdm_hint(err, "leave less over; 3%% is usual")
                : tdm_hint(err, "a number without a unit is bytes; for example --memory 80G");

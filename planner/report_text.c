@@ -2,6 +2,7 @@
 /* The answer of `tidemark report` as text: memory, times, lanes and waits in tables. */
 #include "planner/report_parts.h"
 
+#include "base/text.h"
 #include "base/units.h"
 #include "planner/kind_times.h"
 #include "planner/print.h"
@@ -40,7 +41,8 @@ static void print_run(const struct tdm_report *report)
 {
     const struct tdm_trace_run_info *run = report->run;
     char pinned[TDM_FORMAT_SIZE], pageable[TDM_FORMAT_SIZE];
-    printf("trace     %s\n", report->path);
+    char shown[TDM_TEXT_SHOWN];
+    printf("trace     %s\n", tdm_text_shown(report->path, shown));
     printf("command   %s\n", run->command);
     printf("backend   %s on %s\n", run->backend, run->ran_on);
     printf("versions  %s\n", run->versions);

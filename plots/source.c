@@ -77,7 +77,7 @@ static void describe_schedule(const struct tdm_schedule *schedule, struct tdm_pl
     }
 }
 
-/* "backward swiglu, layer 0, chunk 62" */
+/* "backward swiglu, layer 1, chunk 63": counted from 1, as in all that is said. */
 static void describe_op(const struct tdm_schedule *schedule, const struct tdm_timeline_op *op,
                         char *out, size_t bytes)
 {
@@ -87,12 +87,12 @@ static void describe_op(const struct tdm_schedule *schedule, const struct tdm_ti
         append(out, bytes, "%s ", tdm_phase_name(op->phase));
     append(out, bytes, "%s", tdm_op_kind_name(op->kind));
     if (op->layer < schedule->model->layers)
-        append(out, bytes, ", layer %" PRIu32, op->layer);
+        append(out, bytes, ", layer %" PRIu32, op->layer + 1);
     else if (of_unit)
         append(out, bytes, ", %s",
                op->layer == tdm_model_head_unit(schedule->model) ? "head" : "embedding");
     if (op->chunk != TDM_NONE)
-        append(out, bytes, ", chunk %" PRIu32, op->chunk);
+        append(out, bytes, ", chunk %" PRIu32, op->chunk + 1);
 }
 
 /* End and peaks of a panel whose timeline is whole. */

@@ -5,6 +5,7 @@
 #include "schedule/learning_rate.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* A master beside bf16 weights. Beside fp32 weights there is none: they are their own. */
 enum master_rule { NO_MASTER, MASTER_ON_DEMAND, MASTER_DUE };
@@ -30,7 +31,7 @@ const char *tdm_optimizer_name(enum tdm_optimizer optimizer)
 bool tdm_optimizer_parse(const char *name, enum tdm_optimizer *optimizer)
 {
     for (int i = 0; i < TDM_OPTIMIZERS; i++)
-        if (strcmp(kinds[i].name, name) == 0) {
+        if (strcasecmp(kinds[i].name, name) == 0) {
             *optimizer = (enum tdm_optimizer)i;
             return true;
         }

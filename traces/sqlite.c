@@ -53,7 +53,9 @@ enum tdm_status tdm_sqlite_status(int code, enum tdm_sqlite_act act, const char 
     switch (primary) {
     case SQLITE_FULL:
     case SQLITE_IOERR:
-        tdm_hint(err, "free space on that file system, or write the trace elsewhere");
+        tdm_hint(err, reason == EFBIG
+                          ? "raise the limit on the size of files (ulimit -f)"
+                          : "free space on that file system, or write the trace elsewhere");
         break;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
