@@ -24,7 +24,7 @@ enum tdm_content {
     TDM_KVRAW,         /* [tokens, K then V: 2 * kv_heads * head_dim] */
     TDM_KVPAGES,       /* pages of K (rotated) and V */
     TDM_PAGE_MEANS,    /* [pages, kv_heads, head_dim]: means of the pages' K */
-    TDM_PAGE_LISTS,    /* which pages each query page sees: layout.h */
+    TDM_PAGE_LISTS,    /* which pages each query page sees: schedule/layout.h */
     TDM_ATTENTION_OUT, /* output [tokens, query_heads, head_dim], then LSE fp32 [tokens, heads] */
     TDM_Y,             /* X + attention product [tokens, hidden] */
     TDM_MLP_NORMED,
@@ -50,7 +50,7 @@ enum tdm_content {
     TDM_HEAD_SUM, /* fp32 [tile tokens, hidden]: DFINAL_NORMED of the vocabulary so far; as well */
     TDM_LOSS,     /* fp64 [1] a chunk */
     TDM_GRADIENT_NORM, /* fp64 [1] a unit: sum of squares */
-    TDM_SCRATCH,       /* of the op under way: scratch.h */
+    TDM_SCRATCH,       /* of the op under way: schedule/scratch.h */
     TDM_CONTENTS
 };
 
