@@ -325,6 +325,13 @@ void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value)
     give_item(&m->spare_values, value);
 }
 
+struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                    struct tdm_eager_value *made)
+{
+    tdm_drop(m, old);
+    return made;
+}
+
 uint64_t tdm_value_elements(const struct tdm_eager_value *value)
 {
     return tdm_size_mul(value->rows, value->columns);

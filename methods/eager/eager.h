@@ -263,6 +263,9 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value);
 struct tdm_eager_value *
 tdm_take(struct tdm_eager_value *value); /* one more reference; NULL stays NULL */
 void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value); /* one less; NULL is fine */
+/* For x = f(x): drops `old`, which may have been read to make `made`, and returns `made`. */
+struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                    struct tdm_eager_value *made);
 uint64_t tdm_value_elements(const struct tdm_eager_value *value);
 /* value.record_stream(): once freed its block waits for another stream, until the allocator settles. */
 void tdm_value_share(struct tdm_eager_value *value);
