@@ -11,7 +11,8 @@
  * Sources: torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp, functions/accumulate_grad.h,
  * torch/utils/checkpoint.py.
  *
- * A machine keeps its first failure and goes on without allocating, so callers check status once.
+ * A machine keeps its first failure and goes on without allocating, so callers check status once. It is
+ * TDM_INTERNAL if a node has more inputs, saved tensors or results than there is room for.
  */
 #ifndef TDM_METHODS_EAGER_EAGER_H
 #define TDM_METHODS_EAGER_EAGER_H
