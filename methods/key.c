@@ -29,6 +29,27 @@ enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *
                     key->values);
 }
 
+enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char *value,
+                                   const struct tdm_key_word *words, size_t count, uint32_t *bits,
+                                   struct tdm_error *err)
+{
+    uint32_t all = 0;
+    for (const char *name = value; *name != '\0';) {
+        size_t span = strcspn(name, ", "), i = 0;
+        while (i < count &&
+               (strlen(words[i].name) != span || memcmp(name, words[i].name, span) != 0))
+            i++;
+        if (i == count)
+            return tdm_key_bad_value(key, value, err);
+        all |= words[i].bits;
+        name += span + strspn(name + span, ", ");
+    }
+    if (all == 0)
+        return tdm_key_bad_value(key, value, err);
+    *bits = all;
+    return TDM_OK;
+}
+
 enum tdm_status tdm_key_read_choice(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {

@@ -94,6 +94,15 @@ enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const cha
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,
                                   struct tdm_method_settings *settings, struct tdm_error *err);
 
+/* For readers of lists, names with commas or spaces between them: the bits of all that are named, at least one. */
+struct tdm_key_word {
+    const char *name;
+    uint32_t bits;
+};
+enum tdm_status tdm_key_read_words(const struct tdm_method_key *key, const char *value,
+                                   const struct tdm_key_word *words, size_t count, uint32_t *bits,
+                                   struct tdm_error *err);
+
 /* For readers of their own: the value is none of the key's. */
 enum tdm_status tdm_key_bad_value(const struct tdm_method_key *key, const char *value,
                                   struct tdm_error *err);

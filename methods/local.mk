@@ -22,6 +22,7 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/eager/backward.c \
 	methods/eager/checkpoint.c \
+	methods/eager/dtypes.h \
 	methods/eager/eager.c methods/eager/eager.h \
 	methods/eager/kernels.c \
 	methods/eager/ops.c methods/eager/ops.h \

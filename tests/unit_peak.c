@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said to be live at the peak of a step is all that is, by category; names of tensors. */
+/* What is said to be live at the peak of a step is all that is, by category; names of tensors; a node keeps
+ * all that an operation saves. */
 #include "methods/eager/eager.h"
 #include "methods/prediction.h"
 
@@ -155,12 +156,43 @@ static void host_memory_is_a_limit(void **state)
     tdm_model_free(model);
 }
 
+/* ---- limits of a node ---- */
+
+/* So many saved tensors are kept, and one more fails the machine. */
+static void no_saved_tensor_is_lost(void **unused)
+{
+    static const struct tdm_eager_op op = {"SavesBackward", false, NULL};
+    const struct tdm_gpu_facts hopper = {132, 2048, UINT64_C(32) << 20, UINT64_C(1) << 20};
+    struct tdm_torch_allocator *allocator;
+    struct tdm_eager *m = calloc(1, sizeof(*m));
+    struct tdm_error err;
+    (void)unused;
+    assert_non_null(m);
+    must(tdm_torch_allocator_create(UINT64_C(1) << 30, false, &allocator, &err), &err);
+    tdm_eager_start(m, allocator, &hopper);
+    m->grad_enabled = true;
+    struct tdm_eager_value *leaf = tdm_value_leaf(m, 4, 4, 2, true);
+    struct tdm_node *node = tdm_node_new(m, &op, &leaf, 1);
+    assert_non_null(node);
+    for (unsigned i = 0; i < TDM_MOST_SAVED; i++)
+        tdm_node_save(m, node, leaf);
+    assert_int_equal(m->status, TDM_OK);
+    tdm_node_save(m, node, leaf);
+    assert_int_equal(m->status, TDM_INTERNAL);
+    tdm_node_done(m, node);
+    tdm_drop(m, leaf);
+    tdm_eager_end(m);
+    tdm_torch_allocator_free(allocator);
+    free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_the_peak),
         cmocka_unit_test(labels_are_names),
         cmocka_unit_test(host_memory_is_a_limit),
+        cmocka_unit_test(no_saved_tensor_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

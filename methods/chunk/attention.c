@@ -8,8 +8,7 @@
 #include "methods/chunk/parts.h"
 #include "methods/eager/ops.h"
 
-#define ADDRESSES 4u    /* of a page: K, V and their gradients */
-#define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
+#define ADDRESSES 4u /* of a page: K, V and their gradients */
 
 static struct tdm_chunk_run *run_of(const struct tdm_node *node)
 {
@@ -109,7 +108,7 @@ static void joined_backward(struct tdm_eager *m, struct tdm_node *node,
 {
     struct tdm_chunk_run *run = run_of(node);
     struct chunk_layer *layer = &run->layers[node->facts[0]];
-    struct tdm_eager_value *saved[5], *all[2], *wide[2] = {NULL, NULL};
+    struct tdm_eager_value *saved[5], *all[2];
     uint64_t heads = run->config->query_heads;
     (void)grads;
     for (uint32_t i = 0; i < 5; i++)
@@ -118,15 +117,11 @@ static void joined_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_value_like(m, saved[0]);
     for (unsigned i = 0; i < 2; i++)
         all[i] = tdm_value_like(m, saved[1]);
-    uint64_t padded = heads * tdm_size_align(tokens, FLASH_ROWS);
-    struct tdm_eager_value *products = tdm_value_new(m, padded, 1, FP32);
-    struct tdm_eager_value *queries = tdm_value_new(m, padded, saved[0]->columns, FP32);
-    for (unsigned i = 0; i < 2 && run->config->kv_heads < heads; i++)
-        wide[i] = tdm_value_new(m, heads * joined, saved[0]->columns, BF16);
-    for (unsigned i = 0; i < 2; i++)
-        tdm_drop(m, wide[i]);
-    tdm_drop(m, queries);
-    tdm_drop(m, products);
+    const struct tdm_flash_scratch scratch = {
+        .query_rows = heads * tdm_size_align(tokens, TDM_FLASH_ROWS),
+        .wide_rows = run->config->kv_heads < heads ? heads * joined : 0,
+        .head_dim = saved[0]->columns};
+    tdm_flash_backward_scratch(m, &scratch);
     leave_gradients(run, layer);
     uint64_t rows = tokens * run->config->kv_heads;
     for (unsigned i = 0; i < 2; i++) { /* the hook adds what later chunks left */

@@ -9,8 +9,7 @@
 
 #include "base/size.h"
 
-#define STACKED 3u      /* q, k, v */
-#define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
+#define STACKED 3u /* q, k, v */
 #define HALVES 2u
 
 static void stack_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -64,11 +63,11 @@ static void flash_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < 3; i++)
         saved[i] = tdm_node_saved(m, node, i);
     results[0] = tdm_value_like(m, saved[0]);
-    uint64_t padded = saved[1]->rows + node->facts[0] * FLASH_ROWS; /* 128 more for each group */
-    struct tdm_eager_value *products = tdm_value_new(m, padded, 1, FP32);
-    struct tdm_eager_value *queries = tdm_value_new(m, padded, saved[1]->columns, FP32);
-    tdm_drop(m, queries);
-    tdm_drop(m, products);
+    /* Each group has up to 128 rows more. */
+    const struct tdm_flash_scratch scratch = {.query_rows =
+                                                  saved[1]->rows + node->facts[0] * TDM_FLASH_ROWS,
+                                              .head_dim = saved[1]->columns};
+    tdm_flash_backward_scratch(m, &scratch);
     for (uint32_t i = 0; i < 3; i++)
         tdm_drop(m, saved[i]);
 }

@@ -7,13 +7,6 @@
 
 #include <stddef.h>
 
-static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
-                                       struct tdm_eager_value *value)
-{
-    tdm_drop(m, old);
-    return value;
-}
-
 /* A script without gradients runs as two fused kernels, around the mean; what the first makes stays until the end. */
 static struct tdm_eager_value *fused_norm(struct tdm_eager *m, const struct tdm_eager_value *x)
 {
@@ -32,13 +25,13 @@ struct tdm_eager_value *burst_norm(struct tdm_eager *m, struct tdm_eager_value *
     if (!m->grad_enabled)
         return fused_norm(m, x);
     struct tdm_eager_value *value = tdm_cast(m, x, FP32);
-    value = replace(m, value, tdm_square(m, value));
-    value = replace(m, value, tdm_row_mean(m, value));
-    value = replace(m, value, tdm_add_number(m, value));
-    value = replace(m, value, tdm_rsqrt(m, value));
-    value = replace(m, value, tdm_mul(m, x, value));
-    value = replace(m, value, tdm_cast(m, value, x->element_bytes));
-    return replace(m, value, tdm_mul(m, value, weight));
+    value = tdm_replace(m, value, tdm_square(m, value));
+    value = tdm_replace(m, value, tdm_row_mean(m, value));
+    value = tdm_replace(m, value, tdm_add_number(m, value));
+    value = tdm_replace(m, value, tdm_rsqrt(m, value));
+    value = tdm_replace(m, value, tdm_mul(m, x, value));
+    value = tdm_replace(m, value, tdm_cast(m, value, x->element_bytes));
+    return tdm_replace(m, value, tdm_mul(m, value, weight));
 }
 
 /* By cosines and sines of the rank's own tokens, a part of those of all. */
@@ -90,8 +83,8 @@ static struct tdm_eager_value *adapt(struct tdm_eager *m, const struct burst_blo
         return base;
     tdm_label(m, "lora");
     struct tdm_eager_value *y = tdm_linear(m, x, block->down[w], NULL, false);
-    y = replace(m, y, tdm_linear(m, y, block->up[w], NULL, false));
-    y = replace(m, y, tdm_mul_number(m, y));
+    y = tdm_replace(m, y, tdm_linear(m, y, block->up[w], NULL, false));
+    y = tdm_replace(m, y, tdm_mul_number(m, y));
     struct tdm_eager_value *sum = tdm_add(m, base, y);
     tdm_drop(m, y);
     tdm_drop(m, base);
@@ -127,10 +120,10 @@ static struct tdm_eager_value *attend(struct burst_model *b, uint32_t layer,
                            *k = project_heads(b, layer, BURST_K, x),
                            *v = project_heads(b, layer, BURST_V, x);
     struct tdm_eager_value *turned_q = rotate(b, q), *turned_k = rotate(b, k);
-    q = replace(m, q, turned_q);
-    k = replace(m, k, turned_k);
-    k = replace(m, k, repeat(m, k, groups));
-    v = replace(m, v, repeat(m, v, groups));
+    q = tdm_replace(m, q, turned_q);
+    k = tdm_replace(m, k, turned_k);
+    k = tdm_replace(m, k, repeat(m, k, groups));
+    v = tdm_replace(m, v, repeat(m, v, groups));
     tdm_label(m, "self_attn.attention");
     struct tdm_eager_value *heads = burst_attention(b, layer, q, k, v);
     struct tdm_eager_value *merged =

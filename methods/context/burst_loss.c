@@ -8,8 +8,6 @@
 
 #include <stddef.h>
 
-#define INT64 8u
-#define BOOL 1u
 #define LOCK_ROWS 128u
 #define LOCK_COLUMNS 64u
 

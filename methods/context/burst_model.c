@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 
-#define INT64 8u
 /* Of AdamOffloadOptimizer, an element: two moments and the parameter in fp32, parameter and gradient in bf16. */
 #define HOST_STATE_BYTES 16u
 

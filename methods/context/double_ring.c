@@ -48,6 +48,16 @@ static void turn_forward(struct tdm_eager *m, const struct tdm_context *context,
     tdm_pair_drop(m, next);
 }
 
+/* At the start of a turn: K and V of the node before have come, and room is made for the next. */
+static void begin_turn(struct tdm_eager *m, uint64_t turn, uint64_t count, struct tdm_pair *here,
+                       struct tdm_pair *next)
+{
+    if (turn > 0)
+        tdm_pair_replace(m, here, tdm_pair_take(*next));
+    if (turn + 1 != count)
+        tdm_pair_replace(m, next, tdm_pair_sent_like(m, *here));
+}
+
 struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
                                                 const struct tdm_context *context,
                                                 const struct tdm_block_shape *shape,
@@ -57,10 +67,7 @@ struct tdm_eager_value *tdm_double_ring_forward(struct tdm_eager *m,
     struct tdm_pair here = tdm_pair_take(kv), next = {0};
     uint64_t count = turns(context);
     for (uint64_t turn = 0; turn < count; turn++) {
-        if (turn > 0)
-            tdm_pair_replace(m, &here, tdm_pair_take(next));
-        if (turn + 1 != count)
-            tdm_pair_replace(m, &next, tdm_pair_sent_like(m, here));
+        begin_turn(m, turn, count, &here, &next);
         turn_forward(m, context, shape, here, turn == 0, &partial);
     }
     struct tdm_eager_value *output = tdm_partial_end(m, &partial, sums);
@@ -120,10 +127,7 @@ void tdm_double_ring_backward(struct tdm_eager *m, const struct tdm_context *con
     struct tdm_pair here = tdm_pair_take(kv), next = {0}, sum = {0}, coming = {0};
     uint64_t count = turns(context);
     for (uint64_t turn = 0; turn < count; turn++) {
-        if (turn > 0)
-            tdm_pair_replace(m, &here, tdm_pair_take(next));
-        if (turn + 1 != count)
-            tdm_pair_replace(m, &next, tdm_pair_sent_like(m, here));
+        begin_turn(m, turn, count, &here, &next);
         if (turn > 0)
             tdm_pair_replace(m, &sum, tdm_pair_take(coming));
         turn_backward(m, context, shape, here, &dq, &sum);

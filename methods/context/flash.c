@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What rings are made of: FlashAttention-2 on a block of queries and one of keys, outputs that are joined by their
  * log-sum-exps, and buffers that go round.
- * Sources: Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp (mha_fwd, mha_bwd); ring_flash_attn/utils.py
+ * Sources: Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp (mha_fwd); ring_flash_attn/utils.py
  * (update_out_and_lse, RingComm). */
 #include "methods/context/parts.h"
 
 #include "base/size.h"
 
 #include <stddef.h>
-
-#define FLASH_ROWS 128u   /* tokens of queries are padded to it in scratch */
-#define FLASH_COLUMNS 32u /* and head dims to this */
 
 uint64_t tdm_block_query_rows(const struct tdm_block_shape *shape)
 {
@@ -32,18 +29,14 @@ void tdm_flash_forward(struct tdm_eager *m, const struct tdm_block_shape *shape,
 
 void tdm_flash_backward(struct tdm_eager *m, const struct tdm_block_shape *shape, bool has_sums)
 {
-    uint64_t rows = tdm_size_mul(shape->batch * shape->query_heads,
-                                 tdm_size_align(shape->query_tokens, FLASH_ROWS));
-    struct tdm_eager_value *scratch[4] = {0};
-    if (!has_sums)
-        scratch[0] = tdm_value_new(m, rows, 1, FP32);
-    scratch[1] = tdm_value_new(m, rows, tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
-    for (unsigned i = 2; i < 4 && shape->kv_heads < shape->query_heads; i++)
-        scratch[i] =
-            tdm_value_new(m, tdm_size_mul(shape->batch * shape->query_heads, shape->key_tokens),
-                          shape->head_dim, BF16);
-    for (unsigned i = 0; i < 4; i++)
-        tdm_drop(m, scratch[i]);
+    uint64_t heads = shape->batch * shape->query_heads;
+    bool wide = shape->kv_heads < shape->query_heads;
+    const struct tdm_flash_scratch scratch = {
+        .query_rows = tdm_size_mul(heads, tdm_size_align(shape->query_tokens, TDM_FLASH_ROWS)),
+        .wide_rows = wide ? tdm_size_mul(heads, shape->key_tokens) : 0,
+        .head_dim = shape->head_dim,
+        .has_sums = has_sums};
+    tdm_flash_backward_scratch(m, &scratch);
 }
 
 /* The function that joins two outputs is scripted; its kernels are fused, so that nothing but its results is made. */

@@ -4,9 +4,7 @@
 #define TDM_METHODS_CONTEXT_PARTS_H
 
 #include "methods/context/context.h"
-
-#define BF16 2u
-#define FP32 4u
+#include "methods/eager/dtypes.h"
 
 /* A step of a ring like the one before it takes and gives what that one did: so many are run of each turn. */
 #define TDM_RING_STEPS 4u

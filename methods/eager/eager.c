@@ -325,6 +325,13 @@ void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value)
     give_item(&m->spare_values, value);
 }
 
+struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                    struct tdm_eager_value *made)
+{
+    tdm_drop(m, old);
+    return made;
+}
+
 uint64_t tdm_value_elements(const struct tdm_eager_value *value)
 {
     return tdm_size_mul(value->rows, value->columns);
@@ -373,6 +380,13 @@ static void drop_node(struct tdm_eager *m, struct tdm_node *node)
     m->dropping = false;
 }
 
+/* A node has no room for what an operation says of itself. */
+static void fail_node(struct tdm_eager *m)
+{
+    if (m->status == TDM_OK)
+        m->status = TDM_INTERNAL;
+}
+
 struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op,
                               struct tdm_eager_value *const *inputs, uint32_t count)
 {
@@ -381,6 +395,10 @@ struct tdm_node *tdm_node_new(struct tdm_eager *m, const struct tdm_eager_op *op
         wanted |= inputs[i] != NULL && inputs[i]->requires_grad;
     if (!wanted || !m->grad_enabled)
         return NULL;
+    if (count > TDM_MOST_INPUTS) {
+        fail_node(m);
+        return NULL;
+    }
     struct tdm_node *node = bare_node(m, op);
     node->inputs = count;
     for (uint32_t i = 0; i < count; i++) {
@@ -405,8 +423,12 @@ bool tdm_node_needs(const struct tdm_node *node, uint32_t input)
 
 void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_value *value)
 {
-    if (node == NULL || node->saved_count == TDM_MOST_SAVED)
+    if (node == NULL)
         return;
+    if (node->saved_count == TDM_MOST_SAVED) {
+        fail_node(m);
+        return;
+    }
     struct tdm_saved *saved = &node->saved[node->saved_count++];
     *saved = (struct tdm_saved){0};
     if (m->saving != NULL) {
@@ -425,9 +447,12 @@ void tdm_node_save(struct tdm_eager *m, struct tdm_node *node, struct tdm_eager_
 void tdm_node_output(struct tdm_eager *m, struct tdm_node *node, uint32_t output,
                      struct tdm_eager_value *value)
 {
-    (void)m;
     if (node == NULL)
         return;
+    if (output >= TDM_MOST_OUTPUTS) {
+        fail_node(m);
+        return;
+    }
     value->requires_grad = true;
     value->node = node;
     value->output = output;

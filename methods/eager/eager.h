@@ -11,7 +11,8 @@
  * Sources: torch/csrc/autograd/{engine,input_buffer,saved_variable}.cpp, functions/accumulate_grad.h,
  * torch/utils/checkpoint.py.
  *
- * A machine keeps its first failure and goes on without allocating, so callers check status once.
+ * A machine keeps its first failure and goes on without allocating, so callers check status once. It is
+ * TDM_INTERNAL if a node has more inputs, saved tensors or results than there is room for.
  */
 #ifndef TDM_METHODS_EAGER_EAGER_H
 #define TDM_METHODS_EAGER_EAGER_H
@@ -263,6 +264,9 @@ void tdm_value_require_grad(struct tdm_eager *m, struct tdm_eager_value *value);
 struct tdm_eager_value *
 tdm_take(struct tdm_eager_value *value); /* one more reference; NULL stays NULL */
 void tdm_drop(struct tdm_eager *m, struct tdm_eager_value *value); /* one less; NULL is fine */
+/* For x = f(x): drops `old`, which may have been read to make `made`, and returns `made`. */
+struct tdm_eager_value *tdm_replace(struct tdm_eager *m, struct tdm_eager_value *old,
+                                    struct tdm_eager_value *made);
 uint64_t tdm_value_elements(const struct tdm_eager_value *value);
 /* value.record_stream(): once freed its block waits for another stream, until the allocator settles. */
 void tdm_value_share(struct tdm_eager_value *value);

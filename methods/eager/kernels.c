@@ -3,6 +3,7 @@
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
+#include "methods/eager/dtypes.h"
 
 #define WARP 32u
 #define REDUCE_THREADS 512u
@@ -104,6 +105,20 @@ uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shap
     bool large = shape->head_dim > TDM_EFFICIENT_HEAD_DIM;
     uint64_t sums = tdm_size_mul(rows, shape->head_dim * sizeof(float) * (large ? 3 : 1));
     return tdm_size_add(sums, large ? rows / 2 : rows / 8);
+}
+
+/* Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp and PyTorch's copy of it, mha_bwd. */
+void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scratch *scratch)
+{
+    struct tdm_eager_value *made[4] = {0};
+    if (!scratch->has_sums)
+        made[0] = tdm_value_new(m, scratch->query_rows, 1, FP32);
+    made[1] = tdm_value_new(m, scratch->query_rows,
+                            tdm_size_align(scratch->head_dim, TDM_FLASH_COLUMNS), FP32);
+    for (unsigned i = 2; i < 4 && scratch->wide_rows > 0; i++)
+        made[i] = tdm_value_new(m, scratch->wide_rows, scratch->head_dim, BF16);
+    for (unsigned i = 0; i < 4; i++)
+        tdm_drop(m, made[i]);
 }
 
 #define SPLIT_ROWS 64u

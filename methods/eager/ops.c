@@ -4,11 +4,9 @@
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
+#include "methods/eager/dtypes.h"
 
 #include <stddef.h>
-
-#define BF16 2u
-#define FP32 4u
 
 static uint16_t wider(const struct tdm_eager_value *a, const struct tdm_eager_value *b)
 {

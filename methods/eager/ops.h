@@ -106,6 +106,17 @@ uint64_t tdm_cudnn_backward_workspace(const struct tdm_attention_shape *shape);
 #define TDM_EFFICIENT_HEAD_DIM 128u
 uint64_t tdm_efficient_backward_workspace(const struct tdm_attention_shape *shape);
 
+/* Scratch of FlashAttention-2's backward, which is made and dropped. */
+#define TDM_FLASH_ROWS 128u   /* tokens of a sequence are padded to it */
+#define TDM_FLASH_COLUMNS 32u /* and head dims to this */
+struct tdm_flash_scratch {
+    uint64_t query_rows; /* padded tokens of all query heads: sums of dO * O, and dQ in fp32 */
+    uint64_t wide_rows;  /* dK and dV of every query head; 0: there are as many KV heads */
+    uint64_t head_dim;
+    bool has_sums; /* the caller has memory for the sums */
+};
+void tdm_flash_backward_scratch(struct tdm_eager *m, const struct tdm_flash_scratch *scratch);
+
 /* In how many parts FlashAttention-2's forward cuts the keys, so that short sequences fill the GPU. */
 uint64_t tdm_flash_splits(const struct tdm_gpu_facts *gpu, const struct tdm_attention_shape *shape);
 

@@ -3,11 +3,9 @@
 #include "methods/eager/ops.h"
 
 #include "base/size.h"
+#include "methods/eager/dtypes.h"
 
 #include <stddef.h>
-
-#define BF16 2u
-#define FP32 4u
 
 static struct tdm_attention_shape node_shape(const struct tdm_node *node)
 {
@@ -19,32 +17,25 @@ static struct tdm_attention_shape node_shape(const struct tdm_node *node)
                                         .head_dim = node->facts[5]};
 }
 
-#define FLASH_ROWS 128u   /* FlashAttention-2 pads tokens to it in its scratch */
-#define FLASH_COLUMNS 32u /* and head dims to this */
 #define EFFICIENT_ALIGN 32u
 
-static uint32_t attention_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape,
-                                  struct tdm_eager_value *scratch[4])
+static void backward_scratch(struct tdm_eager *m, const struct tdm_attention_shape *shape)
 {
     uint64_t heads = shape->batch * shape->query_heads;
-    uint64_t padded = tdm_size_align(shape->tokens, FLASH_ROWS);
-    uint32_t count = 0;
     if (shape->kernel == TDM_ATTENTION_CUDNN) {
-        scratch[count++] = tdm_value_new(m, tdm_cudnn_backward_workspace(shape), 1, 1);
-        return count;
+        tdm_drop(m, tdm_value_new(m, tdm_cudnn_backward_workspace(shape), 1, 1));
+    } else if (shape->kernel == TDM_ATTENTION_EFFICIENT) {
+        struct tdm_eager_value *sums = tdm_value_new(m, heads * shape->tokens, 1, FP32);
+        tdm_drop(m, tdm_value_new(m, tdm_efficient_backward_workspace(shape), 1, 1));
+        tdm_drop(m, sums);
+    } else {
+        bool wide = shape->kv_heads < shape->query_heads;
+        const struct tdm_flash_scratch scratch = {
+            .query_rows = heads * tdm_size_align(shape->tokens, TDM_FLASH_ROWS),
+            .wide_rows = wide ? heads * shape->tokens : 0,
+            .head_dim = shape->head_dim};
+        tdm_flash_backward_scratch(m, &scratch);
     }
-    if (shape->kernel == TDM_ATTENTION_EFFICIENT) {
-        scratch[count++] = tdm_value_new(m, heads * shape->tokens, 1, FP32);
-        scratch[count++] = tdm_value_new(m, tdm_efficient_backward_workspace(shape), 1, 1);
-        return count;
-    }
-    scratch[count++] = tdm_value_new(m, heads * padded, 1, FP32);
-    scratch[count++] =
-        tdm_value_new(m, heads * padded, tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
-    if (shape->kv_heads < shape->query_heads)
-        for (unsigned i = 0; i < 2; i++)
-            scratch[count++] = tdm_value_new(m, heads * shape->tokens, shape->head_dim, BF16);
-    return count;
 }
 
 static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
@@ -52,16 +43,14 @@ static void attention_backward(struct tdm_eager *m, struct tdm_node *node,
                                struct tdm_eager_value **results)
 {
     struct tdm_attention_shape shape = node_shape(node);
-    struct tdm_eager_value *saved[TDM_MOST_SAVED] = {0}, *scratch[4] = {0};
+    struct tdm_eager_value *saved[TDM_MOST_SAVED] = {0};
     uint32_t count = node->saved_count;
     (void)grads;
     for (uint32_t i = 0; i < count; i++)
         saved[i] = tdm_node_saved(m, node, i);
     for (uint32_t i = 0; i < 3; i++)
         results[i] = tdm_value_like(m, saved[i]);
-    uint32_t scratches = attention_scratch(m, &shape, scratch);
-    for (uint32_t i = 0; i < scratches; i++)
-        tdm_drop(m, scratch[i]);
+    backward_scratch(m, &shape);
     for (uint32_t i = 0; i < count; i++)
         tdm_drop(m, saved[i]);
 }
@@ -107,8 +96,9 @@ struct tdm_eager_value *tdm_attention(struct tdm_eager *m, struct tdm_eager_valu
     uint64_t splits = flash ? tdm_flash_splits(&m->gpu, shape) : 1;
     struct tdm_eager_value *parts[2] = {0}; /* log-sum-exps and outputs of each split */
     for (unsigned i = 0; i < 2 && splits > 1; i++)
-        parts[i] = tdm_value_new(m, splits * q->rows,
-                                 i == 0 ? 1 : tdm_size_align(shape->head_dim, FLASH_COLUMNS), FP32);
+        parts[i] =
+            tdm_value_new(m, splits * q->rows,
+                          i == 0 ? 1 : tdm_size_align(shape->head_dim, TDM_FLASH_COLUMNS), FP32);
     for (unsigned i = 0; i < 2 && flash; i++)
         made[i] = tdm_value_new(m, 2 - i, 1, 8);
     tdm_drop(m, parts[0]);

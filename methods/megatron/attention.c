@@ -6,9 +6,7 @@
 #include "methods/megatron/parts.h"
 
 #include "base/size.h"
-
-#define FLASH_ROWS 128u /* FlashAttention-2 pads tokens to it in its scratch */
-#define FLASH_COLUMNS 32u
+#include "methods/eager/ops.h"
 
 /* q, k and v stay where the product wrote them, and so do their gradients: no copies. */
 static bool interleaved(const struct tdm_megatron *t)
@@ -100,29 +98,25 @@ void megatron_kernel_backward(struct tdm_megatron *t, const struct megatron_kern
                               struct tdm_eager_value *grads[3])
 {
     struct tdm_eager *m = t->m;
-    struct megatron_kept scratch = {.count = 0};
-    uint64_t dim = t->config->head_dim, shared = kernel->groups < kernel->heads ? 2 : 0;
-    uint64_t keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
-    uint64_t queries = tdm_size_mul(t->batch * kernel->queries, kernel->heads);
+    bool shared = kernel->groups < kernel->heads;
+    uint64_t dim = t->config->head_dim, keys = tdm_size_mul(t->batch * kernel->keys, kernel->heads);
     for (unsigned i = 0; i < 3; i++)
         if (grads[i] == NULL)
             grads[i] = tdm_value_new(m, t->batch * (i == 0 ? kernel->queries : kernel->keys),
                                      (i == 0 ? kernel->heads : kernel->groups) * dim, BF16);
-    if (!t->flash) {
-        uint64_t sums = tdm_size_mul(queries, (dim + 1) * FP32);
-        uint64_t spread = tdm_size_mul(keys, shared * dim * BF16);
-        megatron_keep(m, &scratch,
-                      tdm_value_new(m, tdm_size_add(tdm_size_add(sums, spread), 256), 1, 1));
-    } else {
-        queries =
-            tdm_size_mul(t->batch * kernel->heads, tdm_size_align(kernel->queries, FLASH_ROWS));
-        megatron_keep(m, &scratch, tdm_value_new(m, queries, 1, FP32));
-        megatron_keep(m, &scratch,
-                      tdm_value_new(m, queries, tdm_size_align(dim, FLASH_COLUMNS), FP32));
-        for (unsigned i = 0; i < shared; i++)
-            megatron_keep(m, &scratch, tdm_value_new(m, keys, dim, BF16));
+    if (t->flash) {
+        uint64_t padded = tdm_size_align(kernel->queries, TDM_FLASH_ROWS);
+        const struct tdm_flash_scratch scratch = {
+            .query_rows = tdm_size_mul(t->batch * kernel->heads, padded),
+            .wide_rows = shared ? keys : 0,
+            .head_dim = dim};
+        tdm_flash_backward_scratch(m, &scratch);
+        return;
     }
-    megatron_drop_all(m, &scratch);
+    uint64_t sums =
+        tdm_size_mul(tdm_size_mul(t->batch * kernel->queries, kernel->heads), (dim + 1) * FP32);
+    uint64_t spread = shared ? tdm_size_mul(keys, 2 * dim * BF16) : 0;
+    tdm_drop(m, tdm_value_new(m, tdm_size_add(tdm_size_add(sums, spread), 256), 1, 1));
 }
 
 static struct megatron_kernel whole_kernel(const struct tdm_megatron *t)

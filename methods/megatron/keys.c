@@ -28,53 +28,25 @@ static enum tdm_status read_modules(const struct tdm_method_key *key, const char
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
     static const char *const names[TDM_MODULES] = {"core_attn", "mlp", "layernorm", "moe_act"};
-    uint32_t modules = 0;
-    for (const char *name = value; *name != '\0';) {
-        size_t span = strcspn(name, ", ");
-        unsigned i = 0;
-        while (i < TDM_MODULES && (strlen(names[i]) != span || memcmp(name, names[i], span) != 0))
-            i++;
-        if (i == TDM_MODULES)
-            return tdm_key_bad_value(key, value, err);
-        modules |= 1u << i;
-        name += span + strspn(name + span, ", ");
-    }
-    if (modules == 0)
-        return tdm_key_bad_value(key, value, err);
-    settings->megatron.modules = modules;
-    return TDM_OK;
+    struct tdm_key_word words[TDM_MODULES];
+    for (unsigned i = 0; i < TDM_MODULES; i++)
+        words[i] = (struct tdm_key_word){names[i], 1u << i};
+    return tdm_key_read_words(key, value, words, TDM_MODULES, &settings->megatron.modules, err);
 }
 
 /* Modules of Megatron's layers, as bits of the projections that they join. */
 static enum tdm_status read_targets(const struct tdm_method_key *key, const char *value,
                                     struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    static const struct {
-        const char *name;
-        uint32_t projections;
-    } modules[] = {
+    static const struct tdm_key_word modules[] = {
         {"linear_qkv", 1u << TDM_PROJECTION_Q | 1u << TDM_PROJECTION_K | 1u << TDM_PROJECTION_V},
         {"linear_proj", 1u << TDM_PROJECTION_O},
         {"linear_fc1", 1u << TDM_PROJECTION_GATE | 1u << TDM_PROJECTION_UP},
         {"linear_fc2", 1u << TDM_PROJECTION_DOWN},
         {"all", (1u << TDM_PROJECTIONS) - 1},
     };
-    const size_t count = sizeof(modules) / sizeof(modules[0]);
-    uint32_t targets = 0;
-    for (const char *name = value; *name != '\0';) {
-        size_t span = strcspn(name, ", "), i = 0;
-        while (i < count &&
-               (strlen(modules[i].name) != span || memcmp(name, modules[i].name, span) != 0))
-            i++;
-        if (i == count)
-            return tdm_key_bad_value(key, value, err);
-        targets |= modules[i].projections;
-        name += span + strspn(name + span, ", ");
-    }
-    if (targets == 0)
-        return tdm_key_bad_value(key, value, err);
-    settings->torch.lora_targets = targets;
-    return TDM_OK;
+    return tdm_key_read_words(key, value, modules, sizeof(modules) / sizeof(modules[0]),
+                              &settings->torch.lora_targets, err);
 }
 
 /* "A,B": A ranks exchange heads, B such groups are a ring. */

@@ -18,14 +18,6 @@ static void like_input(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_value_new(m, edge->rows, edge->columns, BF16);
 }
 
-/* Takes the place of a value that is no longer needed. */
-static struct tdm_eager_value *replace(struct tdm_megatron *t, struct tdm_eager_value *old,
-                                       struct tdm_eager_value *made)
-{
-    tdm_drop(t->m, old);
-    return made;
-}
-
 /* ---- the adapter ---- */
 
 enum { INPUT, FACTOR };
@@ -107,13 +99,13 @@ static struct tdm_eager_value *add_adapter(struct tdm_megatron *t, struct tdm_ea
     tdm_label(m, "adapter");
     struct tdm_eager_value *y = multiply(t, x, adapter->in, adapter->regathers);
     if (!row)
-        y = replace(t, y, gather_columns(t, y));
-    y = replace(t, y, multiply(t, y, adapter->out, false));
+        y = tdm_replace(m, y, gather_columns(t, y));
+    y = tdm_replace(m, y, multiply(t, y, adapter->out, false));
     if (row)
-        y = replace(t, y, gather_columns(t, y));
+        y = tdm_replace(m, y, gather_columns(t, y));
     if (row && t->sequence_parallel)
-        y = replace(t, y, part_of_rows(t, y));
-    y = replace(t, y, tdm_mul_number(m, y));
+        y = tdm_replace(m, y, part_of_rows(t, y));
+    y = tdm_replace(m, y, tdm_mul_number(m, y));
     struct tdm_eager_value *sum = tdm_add(m, base, y);
     tdm_drop(m, base);
     tdm_drop(m, y);
@@ -141,7 +133,7 @@ static void norm_linear_backward(struct tdm_eager *m, struct tdm_node *node,
     megatron_product(t);
     /* Of the normed input itself; that of a gathered one goes another way, or none. */
     if (grads[NORMED] != NULL && grads[NORMED]->rows == x->rows)
-        gradient = replace(t, gradient, tdm_value_like(m, x));
+        gradient = tdm_replace(m, gradient, tdm_value_like(m, x));
     results[X] = megatron_norm_gradients(t, node, x, results);
     tdm_drop(m, gradient);
     tdm_drop(m, product);
@@ -213,7 +205,7 @@ struct tdm_eager_value *megatron_frozen_row_linear(struct tdm_megatron *t,
     struct tdm_eager_value *y = tdm_value_new(t->m, x->rows, weight->rows, BF16);
     megatron_product(t);
     if (t->sequence_parallel)
-        y = replace(t, y, tdm_value_new(t->m, t->part_rows, weight->rows, BF16));
+        y = tdm_replace(t->m, y, tdm_value_new(t->m, t->part_rows, weight->rows, BF16));
     return add_adapter(t, x, megatron_finish(t, node, y), adapter, true);
 }
 

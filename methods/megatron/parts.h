@@ -3,14 +3,10 @@
 #ifndef TDM_METHODS_MEGATRON_PARTS_H
 #define TDM_METHODS_MEGATRON_PARTS_H
 
+#include "methods/eager/dtypes.h"
 #include "methods/eager/eager.h"
 #include "methods/megatron/megatron.h"
 #include "methods/method.h"
-
-#define BF16 2u
-#define FP32 4u
-#define INT64 8u
-#define BOOL 1u
 
 /* LoRA's: A and B; NULL: none. */
 struct megatron_adapter {

@@ -7,14 +7,6 @@
 
 #include <stddef.h>
 
-/* A name bound anew. */
-static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
-                                       struct tdm_eager_value *value)
-{
-    tdm_drop(m, old);
-    return value;
-}
-
 static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
@@ -25,7 +17,7 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
-        embedded = replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
+        embedded = tdm_replace(m, embedded, tdm_mul(m, embedded, t->embedding_scale));
     if (s->lora_rank > 0 && s->checkpointing != TDM_CHECKPOINTING_OFF && !embedded->requires_grad) {
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
@@ -44,7 +36,7 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
         struct tdm_eager_value *input = tdm_fsdp_before_layer(t, i, tdm_take(x));
         struct tdm_eager_value *output = tdm_torch_layer(t, i, input);
         tdm_drop(m, input);
-        x = replace(m, x, tdm_fsdp_after_layer(t, i, output));
+        x = tdm_replace(m, x, tdm_fsdp_after_layer(t, i, output));
     }
     x = tdm_fsdp_before_norm(t, x);
     tdm_label(m, "model.norm");

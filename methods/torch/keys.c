@@ -12,25 +12,15 @@
 enum tdm_status tdm_key_read_targets(const struct tdm_method_key *key, const char *value,
                                      struct tdm_method_settings *settings, struct tdm_error *err)
 {
-    uint32_t targets = 0;
-    if (strcmp(value, "all") == 0)
-        targets = (1u << TDM_PROJECTIONS) - 1;
-    else
-        for (const char *name = value; *name != '\0';) {
-            size_t span = strcspn(name, ", ");
-            unsigned p = 0;
-            while (p < TDM_PROJECTIONS && (strlen(tdm_projection_name(p)) != span ||
-                                           memcmp(name, tdm_projection_name(p), span) != 0))
-                p++;
-            if (p == TDM_PROJECTIONS)
-                return tdm_key_bad_value(key, value, err);
-            targets |= 1u << p;
-            name += span + strspn(name + span, ", ");
-        }
-    if (targets == 0)
-        return tdm_key_bad_value(key, value, err);
-    settings->torch.lora_targets = targets;
-    return TDM_OK;
+    if (strcmp(value, "all") == 0) {
+        settings->torch.lora_targets = (1u << TDM_PROJECTIONS) - 1;
+        return TDM_OK;
+    }
+    struct tdm_key_word words[TDM_PROJECTIONS];
+    for (unsigned p = 0; p < TDM_PROJECTIONS; p++)
+        words[p] = (struct tdm_key_word){tdm_projection_name(p), 1u << p};
+    return tdm_key_read_words(key, value, words, TDM_PROJECTIONS, &settings->torch.lora_targets,
+                              err);
 }
 
 enum tdm_status tdm_key_read_step(const struct tdm_method_key *key, const char *value,

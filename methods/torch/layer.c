@@ -13,29 +13,21 @@ static const char *const module_names[TDM_PROJECTIONS] = {
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
 };
 
-/* A name bound anew. */
-static struct tdm_eager_value *replace(struct tdm_eager *m, struct tdm_eager_value *old,
-                                       struct tdm_eager_value *value)
-{
-    tdm_drop(m, old);
-    return value;
-}
-
 /* Gemma's: times 1 + weight in fp32. */
 static struct tdm_eager_value *offset_norm(struct tdm_eager *m, struct tdm_eager_value *x,
                                            struct tdm_eager_value *weight)
 {
     struct tdm_eager_value *wide = tdm_cast(m, x, FP32);
     struct tdm_eager_value *scale = tdm_square(m, wide);
-    scale = replace(m, scale, tdm_row_mean(m, scale));
-    scale = replace(m, scale, tdm_add_number(m, scale));
-    scale = replace(m, scale, tdm_rsqrt(m, scale));
+    scale = tdm_replace(m, scale, tdm_row_mean(m, scale));
+    scale = tdm_replace(m, scale, tdm_add_number(m, scale));
+    scale = tdm_replace(m, scale, tdm_rsqrt(m, scale));
     struct tdm_eager_value *normed = tdm_mul(m, wide, scale);
     tdm_drop(m, scale);
     tdm_drop(m, wide);
     struct tdm_eager_value *factor = tdm_cast(m, weight, FP32);
-    factor = replace(m, factor, tdm_add_number(m, factor));
-    normed = replace(m, normed, tdm_mul(m, normed, factor));
+    factor = tdm_replace(m, factor, tdm_add_number(m, factor));
+    normed = tdm_replace(m, normed, tdm_mul(m, normed, factor));
     tdm_drop(m, factor);
     struct tdm_eager_value *y = tdm_cast(m, normed, x->element_bytes);
     tdm_drop(m, normed);
@@ -161,9 +153,9 @@ struct tdm_eager_value *tdm_torch_rotate(struct tdm_eager *m, struct tdm_eager_v
 /* tanh(x / cap) * cap; x is taken. */
 struct tdm_eager_value *tdm_torch_softcap(struct tdm_eager *m, struct tdm_eager_value *x)
 {
-    x = replace(m, x, tdm_mul_number(m, x));
-    x = replace(m, x, tdm_tanh(m, x));
-    return replace(m, x, tdm_mul_number(m, x));
+    x = tdm_replace(m, x, tdm_mul_number(m, x));
+    x = tdm_replace(m, x, tdm_tanh(m, x));
+    return tdm_replace(m, x, tdm_mul_number(m, x));
 }
 
 /* Scores in memory: softmax in fp32, between products in bf16. *kept are the weights, which the layer has until
@@ -200,7 +192,7 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     tdm_drop(m, narrow);
     tdm_drop(m, c);
     if (t->settings.batch > 1) /* a view, through which the gradient must lie by heads */
-        output = replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
+        output = tdm_replace(m, output, tdm_reshape(m, output, output->rows, output->columns));
     struct tdm_eager_value *turned = tdm_transpose(m, output);
     struct tdm_eager_value *y = tdm_contiguous(m, turned);
     tdm_drop(m, turned);
@@ -247,9 +239,9 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
         tdm_drop(m, zero);
         tdm_drop(m, least);
         if (shape.kernel == TDM_ATTENTION_EFFICIENT && mask->columns % BIAS_ALIGN != 0)
-            bias = replace(m, bias,
-                           tdm_value_new(m, shape.batch * mask->rows,
-                                         tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
+            bias = tdm_replace(m, bias,
+                               tdm_value_new(m, shape.batch * mask->rows,
+                                             tdm_size_align(mask->columns, BIAS_ALIGN), BF16));
     }
     struct tdm_eager_value *output = tdm_attention(m, a, b, c, bias, &shape);
     tdm_drop(m, a);
@@ -280,7 +272,7 @@ static void project_qkv(struct tdm_eager *m, const struct tdm_torch_model *t,
         if (!whole)
             qkv[i] = by_heads(m, t, qkv[i], norms[i]);
         else if (norms[i] != NULL)
-            qkv[i] = replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
+            qkv[i] = tdm_replace(m, qkv[i], tdm_torch_norm(m, t, qkv[i], norms[i]));
     }
     for (unsigned i = 0; i < 3 && whole; i++)
         qkv[i] = by_heads(m, t, qkv[i], NULL);
@@ -329,7 +321,7 @@ static struct tdm_eager_value *mlp(struct tdm_eager *m, const struct tdm_torch_m
     uint32_t module = tdm_layer_module((uint32_t)(layer - t->layers), TDM_MODULE_ACTIVATION);
     struct tdm_eager_value *gate = tdm_torch_project(m, t, layer, TDM_PROJECTION_GATE, x);
     tdm_label(m, "mlp.act_fn");
-    gate = replace(m, gate, tdm_module_enter(t, module, gate));
+    gate = tdm_replace(m, gate, tdm_module_enter(t, module, gate));
     struct tdm_eager_value *active = t->config->gelu ? tdm_gelu(m, gate) : tdm_silu(m, gate);
     active = tdm_module_leave(t, module, active);
     tdm_drop(m, gate);
@@ -375,7 +367,8 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     tdm_drop(m, normed);
     tdm_label(m, "post_attention_layernorm");
     if (layer->post_attention_norm != NULL)
-        attended = replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
+        attended =
+            tdm_replace(m, attended, tdm_torch_norm(m, t, attended, layer->post_attention_norm));
     tdm_label(m, "hidden_states");
     struct tdm_eager_value *middle = tdm_add(m, x, attended);
     tdm_drop(m, attended);
@@ -383,7 +376,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
                                               : "pre_feedforward_layernorm");
     normed = tdm_torch_norm(m, t, middle, layer->mlp_norm);
     tdm_label(m, "mlp.experts");
-    normed = replace(m, normed, tdm_module_enter(t, second, normed));
+    normed = tdm_replace(m, normed, tdm_module_enter(t, second, normed));
     const struct tdm_function tile = {.run = run_mlp, .model = t, .layer = number};
     struct tdm_eager_value *made = layer->router != NULL ? tdm_torch_experts(m, t, layer, normed)
                                    : mlp_tiles(t) > 0    ? tdm_tiled(m, &tile, normed, mlp_tiles(t))
@@ -392,7 +385,7 @@ static struct tdm_eager_value *run_layer(struct tdm_eager *m, const void *model,
     tdm_drop(m, normed);
     tdm_label(m, "post_feedforward_layernorm");
     if (layer->post_mlp_norm != NULL)
-        made = replace(m, made, tdm_torch_norm(m, t, made, layer->post_mlp_norm));
+        made = tdm_replace(m, made, tdm_torch_norm(m, t, made, layer->post_mlp_norm));
     tdm_label(m, "hidden_states");
     struct tdm_eager_value *y = tdm_add(m, middle, made);
     tdm_drop(m, made);

@@ -3,12 +3,8 @@
 #ifndef TDM_METHODS_TORCH_PARTS_H
 #define TDM_METHODS_TORCH_PARTS_H
 
+#include "methods/eager/dtypes.h"
 #include "methods/torch/model.h"
-
-#define BF16 2u
-#define FP32 4u
-#define INT64 8u
-#define BOOL 1u
 
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];

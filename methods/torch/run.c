@@ -107,6 +107,11 @@ enum tdm_status tdm_torch_run(const struct tdm_model *config,
         }
         if (r.eager.status == TDM_NO_MEMORY)
             status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for the steps of a method");
+        if (r.eager.status == TDM_INTERNAL)
+            status = tdm_fail(err, TDM_INTERNAL,
+                              "expected an operation of at most %u inputs, %u saved tensors and "
+                              "%u results",
+                              TDM_MOST_INPUTS, TDM_MOST_SAVED, TDM_MOST_OUTPUTS);
     }
     run->work = r.eager.sequence + r.eager.moment;
     r.number = 0;
