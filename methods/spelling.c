@@ -118,9 +118,10 @@ bool tdm_method_read_pair(const struct tdm_method *method, const char *pair, siz
             (find_key(method, pair, length) < TDM_METHOD_MOST_KEYS && alias->stands_for == NULL))
             continue;
         size_t k = find_key(method, alias->key, strlen(alias->key));
-        if (k == TDM_METHOD_MOST_KEYS || has_value(tdm_method_key(method, k), text) ||
-            (strcmp(alias->name, alias->key) == 0 &&
-             !has_value(tdm_method_key(method, k), alias->stands_for)))
+        const bool own = strcmp(alias->name, alias->key) == 0; /* other words for its values */
+        if (k == TDM_METHOD_MOST_KEYS ||
+            (own && (has_value(tdm_method_key(method, k), text) ||
+                     !has_value(tdm_method_key(method, k), alias->stands_for))))
             continue;
         *number = k;
         *value = alias->stands_for != NULL ? alias->stands_for
