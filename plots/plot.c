@@ -67,15 +67,21 @@ static uint64_t drawn_allocated(const struct tdm_plot *plot, const struct tdm_co
     return allocated > 0 ? allocated + plot->runtime_bytes[place] : 0;
 }
 
+/* Categories that ever hold something are in the legend, also those that no column shows because another stack is
+ * higher in it: which ones that are depends on the times of a run. */
+static void note_categories(struct drawing *drawing, const struct tdm_timeline_changes *values)
+{
+    for (size_t i = 0; i < values->count; i++)
+        if (values->change[i].bytes > 0)
+            drawing->category_used[values->change[i].place][values->change[i].category] = true;
+}
+
 static void note_used(struct drawing *drawing, unsigned panel)
 {
+    note_categories(drawing, &panel_at(drawing, panel)->timeline.values);
     for (size_t i = 0; i < drawing->column_count; i++) {
         const struct tdm_column *column = &drawing->columns[panel][i];
         for (int place = 0; place < TDM_PLACES; place++) {
-            for (int category = 0; category < TDM_CATEGORIES; category++) {
-                if (column->value_bytes[place][category] > 0)
-                    drawing->category_used[place][category] = true;
-            }
             uint64_t allocated = drawn_allocated(drawing->plot, column, place);
             if (allocated > drawing->top_bytes[place])
                 drawing->top_bytes[place] = allocated;
