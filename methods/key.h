@@ -31,6 +31,8 @@ struct tdm_key_need {
 
 #define TDM_KEY_MOST_NEEDS 2u
 
+#define TDM_AUTO UINT64_MAX /* "auto", of a size that follows from the model */
+
 struct tdm_method_key {
     const char *name;    /* "checkpointing" */
     const char *values;  /* "off|on|on-reentrant", or "N" */

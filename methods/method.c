@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/names.h"
+#include "methods/torch/wrapper.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -156,7 +157,8 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     enum tdm_status status = TDM_OK;
     settings->method = method;
     settings->torch.grads = TDM_GRADS_UNSAID;
-    settings->communicators = method->most_gpus > 1;
+    settings->torch.wrapper = method->wrapper != NULL ? method->wrapper : &tdm_no_wrapper;
+    settings->communicators = (method->most_gpus > 1) + settings->torch.wrapper->communicators;
     if (method->preset != NULL)
         method->preset(settings);
     for (size_t k = 0; status == TDM_OK && (key = tdm_method_key(method, k)) != NULL; k++) {
@@ -195,7 +197,9 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
             err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
             method->most_gpus);
     }
-    return method->check == NULL ? TDM_OK : method->check(model, settings, err);
+    const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    enum tdm_status status = wrapper->check == NULL ? TDM_OK : wrapper->check(model, settings, err);
+    return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);
 }
 
 const char *tdm_method_assumption(const struct tdm_model *model,

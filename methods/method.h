@@ -36,7 +36,8 @@ struct tdm_method {
     /* Names of keys that it has not, though a table after the first has; ended by NULL, or NULL. */
     const char *const *without;
     const struct tdm_torch_system
-        *system; /* NULL: the planner predicts it (planner/own_method.h) */
+        *system;                       /* NULL: the planner predicts it (planner/own_method.h) */
+    const struct tdm_wrapper *wrapper; /* NULL: none, or the one that a key names */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows
@@ -97,9 +98,5 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 /* What is assumed of these settings beside the keys, one line; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);
-
-/* What fully_shard cannot have, of all methods that call it. */
-enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err);
 
 #endif

@@ -3,36 +3,9 @@
 #include "methods/method.h"
 
 #include "methods/chunk/method.h"
-#include "methods/deepspeed/method.h"
+#include "methods/torch/wrapper.h"
 
 #define MANY_GPUS 65536u
-
-static void share_by_ddp(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_DDP;
-}
-
-static void share_by_zero1(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO1;
-}
-
-static void share_by_fsdp(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_FSDP;
-}
-
-enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err)
-{
-    (void)model;
-    const struct tdm_torch_settings *torch = &settings->torch;
-    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
-                        settings->method->name);
-    return TDM_OK;
-}
 
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
 static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
@@ -68,7 +41,7 @@ static const struct tdm_method methods[] = {
      .keys = ddp_keys,
      .system = &tdm_torch_system,
      .cost = tdm_torch_cost,
-     .preset = share_by_ddp},
+     .wrapper = &tdm_ddp_wrapper},
     {.name = "zero1",
      .summary =
          "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
@@ -77,7 +50,7 @@ static const struct tdm_method methods[] = {
      .keys = ddp_keys,
      .system = &tdm_torch_system,
      .cost = tdm_torch_cost,
-     .preset = share_by_zero1},
+     .wrapper = &tdm_zero1_wrapper},
     {.name = "fsdp",
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
@@ -86,38 +59,34 @@ static const struct tdm_method methods[] = {
      .keys = fsdp_keys,
      .system = &tdm_torch_system,
      .cost = tdm_torch_cost,
-     .preset = share_by_fsdp,
-     .check = tdm_fsdp_check},
+     .wrapper = &tdm_fsdp_wrapper},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
      .least_gpus = 1,
      .most_gpus = MANY_GPUS,
      .keys = zero2_keys,
      .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero2_preset,
-     .check = tdm_zero_check},
+     .system = &tdm_torch_system,
+     .cost = tdm_torch_cost,
+     .wrapper = &tdm_zero2_wrapper},
     {.name = "zero3",
      .summary = "DeepSpeed ZeRO-3: parameters, gradients and optimizer states are divided",
      .least_gpus = 1,
      .most_gpus = MANY_GPUS,
      .keys = zero3_keys,
      .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero3_preset,
-     .check = tdm_zero_check},
+     .system = &tdm_torch_system,
+     .cost = tdm_torch_cost,
+     .wrapper = &tdm_zero3_wrapper},
     {.name = "zero3-offload",
      .summary = "DeepSpeed ZeRO-3 with parameters and optimizer in host memory",
      .least_gpus = 1,
      .most_gpus = MANY_GPUS,
      .keys = zero3_offload_keys,
      .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero3_preset,
-     .check = tdm_zero_check},
+     .system = &tdm_torch_system,
+     .cost = tdm_torch_cost,
+     .wrapper = &tdm_zero3_wrapper},
     {.name = "oomb",
      .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
      .least_gpus = 1,

@@ -3,6 +3,7 @@
 #include "methods/context/burst.h"
 
 #include "methods/method.h"
+#include "methods/torch/wrapper.h"
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define MOST_RANKS 65536u
@@ -86,8 +87,8 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     c->ulysses_degree = 1;
     settings->torch.checkpointing =
         burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;
-    settings->torch.sharing = burst->replicated ? TDM_SHARING_NONE : TDM_SHARING_FSDP;
-    settings->torch.reshard = TDM_RESHARD_YES;
+    settings->torch.wrapper = burst->replicated ? &tdm_no_wrapper : &tdm_fsdp_wrapper;
+    settings->torch.fsdp.reshard = TDM_RESHARD_YES;
     if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
         return tdm_fail(err, TDM_USAGE,
                         "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a divided sequence costs a GPU: its share of the work, and what goes from GPU to GPU. */
 #include "methods/method.h"
+#include "methods/torch/wrapper.h"
 
 #define BF16_BYTES 2.0
 #define FP32_BYTES 4.0
@@ -23,8 +24,8 @@ void tdm_context_share_cost(const struct tdm_model *model,
 {
     double ranks = (double)settings->torch.context.ranks;
     struct tdm_method_settings whole = *settings;
-    if (whole.torch.sharing == TDM_SHARING_NONE) /* gradients are summed all the same */
-        whole.torch.sharing = TDM_SHARING_DDP;
+    if (whole.torch.wrapper == &tdm_no_wrapper) /* gradients are summed all the same */
+        whole.torch.wrapper = &tdm_ddp_wrapper;
     tdm_torch_cost(model, &whole, cost);
     cost->product_flops /= ranks;
     cost->attention_flops /= ranks;

@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "methods/divisors.h"
 #include "methods/method.h"
+#include "methods/torch/wrapper.h"
 
 #include <inttypes.h>
 
@@ -16,7 +17,7 @@
     {                                                                                              \
         "sharding", "none|ddp|zero1|fsdp", "fsdp",                                                 \
             "of weights, gradients and optimizer states, over all ranks; none: all on every rank", \
-            tdm_key_read_choice, FIELD(torch.sharing)                                              \
+            .read = tdm_key_read_wrapper                                                           \
     }
 #define GROUP_KEY                                                                       \
     {                                                                                   \
@@ -288,11 +289,6 @@ enum tdm_status tdm_context_check(const struct tdm_model *model,
 {
     struct tdm_torch_settings *torch = &settings->torch;
     torch->attention = TDM_TORCH_SDPA_FLASH;
-    if (torch->sharing == TDM_SHARING_FSDP) {
-        enum tdm_status status = tdm_fsdp_check(model, settings, err);
-        if (status != TDM_OK)
-            return status;
-    }
     settle_degrees(model, torch);
     enum tdm_status status = check_degrees(model, settings, err);
     return status == TDM_OK ? check_scores(model, settings, err) : status;

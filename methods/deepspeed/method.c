@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot be combined, what is
  * sent, and the system that runs them. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
-#include "methods/deepspeed/method.h"
-
+#include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
+#include "methods/method.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
     char *end;
     double number = strtod(value, &end);
     if (strstr(key->values, "auto") != NULL && strcmp(value, "auto") == 0) {
-        *field = TDM_DEEPSPEED_AUTO;
+        *field = TDM_AUTO;
         return TDM_OK;
     }
     double most = (double)(key->most > 0 ? key->most : MOST_ELEMENTS);
@@ -36,7 +36,7 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
 static bool may_leave_gradients(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return torch->sharing != TDM_SHARING_ZERO2 || !torch->deepspeed.offload_optimizer;
+    return torch->wrapper != &tdm_zero2_wrapper || !torch->deepspeed.offload_optimizer;
 }
 
 static bool has_buckets(const struct tdm_key_case *c)
@@ -183,19 +183,8 @@ const struct tdm_method_key tdm_keys_zero3_offload[] = {
 /* bf16 is enabled, which makes adapters bf16 too; gradients go with every step. */
 const char *const tdm_zero_without[] = {"optimizer", "weights_dtype", "grads", "lora", NULL};
 
-void tdm_zero2_preset(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO2;
-}
-
-void tdm_zero3_preset(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO3;
-    settings->communicators = 2; /* of barriers, too */
-}
-
-enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err)
+static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
     if (settings->torch.ranks == 1)
@@ -217,8 +206,8 @@ enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_
 
 /* Stage 2 reduces gradients to their owners and gathers parameters after the step; stage 3 gathers parameters for the
  * forward, the backward and, with checkpointing, the forward in between unless what is used soon stays. */
-void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
-                   struct tdm_method_cost *cost)
+static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                     struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const struct tdm_deepspeed_settings *s = &torch->deepspeed;
@@ -226,8 +215,7 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
     double all = (double)model->parameters, steps = (double)s->gradient_accumulation_steps;
     double trained = tdm_torch_trained_parameters(model, torch);
     double gradient = s->fp32_communication ? sizeof(float) : 2.0;
-    bool two = torch->sharing == TDM_SHARING_ZERO2;
-    tdm_torch_cost(model, settings, cost);
+    bool two = torch->wrapper == &tdm_zero2_wrapper;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;
     /* Stage 2's buckets are all-reduced: use_multi_rank_bucket_allreduce. */
@@ -249,37 +237,37 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
-/* ---- the system ---- */
+const struct tdm_wrapper tdm_zero2_wrapper = {
+    .name = "zero2",
+    .keys = tdm_keys_zero2,
+    .check = check,
+    .cost = add_cost,
+    .create = tdm_zero_create,
+    .free = tdm_zero_free,
+    .parameter = tdm_zero_parameter,
+    .start = tdm_zero2_start,
+    .after_backward = tdm_zero2_after_backward,
+    .gradient = tdm_zero2_gradient,
+    .accumulates = tdm_zero_accumulates,
+    .step = tdm_zero2_step,
+};
 
-/* A second backward finds the gradients of the first; later ones are like it. */
-static void forward(void *state)
-{
-    if (tdm_deepspeed_accumulates(state)) {
-        tdm_torch_forward(state);
-        tdm_torch_backward(state);
-    }
-    tdm_torch_forward(state);
-}
-
-static void step(void *state)
-{
-    tdm_deepspeed_step(state);
-}
-
-static void end_step(void *state)
-{
-    (void)state;
-}
-
-static uint64_t weight_bytes(const void *state)
-{
-    return tdm_deepspeed_weight_bytes(state);
-}
-
-const struct tdm_torch_system tdm_deepspeed_system = {
-    .create = tdm_torch_system_create,
-    .free = tdm_torch_system_free,
-    .phases = {forward, tdm_torch_system_backward, step},
-    .end_step = end_step,
-    .weight_bytes = weight_bytes,
+const struct tdm_wrapper tdm_zero3_wrapper = {
+    .name = "zero3",
+    .keys = tdm_keys_zero3,
+    .communicators = 1, /* of barriers, too */
+    .check = check,
+    .cost = add_cost,
+    .create = tdm_zero_create,
+    .free = tdm_zero_free,
+    .parameter = tdm_zero3_parameter,
+    .start = tdm_zero3_start,
+    .before_forward = tdm_zero3_begin_trace,
+    .after_backward = tdm_zero3_after_backward,
+    .enter_module = tdm_zero3_enter,
+    .leave_module = tdm_zero3_leave,
+    .gradient = tdm_zero3_gradient,
+    .accumulates = tdm_zero_accumulates,
+    .step = tdm_zero3_step,
+    .weight_bytes = tdm_zero3_weight_bytes,
 };

@@ -28,11 +28,9 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
                     const struct tdm_megatron_layout *l, struct tdm_method_cost *cost)
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
-    struct tdm_method_settings plain = {.torch = settings->torch};
     double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
-    plain.torch.sharing = TDM_SHARING_NONE;
     /* Forward and backward: 3 of the products (frozen ones 2), 3.5 of attention. */
-    tdm_torch_cost(model, &plain, cost);
+    tdm_torch_cost(model, settings, cost);
     forward = cost->product_flops / (settings->torch.lora_rank > 0 ? 2 : 3);
     if (s->recompute == TDM_RECOMPUTE_FULL)
         extra = s->method == TDM_RECOMPUTE_BLOCK

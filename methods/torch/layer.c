@@ -346,7 +346,7 @@ static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, u
 static uint64_t mlp_tiles(const struct tdm_torch_model *t)
 {
     uint64_t tiles = t->settings.mlp_tiles;
-    if (tiles == TDM_DEEPSPEED_AUTO)
+    if (tiles == TDM_AUTO)
         tiles = tdm_size_ceil_div(t->settings.tokens, t->config->hidden);
     return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
 }
