@@ -79,11 +79,19 @@ double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
+    const struct tdm_context *context = &settings->torch.context;
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    if (context->divider != NULL && wrapper == &tdm_no_wrapper)
+        wrapper = &tdm_ddp_wrapper; /* gradients are summed all the same */
     *cost = (struct tdm_method_cost){.sequences = 0};
     compute(model, &settings->torch, cost);
     if (wrapper->cost != NULL)
         wrapper->cost(model, settings, cost);
+    if (context->divider == NULL)
+        return;
+    cost->product_flops /= (double)context->ranks;
+    cost->attention_flops /= (double)context->ranks;
+    context->divider->cost(model, settings, cost);
 }
 
 double tdm_method_sent_bytes(const struct tdm_method_cost *cost)

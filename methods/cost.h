@@ -50,7 +50,7 @@ double tdm_torch_forwards_again(const struct tdm_model *model,
 double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
                                        const struct tdm_torch_settings *settings);
 
-/* What is computed without any sharing of a sequence, and what the wrapper sends. Other methods start from it. */
+/* What is computed, and what the wrapper and the divider of a sequence send. Other methods start from it. */
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost);
 

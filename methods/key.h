@@ -120,6 +120,7 @@ extern const struct tdm_method_key
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
 extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[],
     tdm_keys_alst[];
+extern const struct tdm_method_key tdm_keys_burst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
 extern const struct tdm_method_key
     tdm_keys_megatron[]; /* and, before them, which sizes are assumed */

@@ -80,24 +80,38 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
                     tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
-/* Hidden by a table before it, or taken from the method by name. */
+/* The divider's table, the wrapper's, then those of the row; NULL past the last. */
+static const struct tdm_method_key *table_of(const struct tdm_method *method, size_t number)
+{
+    const struct tdm_method_key *first[2];
+    size_t count = 0;
+    if (method->divider != NULL && method->divider->keys != NULL)
+        first[count++] = method->divider->keys;
+    if (method->wrapper != NULL && method->wrapper->keys != NULL)
+        first[count++] = method->wrapper->keys;
+    return number < count ? first[number] : method->keys[number - count];
+}
+
+/* Hidden by a table before it, or none of the wrapper's; a wrapper of the row leaves no choice of one. */
 static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
 {
+    const struct tdm_wrapper *wrapper = method->wrapper;
     for (size_t before = 0; before < table; before++)
-        for (const struct tdm_method_key *key = method->keys[before]; key->name != NULL; key++)
+        for (const struct tdm_method_key *key = table_of(method, before); key->name != NULL; key++)
             if (strcmp(key->name, name) == 0)
                 return true;
-    for (const char *const *less = method->without; table > 0 && less != NULL && *less != NULL;
-         less++)
+    if (wrapper == NULL || table_of(method, table) == wrapper->keys)
+        return false;
+    for (const char *const *less = wrapper->without; less != NULL && *less != NULL; less++)
         if (strcmp(*less, name) == 0)
             return true;
-    return false;
+    return strcmp(name, "sharding") == 0;
 }
 
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
-    for (size_t table = 0; method->keys[table] != NULL; table++)
-        for (const struct tdm_method_key *key = method->keys[table]; key->name != NULL; key++)
+    for (size_t table = 0; table_of(method, table) != NULL; table++)
+        for (const struct tdm_method_key *key = table_of(method, table); key->name != NULL; key++)
             if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
@@ -159,6 +173,11 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     settings->torch.grads = TDM_GRADS_UNSAID;
     settings->torch.wrapper = method->wrapper != NULL ? method->wrapper : &tdm_no_wrapper;
     settings->communicators = (method->most_gpus > 1) + settings->torch.wrapper->communicators;
+    if (method->divider != NULL) {
+        settings->torch.context = (struct tdm_context){.divider = method->divider};
+        settings->communicators += method->divider->communicators;
+        settings->sends_to_peers = true;
+    }
     if (method->preset != NULL)
         method->preset(settings);
     for (size_t k = 0; status == TDM_OK && (key = tdm_method_key(method, k)) != NULL; k++) {
@@ -199,6 +218,8 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
     }
     const struct tdm_wrapper *wrapper = settings->torch.wrapper;
     enum tdm_status status = wrapper->check == NULL ? TDM_OK : wrapper->check(model, settings, err);
+    if (status == TDM_OK && method->divider != NULL && method->divider->check != NULL)
+        status = method->divider->check(model, settings, err);
     return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);
 }
 
@@ -206,5 +227,9 @@ const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings)
 {
     const struct tdm_method *method = settings->method;
-    return method->assumption == NULL ? NULL : method->assumption(model, settings);
+    if (method->assumption != NULL)
+        return method->assumption(model, settings);
+    return method->divider == NULL || method->divider->assumption == NULL
+               ? NULL
+               : method->divider->assumption(model, settings);
 }

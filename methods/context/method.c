@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods that divide a sequence, over Hugging Face's models: keys, presets, and what cannot be. */
+/* Dividers of attention in Hugging Face's models: their keys, what cannot be, and their rows. */
 #include "base/size.h"
+#include "methods/context/parts.h"
 #include "methods/divisors.h"
 #include "methods/method.h"
 #include "methods/torch/wrapper.h"
@@ -50,7 +51,7 @@ static const struct tdm_method_key ring_keys[] = {
     {.name = NULL},
 };
 
-static const struct tdm_method_key double_ring_keys[] = {
+static const struct tdm_method_key group_keys[] = {
     GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
@@ -68,46 +69,6 @@ static const struct tdm_method_key usp_keys[] = {
     ATTENTION_KEY,
     {.name = NULL},
 };
-
-const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                      tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
-                                                             tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
-                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                     tdm_keys_torch, NULL};
-
-/* ---- presets ---- */
-
-static void preset(struct tdm_method_settings *settings, enum tdm_context_kind kind,
-                   uint32_t communicators)
-{
-    settings->torch.context = (struct tdm_context){.kind = kind};
-    settings->communicators = communicators;
-    settings->sends_to_peers = true;
-}
-
-void tdm_ring_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_RING, 1);
-}
-
-/* Groups inside and between nodes, for keys and for their gradients. */
-void tdm_double_ring_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_DOUBLE_RING, 5);
-}
-
-void tdm_ulysses_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_ULYSSES, 1);
-}
-
-void tdm_usp_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_USP, 3);
-}
 
 /* ---- checks ---- */
 
@@ -127,25 +88,15 @@ static uint64_t quotient(uint64_t ranks, uint64_t degree)
     return ranks % degree == 0 ? ranks / degree : 0;
 }
 
-static void settle_degrees(const struct tdm_model *model, struct tdm_torch_settings *torch)
+void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings)
 {
-    struct tdm_context *c = &torch->context;
+    struct tdm_context *c = &settings->torch.context;
     if (c->ranks == 0)
-        c->ranks = torch->ranks;
-    switch (c->kind) {
-    case TDM_CONTEXT_NONE:
+        c->ranks = settings->torch.ranks;
+    if (!c->divider->exchanges || !c->divider->rings) {
+        c->ring_degree = c->divider->rings ? c->ranks : 1;
+        c->ulysses_degree = c->divider->rings ? 1 : c->ranks;
         return;
-    case TDM_CONTEXT_RING:
-    case TDM_CONTEXT_DOUBLE_RING:
-        c->ring_degree = c->ranks;
-        c->ulysses_degree = 1;
-        return;
-    case TDM_CONTEXT_ULYSSES:
-        c->ring_degree = 1;
-        c->ulysses_degree = c->ranks;
-        return;
-    case TDM_CONTEXT_USP:
-        break;
     }
     if (c->ulysses_degree == 0 && c->ring_degree == 0)
         c->ulysses_degree = usual_ulysses_degree(c, model, c->ranks);
@@ -169,7 +120,7 @@ static enum tdm_status refuse_heads(const struct tdm_model *model,
              "method %s: %" PRIu64 " ranks do not divide %" PRIu32 " query heads and %" PRIu32
              " KV heads",
              name, c->ulysses_degree, model->query_heads, model->kv_heads);
-    if (c->kind == TDM_CONTEXT_USP)
+    if (c->divider->rings)
         return tdm_hint(err, "--set ulysses_degree: %s",
                         tdm_divisors_format(of_gpus, 1, UINT64_MAX, text));
     if (of_gpus > 1)
@@ -230,7 +181,7 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
         return refuse_degrees(model, settings, err);
     if (model->query_heads % u != 0 || model->kv_heads % u != 0)
         return refuse_heads(model, settings, err);
-    if (c->kind == TDM_CONTEXT_DOUBLE_RING)
+    if (c->divider->rings_of_nodes)
         return tdm_check_nodes(name, ranks, c->gpus_per_node, err);
     return TDM_OK;
 }
@@ -275,7 +226,7 @@ static enum tdm_status check_scores(const struct tdm_model *model,
     const struct tdm_context *c = &settings->torch.context;
     if (c->ring_degree == 1)
         return TDM_OK;
-    if (model->attention_softcap > 0 && c->kind != TDM_CONTEXT_USP) {
+    if (model->attention_softcap > 0 && !c->divider->caps_scores) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: its kernels take no \"attn_logit_softcapping\", which %s has",
                  settings->method->name, model->name);
@@ -284,20 +235,48 @@ static enum tdm_status check_scores(const struct tdm_model *model,
     return tdm_context_refuse_window(model, settings, err);
 }
 
-enum tdm_status tdm_context_check(const struct tdm_model *model,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err)
 {
-    struct tdm_torch_settings *torch = &settings->torch;
-    torch->attention = TDM_TORCH_SDPA_FLASH;
-    settle_degrees(model, torch);
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    tdm_context_settle(model, settings);
     enum tdm_status status = check_degrees(model, settings, err);
     return status == TDM_OK ? check_scores(model, settings, err) : status;
 }
 
-const char *tdm_context_assumption(const struct tdm_model *model,
-                                   const struct tdm_method_settings *settings)
+static const char *assumption(const struct tdm_model *model,
+                              const struct tdm_method_settings *settings)
 {
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "flash_attn is given the windows of layers; it stores no less for them";
     return NULL;
 }
+
+/* ---- rows ---- */
+
+#define COMMON .check = check, .assumption = assumption, .cost = tdm_context_cost
+
+const struct tdm_divider tdm_ring_divider = {
+    COMMON,
+    .keys = ring_keys,
+    .rings = true,
+    .forward = tdm_ring_forward,
+    .backward = tdm_ring_backward,
+};
+
+const struct tdm_divider tdm_double_ring_divider = {
+    COMMON,
+    .keys = group_keys,
+    .communicators = 4, /* inside and between nodes, for keys and for their gradients */
+    .rings = true,
+    .rings_of_nodes = true,
+    .forward = tdm_double_ring_forward,
+    .backward = tdm_double_ring_backward,
+};
+
+const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_keys, .exchanges = true};
+
+const struct tdm_divider tdm_usp_divider = {
+    COMMON,        .keys = usp_keys,    .communicators = 2,          .exchanges = true,
+    .rings = true, .caps_scores = true, .forward = tdm_ring_forward, .backward = tdm_ring_backward,
+};

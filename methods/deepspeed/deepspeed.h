@@ -31,7 +31,6 @@ struct tdm_deepspeed_settings {
 };
 
 /* The methods (method.c). */
-extern const struct tdm_wrapper tdm_zero2_wrapper, tdm_zero3_wrapper;
-extern const char *const tdm_zero_without[]; /* keys of tdm_keys_torch that these have not */
+extern const struct tdm_wrapper tdm_zero2_wrapper, tdm_zero3_wrapper, tdm_zero3_offload_wrapper;
 
 #endif

@@ -181,7 +181,7 @@ const struct tdm_method_key tdm_keys_zero3_offload[] = {
 };
 
 /* bf16 is enabled, which makes adapters bf16 too; gradients go with every step. */
-const char *const tdm_zero_without[] = {"optimizer", "weights_dtype", "grads", "lora", NULL};
+static const char *const without[] = {"optimizer", "weights_dtype", "grads", "lora", NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
@@ -229,9 +229,11 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
     if (s->offload_param)
         cost->host_bytes += 2.0 * 2 * all / (double)torch->ranks * steps;
-    double tokens = (double)torch->tokens * (double)torch->batch * steps;
+    double sequences = (double)torch->batch * steps, tokens = (double)torch->tokens * sequences;
+    double own_tokens =
+        (double)tdm_context_local_tokens(&torch->context, torch->tokens) * sequences;
     if (torch->offload_checkpoints)
-        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * tokens;
+        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * own_tokens;
     if (torch->mlp_tiles > 0) /* each tile's forward again in its backward */
         cost->product_flops +=
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
@@ -240,6 +242,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 const struct tdm_wrapper tdm_zero2_wrapper = {
     .name = "zero2",
     .keys = tdm_keys_zero2,
+    .without = without,
     .check = check,
     .cost = add_cost,
     .create = tdm_zero_create,
@@ -252,22 +255,15 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .step = tdm_zero2_step,
 };
 
-const struct tdm_wrapper tdm_zero3_wrapper = {
-    .name = "zero3",
-    .keys = tdm_keys_zero3,
-    .communicators = 1, /* of barriers, too */
-    .check = check,
-    .cost = add_cost,
-    .create = tdm_zero_create,
-    .free = tdm_zero_free,
-    .parameter = tdm_zero3_parameter,
-    .start = tdm_zero3_start,
-    .before_forward = tdm_zero3_begin_trace,
-    .after_backward = tdm_zero3_after_backward,
-    .enter_module = tdm_zero3_enter,
-    .leave_module = tdm_zero3_leave,
-    .gradient = tdm_zero3_gradient,
-    .accumulates = tdm_zero_accumulates,
-    .step = tdm_zero3_step,
-    .weight_bytes = tdm_zero3_weight_bytes,
-};
+#define ZERO3                                                                                    \
+    .without = without, .communicators = 1, /* of barriers, too */                               \
+        .check = check, .cost = add_cost, .create = tdm_zero_create, .free = tdm_zero_free,      \
+    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
+    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
+    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
+    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
+    .weight_bytes = tdm_zero3_weight_bytes
+
+const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = tdm_keys_zero3, ZERO3};
+const struct tdm_wrapper tdm_zero3_offload_wrapper = {
+    .name = "zero3-offload", .keys = tdm_keys_zero3_offload, ZERO3};

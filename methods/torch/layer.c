@@ -299,7 +299,7 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     tdm_label(m, "self_attn.attention");
     struct tdm_eager_value *heads = t->settings.shifted
                                         ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
-                                    : t->settings.context.kind != TDM_CONTEXT_NONE
+                                    : t->settings.context.divider != NULL
                                         ? tdm_torch_divided_attention(m, t, turned_q, turned_k, v)
                                     : t->settings.attention == TDM_TORCH_EAGER
                                         ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
