@@ -80,29 +80,31 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
                     tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
-/* The divider's table, the wrapper's, then those of the row; NULL past the last. */
+/* The divider's tables, the wrapper's, then those of the row; NULL past the last. */
 static const struct tdm_method_key *table_of(const struct tdm_method *method, size_t number)
 {
-    const struct tdm_method_key *first[2];
-    size_t count = 0;
-    if (method->divider != NULL && method->divider->keys != NULL)
-        first[count++] = method->divider->keys;
-    if (method->wrapper != NULL && method->wrapper->keys != NULL)
-        first[count++] = method->wrapper->keys;
-    return number < count ? first[number] : method->keys[number - count];
+    const struct tdm_method_key *const *lists[] = {
+        method->divider != NULL ? method->divider->keys : NULL,
+        method->wrapper != NULL ? method->wrapper->keys : NULL,
+        method->keys,
+    };
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        for (size_t table = 0; lists[i] != NULL && lists[i][table] != NULL; table++)
+            if (number-- == 0)
+                return lists[i][table];
+    return NULL;
 }
 
-/* Hidden by a table before it, or none of the wrapper's; a wrapper of the row leaves no choice of one. */
+/* By a table before it, or the wrapper has it not; a wrapper of the row leaves no choice of one. */
 static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
 {
-    const struct tdm_wrapper *wrapper = method->wrapper;
     for (size_t before = 0; before < table; before++)
         for (const struct tdm_method_key *key = table_of(method, before); key->name != NULL; key++)
             if (strcmp(key->name, name) == 0)
                 return true;
-    if (wrapper == NULL || table_of(method, table) == wrapper->keys)
+    if (method->wrapper == NULL)
         return false;
-    for (const char *const *less = wrapper->without; less != NULL && *less != NULL; less++)
+    for (const char *const *less = method->wrapper->without; less != NULL && *less != NULL; less++)
         if (strcmp(*less, name) == 0)
             return true;
     return strcmp(name, "sharding") == 0;
@@ -110,8 +112,9 @@ static bool is_hidden(const struct tdm_method *method, size_t table, const char 
 
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
-    for (size_t table = 0; table_of(method, table) != NULL; table++)
-        for (const struct tdm_method_key *key = table_of(method, table); key->name != NULL; key++)
+    const struct tdm_method_key *key;
+    for (size_t table = 0; (key = table_of(method, table)) != NULL; table++)
+        for (; key->name != NULL; key++)
             if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;

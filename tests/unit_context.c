@@ -590,7 +590,7 @@ static bool has_key(const struct tdm_method *row, const char *name)
  * and nothing had to be written for the two together. */
 static void combination_is_a_row(void **state)
 {
-    static const struct tdm_method_key *const tables[] = {tdm_keys_alst, tdm_keys_torch, NULL};
+    static const struct tdm_method_key *const tables[] = {tdm_keys_torch, NULL};
     static const struct tdm_method both = {.name = "zero3-ulysses",
                                            .divides_sequence = true,
                                            .least_gpus = 2,

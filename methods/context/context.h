@@ -29,12 +29,12 @@ struct tdm_context;
 
 /* How attention is divided: a row of method.c. A divider may have both: rings among groups that exchange. */
 struct tdm_divider {
-    const struct tdm_method_key *keys; /* NULL: those of the method's row are all */
-    uint32_t communicators;            /* that NCCL makes for it, beside the first */
-    bool exchanges;                    /* ranks change tokens for heads and back: all-to-all */
-    bool rings;                        /* keys and values go round */
-    bool rings_of_nodes;               /* in whole nodes, and round the nodes */
-    bool caps_scores;                  /* kernels of the ring take attn_logit_softcapping */
+    const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
+    uint32_t communicators;                   /* that NCCL makes for it, beside the first */
+    bool exchanges;      /* ranks change tokens for heads and back: all-to-all */
+    bool rings;          /* keys and values go round */
+    bool rings_of_nodes; /* in whole nodes, and round the nodes */
+    bool caps_scores;    /* kernels of the ring take attn_logit_softcapping */
     /* Of the ring: the output, and *sums, the log-sum-exps; results become dQ, dK and dV. NULL: attention is that of
      * one rank, or of a system of its own. */
     struct tdm_eager_value *(*forward)(struct tdm_eager *m, const struct tdm_context *context,

@@ -13,46 +13,27 @@
 
 /* ---- keys ---- */
 
+static const struct tdm_method_key group_keys[] = {
+    {"sequence_parallel_size", "N", NULL,
+     "GPUs that share a sequence, of which there are then several; unsaid: all", tdm_key_read_count,
+     FIELD(torch.context.ranks), 1, MOST_RANKS},
+    {"sharding", "none|ddp|zero1|fsdp", "fsdp",
+     "of weights, gradients and optimizer states, over all ranks; none: all on every rank",
+     .read = tdm_key_read_wrapper},
+    {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
+    {"attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package",
+     tdm_key_read_choice, FIELD(torch.attention)},
+    {.name = NULL},
+};
+
 #define BALANCE_MEANING "which tokens a rank has"
-#define SHARDING_KEY                                                                               \
-    {                                                                                              \
-        "sharding", "none|ddp|zero1|fsdp", "fsdp",                                                 \
-            "of weights, gradients and optimizer states, over all ranks; none: all on every rank", \
-            .read = tdm_key_read_wrapper                                                           \
-    }
-#define GROUP_KEY                                                                       \
-    {                                                                                   \
-        "sequence_parallel_size", "N", NULL,                                            \
-            "GPUs that share a sequence, of which there are then several; unsaid: all", \
-            tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
-    }
-#define NODE_KEY                                                                    \
-    {                                                                               \
-        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
-            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
-    }
-
-#define ATTENTION_KEY                                                                       \
-    {                                                                                       \
-        "attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package", \
-            tdm_key_read_choice, FIELD(torch.attention)                                     \
-    }
-
-/* ---- tables ---- */
 
 static const struct tdm_method_key ring_keys[] = {
     {"balance", "zigzag|striped|contiguous", "zigzag",
      BALANCE_MEANING ": zigzag_ring_flash_attn_func, stripe_flash_attn_func, ring_flash_attn_func",
      tdm_key_read_choice, FIELD(torch.context.balance)},
-    GROUP_KEY,
-    SHARDING_KEY,
-    NODE_KEY,
-    ATTENTION_KEY,
     {.name = NULL},
-};
-
-static const struct tdm_method_key group_keys[] = {
-    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -63,12 +44,12 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.ring_degree), 1, MOST_RANKS},
     {"ring_impl_type", "zigzag|strip|basic", "zigzag", BALANCE_MEANING, tdm_key_read_choice,
      FIELD(torch.context.balance)},
-    GROUP_KEY,
-    SHARDING_KEY,
-    NODE_KEY,
-    ATTENTION_KEY,
     {.name = NULL},
 };
+
+static const struct tdm_method_key *const group_tables[] = {group_keys, NULL};
+static const struct tdm_method_key *const ring_tables[] = {ring_keys, group_keys, NULL};
+static const struct tdm_method_key *const usp_tables[] = {usp_keys, group_keys, NULL};
 
 /* ---- checks ---- */
 
@@ -258,7 +239,7 @@ static const char *assumption(const struct tdm_model *model,
 
 const struct tdm_divider tdm_ring_divider = {
     COMMON,
-    .keys = ring_keys,
+    .keys = ring_tables,
     .rings = true,
     .forward = tdm_ring_forward,
     .backward = tdm_ring_backward,
@@ -266,7 +247,7 @@ const struct tdm_divider tdm_ring_divider = {
 
 const struct tdm_divider tdm_double_ring_divider = {
     COMMON,
-    .keys = group_keys,
+    .keys = group_tables,
     .communicators = 4, /* inside and between nodes, for keys and for their gradients */
     .rings = true,
     .rings_of_nodes = true,
@@ -274,9 +255,9 @@ const struct tdm_divider tdm_double_ring_divider = {
     .backward = tdm_double_ring_backward,
 };
 
-const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_keys, .exchanges = true};
+const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .exchanges = true};
 
 const struct tdm_divider tdm_usp_divider = {
-    COMMON,        .keys = usp_keys,    .communicators = 2,          .exchanges = true,
+    COMMON,        .keys = usp_tables,  .communicators = 2,          .exchanges = true,
     .rings = true, .caps_scores = true, .forward = tdm_ring_forward, .backward = tdm_ring_backward,
 };

@@ -57,48 +57,29 @@ static const struct tdm_key_need needs_offload = {"where nothing is offloaded", 
 
 /* ---- tables ---- */
 
-#define COMMON_KEYS                                                                                    \
-    {"contiguous_gradients",                                                                           \
-     "false|true",                                                                                     \
-     "true",                                                                                           \
-     "gradients are copied to buckets",                                                                \
-     tdm_key_read_switch,                                                                              \
-     FIELD(contiguous_gradients),                                                                      \
-     .needs = {&needs_choice}},                                                                        \
-        {"reduce_bucket_size",                                                                         \
-         "N|auto",                                                                                     \
-         "5e8",                                                                                        \
-         "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",     \
-         read_elements,                                                                                \
-         FIELD(reduce_bucket_size)},                                                                   \
-        {"reduce_scatter",         "false|true",        "true",                                        \
-         "or all-reduce",          tdm_key_read_switch, FIELD(reduce_scatter),                         \
-         .needs = {&needs_buckets}},                                                                   \
-        {"communication_data_type",       "bf16|fp32",         "bf16",                                 \
-         "of gradients that are reduced", tdm_key_read_switch, FIELD(fp32_communication)},             \
-        {"pin_memory",                                                                                 \
-         "false|true",                                                                                 \
-         "true",                                                                                       \
-         "of what is offloaded: pinned blocks are powers of two",                                      \
-         tdm_key_read_switch,                                                                          \
-         FIELD(pin_memory),                                                                            \
-         .needs = {&needs_offload}},                                                                   \
-        {"gradient_accumulation_steps",                                                                \
-         "N",                                                                                          \
-         "1",                                                                                          \
-         "backwards before a step",                                                                    \
-         tdm_key_read_count,                                                                           \
-         FIELD(gradient_accumulation_steps),                                                           \
-         .least = 1,                                                                                   \
-         .most = MOST_ACCUMULATION},                                                                   \
-    {                                                                                                  \
-        "optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",                                     \
-            "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused", \
-            tdm_key_read_choice, FIELD(optimizer)                                                      \
-    }
+/* Of all stages. */
+static const struct tdm_method_key common_keys[] = {
+    {"contiguous_gradients", "false|true", "true", "gradients are copied to buckets",
+     tdm_key_read_switch, FIELD(contiguous_gradients), .needs = {&needs_choice}},
+    {"reduce_bucket_size", "N|auto", "5e8",
+     "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",
+     read_elements, FIELD(reduce_bucket_size)},
+    {"reduce_scatter", "false|true", "true", "or all-reduce", tdm_key_read_switch,
+     FIELD(reduce_scatter), .needs = {&needs_buckets}},
+    {"communication_data_type", "bf16|fp32", "bf16", "of gradients that are reduced",
+     tdm_key_read_switch, FIELD(fp32_communication)},
+    {"pin_memory", "false|true", "true", "of what is offloaded: pinned blocks are powers of two",
+     tdm_key_read_switch, FIELD(pin_memory), .needs = {&needs_offload}},
+    {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
+     FIELD(gradient_accumulation_steps), .least = 1, .most = MOST_ACCUMULATION},
+    {"optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",
+     "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused",
+     tdm_key_read_choice, FIELD(optimizer)},
+    {.name = NULL},
+};
 
 /* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of ArcticTraining. */
-const struct tdm_method_key tdm_keys_alst[] = {
+static const struct tdm_method_key alst_keys[] = {
     {"activation_checkpoint_cpu_offload", "false|true", "false",
      "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
      .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
@@ -111,77 +92,65 @@ const struct tdm_method_key tdm_keys_alst[] = {
     {.name = NULL},
 };
 
-#define STAGE3_KEYS                                                                              \
-    {"stage3_prefetch_bucket_size",                                                              \
-     "N|auto",                                                                                   \
-     "5e7",                                                                                      \
-     "elements gathered ahead at a time; auto: 0.9 hidden_size squared",                         \
-     read_elements,                                                                              \
-     FIELD(prefetch_bucket_size)},                                                               \
-        {"stage3_max_live_parameters",                                                           \
-         "N",                                                                                    \
-         "1e9",                                                                                  \
-         "elements up to which is gathered ahead",                                               \
-         read_elements,                                                                          \
-         FIELD(max_live_parameters)},                                                            \
-        {"stage3_max_reuse_distance",                                                            \
-         "N",                                                                                    \
-         "1e9",                                                                                  \
-         "elements within which what is used again stays",                                       \
-         read_elements,                                                                          \
-         FIELD(max_reuse_distance)},                                                             \
-        {"stage3_param_persistence_threshold",                                                   \
-         "N|auto",                                                                               \
-         "1e5",                                                                                  \
-         "parameters of so few elements stay gathered; auto: 10 hidden_size",                    \
-         read_elements,                                                                          \
-         FIELD(param_persistence_threshold)},                                                    \
-        {"sub_group_size",     "N", "1e9", "elements that are stepped at a time", read_elements, \
-         FIELD(sub_group_size)},                                                                 \
-    {                                                                                            \
-        "grad_accum_dtype", "bf16|fp32", "bf16", "of the gradients that are kept",               \
-            tdm_key_read_switch, FIELD(fp32_accumulation)                                        \
-    }
+static const struct tdm_method_key stage3_keys[] = {
+    {"stage3_prefetch_bucket_size", "N|auto", "5e7",
+     "elements gathered ahead at a time; auto: 0.9 hidden_size squared", read_elements,
+     FIELD(prefetch_bucket_size)},
+    {"stage3_max_live_parameters", "N", "1e9", "elements up to which is gathered ahead",
+     read_elements, FIELD(max_live_parameters)},
+    {"stage3_max_reuse_distance", "N", "1e9", "elements within which what is used again stays",
+     read_elements, FIELD(max_reuse_distance)},
+    {"stage3_param_persistence_threshold", "N|auto", "1e5",
+     "parameters of so few elements stay gathered; auto: 10 hidden_size", read_elements,
+     FIELD(param_persistence_threshold)},
+    {"sub_group_size", "N", "1e9", "elements that are stepped at a time", read_elements,
+     FIELD(sub_group_size)},
+    {"grad_accum_dtype", "bf16|fp32", "bf16", "of the gradients that are kept", tdm_key_read_switch,
+     FIELD(fp32_accumulation)},
+    {.name = NULL},
+};
 
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
-const struct tdm_method_key tdm_keys_zero2[] = {
+static const struct tdm_method_key zero2_keys[] = {
     {"overlap_comm", "false|true", "false", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
-    COMMON_KEYS,
     {.name = NULL},
 };
 
-const struct tdm_method_key tdm_keys_zero3[] = {
+static const struct tdm_method_key zero3_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
      FIELD(offload_param)},
-    STAGE3_KEYS,
-    COMMON_KEYS,
     {.name = NULL},
 };
 
-const struct tdm_method_key tdm_keys_zero3_offload[] = {
+static const struct tdm_method_key zero3_offload_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_switch,
      FIELD(offload_param)},
-    STAGE3_KEYS,
-    COMMON_KEYS,
     {.name = NULL},
 };
 
+static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
+                                                            NULL};
+static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
+                                                            alst_keys, NULL};
+static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
+                                                                    common_keys, alst_keys, NULL};
+
 /* bf16 is enabled, which makes adapters bf16 too; gradients go with every step. */
-static const char *const without[] = {"optimizer", "weights_dtype", "grads", "lora", NULL};
+static const char *const without[] = {"weights_dtype", "grads", "lora", NULL};
 
 static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err)
@@ -241,7 +210,7 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
 
 const struct tdm_wrapper tdm_zero2_wrapper = {
     .name = "zero2",
-    .keys = tdm_keys_zero2,
+    .keys = zero2_tables,
     .without = without,
     .check = check,
     .cost = add_cost,
@@ -264,6 +233,6 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
     .weight_bytes = tdm_zero3_weight_bytes
 
-const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = tdm_keys_zero3, ZERO3};
+const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
 const struct tdm_wrapper tdm_zero3_offload_wrapper = {
-    .name = "zero3-offload", .keys = tdm_keys_zero3_offload, ZERO3};
+    .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};

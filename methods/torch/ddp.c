@@ -203,7 +203,7 @@ static void before_forward(struct tdm_torch_model *t)
 
 static bool has_buckets(const struct tdm_key_case *c)
 {
-    return c->settings->torch.wrapper->keys == tdm_keys_ddp;
+    return c->settings->torch.wrapper->create == create_buckets;
 }
 
 static const struct tdm_key_need needs_buckets = {"without sharding=ddp or zero1", has_buckets};
@@ -220,6 +220,8 @@ const struct tdm_method_key tdm_keys_ddp[] = {
      .needs = {&needs_buckets, &tdm_need_later_steps}},
     {.name = NULL},
 };
+
+static const struct tdm_method_key *const tables[] = {tdm_keys_ddp, NULL};
 
 /* Gradients are all-reduced. */
 static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -238,8 +240,8 @@ static void add_zero1_cost(const struct tdm_model *model,
                     tdm_torch_shared_gradient_bytes(model, &settings->torch));
 }
 
-#define DDP                                                               \
-    .keys = tdm_keys_ddp, .create = create_buckets, .free = free_buckets, \
+#define DDP                                                         \
+    .keys = tables, .create = create_buckets, .free = free_buckets, \
     .before_forward = before_forward, .gradient = note_gradient
 
 const struct tdm_wrapper tdm_ddp_wrapper = {.name = "ddp", DDP, .start = start, .cost = add_cost};

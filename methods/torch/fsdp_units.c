@@ -310,9 +310,11 @@ static void add_cost(const struct tdm_model *model, const struct tdm_method_sett
                         tdm_torch_shared_gradient_bytes(model, s));
 }
 
+static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
+
 const struct tdm_wrapper tdm_fsdp_wrapper = {
     .name = "fsdp",
-    .keys = tdm_keys_fsdp,
+    .keys = tables,
     .mixes_precision = true,
     .check = check,
     .cost = add_cost,

@@ -41,10 +41,10 @@ static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
 }
 
 struct tdm_wrapper {
-    const char *name;                  /* its value of the key "sharding" */
-    const struct tdm_method_key *keys; /* NULL: it has none */
-    /* Names of keys that it has not, though other tables have; ended by NULL, or NULL. */
-    const char *const *without;
+    const char *name;                         /* its value of the key "sharding" */
+    const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
+    const char *const
+        *without;           /* names of keys that no table has with it, ended by NULL, or NULL */
     uint32_t communicators; /* that NCCL makes for it, beside the first */
     bool mixes_precision;   /* it casts parameters to bf16 itself: the forward needs no autocast */
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. */
