@@ -3,7 +3,6 @@
 #include "methods/cost.h"
 
 #include "methods/method.h"
-#include "methods/torch/wrapper.h"
 
 #include <math.h>
 

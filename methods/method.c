@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/names.h"
-#include "methods/torch/wrapper.h"
 
 #include <inttypes.h>
 #include <stdio.h>

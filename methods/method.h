@@ -13,6 +13,7 @@
 #include "methods/key.h"
 #include "methods/megatron/megatron.h"
 #include "methods/torch/run.h"
+#include "methods/torch/wrapper.h"
 
 /* What a method was told: by the command line, by its keys and by itself. */
 struct tdm_method_settings {

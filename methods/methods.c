@@ -3,7 +3,6 @@
 #include "methods/method.h"
 
 #include "methods/chunk/method.h"
-#include "methods/torch/wrapper.h"
 
 #define ONE_GPU .least_gpus = 1, .most_gpus = 1
 #define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u

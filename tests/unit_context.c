@@ -2,7 +2,6 @@
 /* Context parallelism: how a sequence is divided, what attention of a rank takes by cases counted by hand, times of
  * rings, what cannot be run, and BurstEngine's published peaks. */
 #include "methods/prediction.h"
-#include "methods/torch/wrapper.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,6 @@
 /* Attention of a rank that has part of a sequence, and how many tokens that are. */
 #include "base/size.h"
 #include "methods/context/parts.h"
-#include "methods/torch/parts.h"
 
 #include <stddef.h>
 
@@ -121,19 +120,4 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
     for (unsigned i = 0; i < 3; i++)
         tdm_drop(m, parts[i]);
     return output;
-}
-
-struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
-                                                    const struct tdm_torch_model *t,
-                                                    struct tdm_eager_value *q,
-                                                    struct tdm_eager_value *k,
-                                                    struct tdm_eager_value *v)
-{
-    const struct tdm_attention_shape shape = {.kernel = TDM_ATTENTION_FLASH,
-                                              .batch = t->settings.batch,
-                                              .query_heads = t->config->query_heads,
-                                              .kv_heads = t->config->kv_heads,
-                                              .tokens = t->settings.tokens,
-                                              .head_dim = t->config->head_dim};
-    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
 }

@@ -3,7 +3,6 @@
 #include "methods/context/burst.h"
 
 #include "methods/method.h"
-#include "methods/torch/wrapper.h"
 
 #define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
 #define MOST_RANKS 65536u

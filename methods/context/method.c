@@ -4,7 +4,6 @@
 #include "methods/context/parts.h"
 #include "methods/divisors.h"
 #include "methods/method.h"
-#include "methods/torch/wrapper.h"
 
 #include <inttypes.h>
 

@@ -9,6 +9,20 @@
 
 /* ---- making ---- */
 
+static uint64_t by_hidden(const struct tdm_torch_model *t, uint64_t said, double factor)
+{
+    return said == TDM_AUTO ? (uint64_t)(factor * t->config->hidden) : said;
+}
+
+/* trainer_config_finalize of transformers' integrations/deepspeed.py. */
+static void resolve_auto(const struct tdm_torch_model *t, struct tdm_deepspeed_settings *s)
+{
+    double hidden = t->config->hidden;
+    s->reduce_bucket_size = by_hidden(t, s->reduce_bucket_size, hidden);
+    s->prefetch_bucket_size = by_hidden(t, s->prefetch_bucket_size, 0.9 * hidden);
+    s->param_persistence_threshold = by_hidden(t, s->param_persistence_threshold, 10);
+}
+
 void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
 {
     struct tdm_deepspeed *d = calloc(1, sizeof(*d));
@@ -34,6 +48,7 @@ void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters)
         return NULL;
     }
     d->most_parameters = most_parameters;
+    resolve_auto(t, &d->s);
     return d;
 }
 
@@ -55,20 +70,6 @@ void tdm_zero_free(void *state)
     free(d);
 }
 
-static uint64_t by_hidden(const struct tdm_torch_model *t, uint64_t said, double factor)
-{
-    return said == TDM_AUTO ? (uint64_t)(factor * t->config->hidden) : said;
-}
-
-/* trainer_config_finalize of transformers' integrations/deepspeed.py. */
-static void resolve_auto(const struct tdm_torch_model *t, struct tdm_deepspeed_settings *s)
-{
-    double hidden = t->config->hidden;
-    s->reduce_bucket_size = by_hidden(t, s->reduce_bucket_size, hidden);
-    s->prefetch_bucket_size = by_hidden(t, s->prefetch_bucket_size, 0.9 * hidden);
-    s->param_persistence_threshold = by_hidden(t, s->param_persistence_threshold, 10);
-}
-
 struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t module,
                                            uint64_t rows, uint64_t columns, uint16_t element_bytes,
                                            bool trained)
@@ -78,8 +79,6 @@ struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t m
     struct tdm_eager_value *value = tdm_torch_parameter(t, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     struct zero_module *of = &d->modules[module];
-    if (number == 0)
-        resolve_auto(t, &d->s);
     of->parameters[of->count++] = number;
     if (module == TDM_MODULE_EMBEDDING && t->config->tied) /* it is the head's too */
         d->modules[TDM_MODULE_HEAD] = *of;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of what trains Hugging Face's models with PyTorch. */
 #include "methods/method.h"
-#include "methods/torch/wrapper.h"
 
 #include <string.h>
 

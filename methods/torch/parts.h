@@ -63,13 +63,6 @@ void tdm_torch_cache_hold(struct tdm_torch_model *t);
 struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
                                             uint64_t columns, uint16_t element_bytes, bool trained);
 
-/* Attention of a sequence that other ranks have parts of (context/attention.c). */
-struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
-                                                    const struct tdm_torch_model *t,
-                                                    struct tdm_eager_value *q,
-                                                    struct tdm_eager_value *k,
-                                                    struct tdm_eager_value *v);
-
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,
                                           const struct torch_layer *layer,

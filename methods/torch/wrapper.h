@@ -41,7 +41,7 @@ static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
 }
 
 struct tdm_wrapper {
-    const char *name;                         /* its value of the key "sharding" */
+    const char *name;                         /* "fsdp": what the key "sharding" calls it */
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
     const char *const
         *without;           /* names of keys that no table has with it, ended by NULL, or NULL */
