@@ -389,44 +389,27 @@ static void after_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_take(grads[0]);
 }
 
-/* The same value, with a node of its own; `x` stays the caller's. */
-static struct tdm_eager_value *mark(struct tdm_torch_model *t, uint32_t module,
-                                    struct tdm_eager_value *x, bool output)
-{
-    static const struct tdm_eager_op before = {"PreBackwardFunctionForModuleBackward", false,
-                                               before_backward},
-                                     after = {"PostBackwardFunctionModuleBackward", false,
-                                              after_backward};
-    struct tdm_node *node = tdm_node_new(t->m, output ? &before : &after, &x, 1);
-    if (node == NULL)
-        return tdm_take(x);
-    node->facts[0] = module;
-    node->context = t;
-    struct tdm_eager_value *y = tdm_value_view(t->m, x);
-    y->view = x->view;
-    tdm_node_finish(t->m, node, y);
-    if (!output)
-        tdm_zero_of(t)->modules[module].inputs_waiting++;
-    return y;
-}
-
 struct tdm_eager_value *tdm_zero3_enter(const struct tdm_torch_model *t, uint32_t module,
                                         struct tdm_eager_value *x)
 {
+    static const struct tdm_eager_op after = {"PostBackwardFunctionModuleBackward", false,
+                                              after_backward};
     struct tdm_deepspeed *d = t->wrapped;
     fetch(d->model, module, true);
     d->modules[module].inputs_waiting = 0;
-    return x == NULL ? NULL : mark(d->model, module, x, false);
+    if (x == NULL)
+        return NULL;
+    struct tdm_eager_value *marked = tdm_mark(t->m, &after, module, d->model, x);
+    d->modules[module].inputs_waiting += marked != x;
+    return marked;
 }
 
 struct tdm_eager_value *tdm_zero3_leave(const struct tdm_torch_model *t, uint32_t module,
                                         struct tdm_eager_value *y)
 {
+    static const struct tdm_eager_op before = {"PreBackwardFunctionForModuleBackward", false,
+                                               before_backward};
     struct tdm_deepspeed *d = t->wrapped;
     release(d->model, module, true);
-    if (y == NULL)
-        return NULL;
-    struct tdm_eager_value *marked = mark(d->model, module, y, true);
-    tdm_drop(t->m, y);
-    return marked;
+    return y == NULL ? NULL : tdm_replace(t->m, y, tdm_mark(t->m, &before, module, d->model, y));
 }

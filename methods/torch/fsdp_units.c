@@ -137,35 +137,9 @@ static void input_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_take(grads[0]);
 }
 
-/* The same value, taken, whose backward calls the op's. */
-static struct tdm_eager_value *mark(struct tdm_torch_model *t, uint32_t group,
-                                    struct tdm_eager_value *x, const struct tdm_eager_op *op)
-{
-    struct tdm_node *node = tdm_node_new(t->m, op, &x, 1);
-    if (node != NULL) {
-        node->facts[0] = group;
-        node->context = t;
-    }
-    struct tdm_eager_value *y = tdm_value_view(t->m, x);
-    tdm_node_finish(t->m, node, y);
-    tdm_drop(t->m, x);
-    return y;
-}
-
-static struct tdm_eager_value *mark_output(struct tdm_torch_model *t, uint32_t group,
-                                           struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"FsdpPreBackward", false, output_backward};
-    return mark(t, group, x, &op);
-}
-
-static struct tdm_eager_value *mark_input(struct tdm_torch_model *t, uint32_t group,
-                                          struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"RegisterPostBackwardFunctionBackward", false,
-                                           input_backward};
-    return mark(t, group, x, &op);
-}
+static const struct tdm_eager_op of_output = {"FsdpPreBackward", false, output_backward},
+                                 of_input = {"RegisterPostBackwardFunctionBackward", false,
+                                             input_backward};
 
 /* ---- hooks ---- */
 
@@ -184,7 +158,7 @@ static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t mo
         (module == TDM_MODULE_HEAD && !has_embedding_group(t)))
         return x;
     tdm_fsdp_unshard(t, group, true);
-    return x == NULL ? NULL : mark_input(t, group, x);
+    return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
 }
 
 /* The head is not left where a loss reads its weight without running the module: then the unit is not told of the
@@ -197,7 +171,7 @@ static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t mo
         (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends))
         return y;
     post_forward(t, group);
-    return mark_output(t, group, y);
+    return tdm_replace(t->m, y, tdm_mark(t->m, &of_output, group, t, y));
 }
 
 static void after_forward(struct tdm_torch_model *t)
