@@ -257,6 +257,12 @@ const struct tdm_divider tdm_double_ring_divider = {
 const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .exchanges = true};
 
 const struct tdm_divider tdm_usp_divider = {
-    COMMON,        .keys = usp_tables,  .communicators = 2,          .exchanges = true,
-    .rings = true, .caps_scores = true, .forward = tdm_ring_forward, .backward = tdm_ring_backward,
+    COMMON,
+    .keys = usp_tables,
+    .communicators = 2, /* of those that exchange, and of the rings */
+    .exchanges = true,
+    .rings = true,
+    .caps_scores = true,
+    .forward = tdm_ring_forward,
+    .backward = tdm_ring_backward,
 };

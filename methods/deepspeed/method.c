@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot be combined, what is
- * sent, and the system that runs them. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
+ * sent, and their wrappers. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
 #include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
 #include "methods/method.h"
@@ -224,13 +224,14 @@ const struct tdm_wrapper tdm_zero2_wrapper = {
     .step = tdm_zero2_step,
 };
 
-#define ZERO3                                                                                    \
-    .without = without, .communicators = 1, /* of barriers, too */                               \
-        .check = check, .cost = add_cost, .create = tdm_zero_create, .free = tdm_zero_free,      \
-    .parameter = tdm_zero3_parameter, .start = tdm_zero3_start,                                  \
-    .before_forward = tdm_zero3_begin_trace, .after_backward = tdm_zero3_after_backward,         \
-    .enter_module = tdm_zero3_enter, .leave_module = tdm_zero3_leave,                            \
-    .gradient = tdm_zero3_gradient, .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step, \
+/* A second communicator is for barriers. */
+#define ZERO3                                                                           \
+    .without = without, .communicators = 1, .check = check, .cost = add_cost,           \
+    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
+    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
+    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
+    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
     .weight_bytes = tdm_zero3_weight_bytes
 
 const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};

@@ -50,7 +50,7 @@ struct tdm_wrapper {
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
-    /* Adds what is sent to a cost that has the FLOPs of a step. */
+    /* Adds what is sent, and what else it takes, to the FLOPs of a step with one backward. */
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
                  struct tdm_method_cost *cost);
 
