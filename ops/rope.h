@@ -6,6 +6,12 @@
 
 #include "ops/ops.h"
 
+struct tdm_rope_params {
+    uint32_t query_heads, kv_heads, head_dim;
+    struct tdm_rope positions; /* how angles follow from them */
+    double norm_epsilon;       /* of QK-norm */
+};
+
 enum tdm_rope_operand {
     /* [tokens, query_heads, head_dim]: changed from the q product to q; with QK-norm only read */
     TDM_ROPE_Q,

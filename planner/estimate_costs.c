@@ -681,7 +681,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
 {
     const struct tdm_schedule *base = e->base;
     struct tdm_chunk chunk = {0};
-    struct tdm_program program = {.schedule = base, .chunks = NULL, .chunk_count = e->chunks};
+    struct tdm_program program = {.chunk_count = e->chunks};
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
     if (list == NULL || chunks == NULL) {
@@ -690,6 +690,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     }
 
+    tdm_program_set_schedule(&program, base);
     program.chunks = chunks;
     uint32_t number = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++) {

@@ -94,17 +94,16 @@ static void test_cuda(void **unused)
     backend.open = open_nothing;
     assert_int_equal(tdm_backend_check(&backend, 1, programs, &err), TDM_OK);
 
-    struct tdm_model *model = schedule->model;
-    uint32_t hidden = model->hidden, head_dim = model->head_dim;
-    model->hidden = 1 << 20;
+    struct tdm_params params = program->params;
+    program->params.norm.hidden = 1 << 20;
     assert_int_equal(tdm_arenas_check(&backend, 1, programs, &memory, &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "hidden size"));
     assert_non_null(strstr(err.hint, "--backend cpu"));
-    model->hidden = hidden;
-    model->head_dim = 1 << 12;
+    program->params = params;
+    program->params.pages.head_dim = 1 << 12;
     assert_int_equal(tdm_arenas_check(&backend, 1, programs, &memory, &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "head dim"));
-    model->head_dim = head_dim;
+    program->params = params;
     program->buffers[tdm_program_find(program, "stream")].dtype = TDM_DTYPE_FP16;
     assert_int_equal(tdm_arenas_check(&backend, 1, programs, &memory, &err), TDM_INPUT);
     assert_non_null(strstr(err.message, "no kernels for stream in fp16"));

@@ -15,7 +15,6 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/cpu/gemm.h"
-#include "schedule/layout.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -63,9 +62,9 @@ enum { SCRATCH_ALIGN = 4096 };
 static const tdm_cpu_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
-    tdm_multiply_scratch,  tdm_norm_scratch,           tdm_rope_scratch,
-    tdm_attention_scratch, tdm_attention_grad_scratch, tdm_embed_scratch,
-    tdm_head_scratch,      tdm_gradient_norm_scratch,  tdm_select_scratch,
+    tdm_cpu_multiply_scratch,  tdm_cpu_norm_scratch,           tdm_cpu_rope_scratch,
+    tdm_cpu_attention_scratch, tdm_cpu_attention_grad_scratch, tdm_cpu_embed_scratch,
+    tdm_cpu_head_scratch,      tdm_cpu_gradient_norm_scratch,  tdm_cpu_select_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)
@@ -105,10 +104,9 @@ static enum tdm_status take_scratch(struct tdm_executor *executor, uint32_t coun
 {
     char text[TDM_FORMAT_SIZE];
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_cpu_shape shape = {.model = programs[i]->schedule->model};
+        struct tdm_cpu_shape shape = {.params = &programs[i]->params};
         for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
             shape.chunk_tokens = tdm_most(shape.chunk_tokens, programs[i]->chunks[c].tokens);
-        shape.voted_pages = tdm_page_list_voted(programs[i]->schedule);
         for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
             struct tdm_cpu_scratch scratch = scratch_of[k](&shape);
             executor->thread_bytes = tdm_most(executor->thread_bytes, scratch.thread_bytes);
@@ -192,7 +190,7 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
         goto fail_close;
 
     if (!tdm_timings_open(&executor->timings, count, programs) ||
-        !tdm_rope_open(executor, programs[0]->schedule->model)) {
+        !tdm_rope_open(executor, &programs[0]->params.rope)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
         goto fail_close;
     }

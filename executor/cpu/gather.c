@@ -9,27 +9,27 @@
 
 #include "base/size.h"
 #include "ops/attention.h"
-#include "schedule/gather.h"
-#include "schedule/layout.h"
 
 #include <string.h>
 
-struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch, uint64_t lists)
+struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    struct tdm_gathered g = {0};
-    if (!tdm_gathers(schedule, launch->op->layer))
-        return g;
-    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_op *op = launch->op;
+    if (!op->gathers)
+        return (struct tdm_gathered){0};
+    struct tdm_page_rule rule = tdm_page_rule_of(&params->pages, op->layer);
+    struct tdm_attention_scratch at = tdm_attention_scratch(params, op->tokens);
     unsigned char *scratch = launch->scratch;
-    g.room = tdm_gather_pages(schedule);
-    g.chunk_page = tdm_page_of(&rule, launch->program->chunks[launch->op->chunk].first_token);
-    g.kv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_KVPAGES));
-    if (schedule->pass == TDM_TRAIN)
-        g.dkv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_DKVPAGES));
-    g.table = tdm_cpu_take(&scratch, lists * g.room, sizeof(*g.table));
-    g.count = tdm_cpu_take(&scratch, lists, sizeof(*g.count));
-    return g;
+    void *table = scratch + at.table, *count = scratch + at.ends;
+    return (struct tdm_gathered){
+        .room = params->attention.gather.pages,
+        .chunk_page = tdm_page_of(&rule, launch->program->chunks[op->chunk].first_token),
+        .table = table,
+        .count = count,
+        .kv = scratch + at.pages,
+        .dkv = scratch + at.gradients,
+    };
 }
 
 /* ---- which pages ---- */
@@ -115,7 +115,6 @@ struct move {
 /* Where a page is at home: sums are in two operands, those that are opened first. */
 static unsigned char *home_of(const struct move *m, uint64_t page)
 {
-    const struct tdm_schedule *schedule = m->a->launch->program->schedule;
     const struct tdm_operand *home = m->home;
     uint64_t pages = tdm_pages_of_chunk(&m->a->rule), at = page - m->a->first_page;
     uint64_t slot = at / pages;
@@ -124,7 +123,7 @@ static unsigned char *home_of(const struct move *m, uint64_t page)
         home++;
     }
     return (unsigned char *)home->data + slot * home->slot_bytes +
-           at % pages * tdm_page_elements(schedule) * tdm_dtype_bytes(home->dtype);
+           at % pages * tdm_page_bytes_of(m->a->pages, home->dtype);
 }
 
 /* A task is a place in the room of a list: the columns of its KV heads. */
@@ -140,8 +139,7 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
     uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
     uint64_t bytes = line / a->list_count;
     unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
-    unsigned char *room =
-        m->room + place * tdm_page_elements(a->launch->program->schedule) * size + list * bytes;
+    unsigned char *room = m->room + place * tdm_page_bytes_of(a->pages, dtype) + list * bytes;
     for (uint64_t row = 0; row < 2 * a->rule.page_tokens; row++)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
@@ -158,10 +156,9 @@ static void move_pages(struct tdm_executor *executor, const struct tdm_attention
         return;
     tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
 
-    enum tdm_content content =
-        home == &a->launch->operand[TDM_ATTENTION_KV] ? TDM_KVPAGES : TDM_DKVPAGES;
-    uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens),
-             pages = 0;
+    bool is_kv = home == &a->launch->operand[TDM_ATTENTION_KV];
+    uint64_t page = tdm_page_bytes_of(a->pages, is_kv ? a->pages->kv : a->pages->kv_gradients);
+    uint64_t pages = 0;
     uint64_t number = (uint64_t)(home - a->launch->operand);
     const struct tdm_access *access = &a->launch->op->access[number];
     if (access->buffer == TDM_NONE)
@@ -196,9 +193,8 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
 /* Makes the sums of a slot's tokens zero. */
 static void open_slot(const struct tdm_attention *a, unsigned char *slot, uint64_t tokens)
 {
-    const struct tdm_schedule *schedule = a->launch->program->schedule;
-    uint64_t size = tdm_dtype_bytes(schedule->dtypes.kv_gradients);
-    uint64_t plane = tdm_page_plane_elements(schedule) * size, row = plane / a->rule.page_tokens;
+    uint64_t size = tdm_dtype_bytes(a->pages->kv_gradients);
+    uint64_t plane = a->pages->plane_elements * size, row = plane / a->rule.page_tokens;
     for (uint64_t at = 0; at < tokens; at += a->rule.page_tokens) {
         uint64_t bytes = tdm_least(tokens - at, a->rule.page_tokens) * row;
         unsigned char *page = slot + at / a->rule.page_tokens * 2 * plane;
