@@ -4,6 +4,7 @@ libtidemark_a_SOURCES += \
 	ops/content.c ops/content.h \
 	ops/embed.c ops/embed.h \
 	ops/head.c ops/head.h \
+	ops/kernels.c ops/kernels.h \
 	ops/mlp.c ops/mlp.h \
 	ops/move.c ops/move.h \
 	ops/norm.c ops/norm.h \

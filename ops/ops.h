@@ -49,6 +49,10 @@ enum tdm_op_kind {
     TDM_OP_KINDS
 };
 
+/* A set of kinds of ops: bit `1u << kind`. */
+typedef uint32_t tdm_kinds;
+#define TDM_ALL_KINDS ((tdm_kinds)((UINT64_C(1) << TDM_OP_KINDS) - 1))
+
 /* The name of the kind's record: "embed_grad". */
 const char *tdm_op_kind_name(enum tdm_op_kind kind);
 

@@ -84,6 +84,7 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     struct tdm_program *program = ranges->program;
     if (item->kind == TDM_RUN) {
         program->op_count++;
+        program->kinds |= 1u << item->op->kind;
         return TDM_OK;
     }
 

@@ -121,6 +121,7 @@ struct tdm_program {
     uint64_t arena_bytes[TDM_PLACES];     /* as packed */
     uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
+    tdm_kinds kinds;           /* of its ops */
     uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */

@@ -6,7 +6,7 @@
  * so that no record allows what never happens.
  */
 #include "ops/ops.h"
-#include "schedule/program.h"
+#include "schedule/cost.h"
 #include "tests/random_schedule.h"
 
 #include <setjmp.h>
@@ -132,6 +132,10 @@ static void test_records(void **unused)
         assert_non_null(type);
         assert_ptr_equal(type->name, tdm_op_kind_name((enum tdm_op_kind)kind));
         assert_in_range(type->operands, 1, TDM_OPERANDS);
+        assert_non_null(type->flops);
+        /* a kind that the table of rates forgets would have the first one */
+        enum tdm_rate rate = tdm_op_rate(&(struct tdm_op){.kind = (enum tdm_op_kind)kind});
+        assert_true((rate == 0) == (kind == TDM_OP_PRODUCT));
         for (uint32_t i = 0; i < TDM_OPERANDS; i++) {
             assert_true((type->operand[i].name != NULL) == (i < type->operands));
             assert_true((type->operand[i].modes != 0) == (i < type->operands));

@@ -15,6 +15,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/cpu/gemm.h"
+#include "ops/kernels.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -28,38 +29,10 @@ enum { SCRATCH_ALIGN = 4096 };
 /* Of a thread: what glibc gives it by default, twice. */
 #define STACK_BYTES (UINT64_C(16) << 20)
 
-/* Every kind of op that there is a kernel for. */
-#define EACH_OP(OP)                                      \
-    OP(COPY, tdm_cpu_copy)                               \
-    OP(ZERO, tdm_cpu_zero)                               \
-    OP(EMBED, tdm_cpu_embed)                             \
-    OP(SORT_TOKENS, tdm_cpu_sort_tokens)                 \
-    OP(EMBED_GRAD, tdm_cpu_embed_grad)                   \
-    OP(NORM, tdm_cpu_norm)                               \
-    OP(NORM_GRAD, tdm_cpu_norm_grad)                     \
-    OP(PRODUCT, tdm_cpu_product)                         \
-    OP(PRODUCT_GRAD_INPUT, tdm_cpu_product)              \
-    OP(PRODUCT_GRAD_WEIGHT, tdm_cpu_product_grad_weight) \
-    OP(ROPE, tdm_cpu_rope)                               \
-    OP(ROPE_GRAD, tdm_cpu_rope_grad)                     \
-    OP(KV_WRITE, tdm_cpu_kv_write)                       \
-    OP(KV_GRAD_READ, tdm_cpu_kv_grad_read)               \
-    OP(PAGE_MEANS, tdm_cpu_page_means)                   \
-    OP(SELECT, tdm_cpu_select)                           \
-    OP(ATTENTION, tdm_cpu_attention)                     \
-    OP(ATTENTION_GRAD, tdm_cpu_attention_grad)           \
-    OP(SWIGLU, tdm_cpu_swiglu)                           \
-    OP(SWIGLU_GRAD, tdm_cpu_swiglu_grad)                 \
-    OP(HEAD, tdm_cpu_head)                               \
-    OP(LOSS, tdm_cpu_head)                               \
-    OP(HEAD_GRAD, tdm_cpu_head)                          \
-    OP(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
-    OP(OPTIMIZER, tdm_cpu_optimizer)
-
 #define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
 #define RUNS(kind, kernel) [TDM_OP_##kind] = run_cpu,
 
-static const tdm_cpu_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
+static const tdm_cpu_op ops[TDM_OP_KINDS] = {TDM_CPU_KERNELS(KERNEL)};
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
     tdm_cpu_multiply_scratch,  tdm_cpu_norm_scratch,           tdm_cpu_rope_scratch,
@@ -262,7 +235,7 @@ const struct tdm_backend tdm_cpu_backend = {
     .open = open_cpu,
     .close = close_cpu,
     .arena = tdm_cpu_take_arena,
-    .run = {EACH_OP(RUNS)},
+    .run = {TDM_CPU_KERNELS(RUNS)},
     .wait = wait_cpu,
     .finish = finish_cpu,
     .reap = reap_cpu,

@@ -2,43 +2,16 @@
 /* The cuda backend: its table, and what is taken at open. */
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
+#include "ops/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Every kind of op that there is a kernel for. */
-#define EACH_OP(OP)                                           \
-    OP(COPY, tdm_cuda_run_copy)                               \
-    OP(ZERO, tdm_cuda_run_zero)                               \
-    OP(EMBED, tdm_cuda_run_embed)                             \
-    OP(SORT_TOKENS, tdm_cuda_run_sort_tokens)                 \
-    OP(EMBED_GRAD, tdm_cuda_run_embed_grad)                   \
-    OP(NORM, tdm_cuda_run_norm)                               \
-    OP(NORM_GRAD, tdm_cuda_run_norm_grad)                     \
-    OP(PRODUCT, tdm_cuda_run_product)                         \
-    OP(PRODUCT_GRAD_INPUT, tdm_cuda_run_product)              \
-    OP(PRODUCT_GRAD_WEIGHT, tdm_cuda_run_product_grad_weight) \
-    OP(ROPE, tdm_cuda_run_rope)                               \
-    OP(ROPE_GRAD, tdm_cuda_run_rope_grad)                     \
-    OP(KV_WRITE, tdm_cuda_run_kv_write)                       \
-    OP(KV_GRAD_READ, tdm_cuda_run_kv_grad_read)               \
-    OP(PAGE_MEANS, tdm_cuda_run_page_means)                   \
-    OP(SELECT, tdm_cuda_run_select)                           \
-    OP(ATTENTION, tdm_cuda_run_attention)                     \
-    OP(ATTENTION_GRAD, tdm_cuda_run_attention_grad)           \
-    OP(SWIGLU, tdm_cuda_run_swiglu)                           \
-    OP(SWIGLU_GRAD, tdm_cuda_run_swiglu_grad)                 \
-    OP(HEAD, tdm_cuda_run_head)                               \
-    OP(LOSS, tdm_cuda_run_head)                               \
-    OP(HEAD_GRAD, tdm_cuda_run_head)                          \
-    OP(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
-    OP(OPTIMIZER, tdm_cuda_run_optimizer)
-
 #define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
 #define RUNS(kind, kernel) [TDM_OP_##kind] = tdm_cuda_run,
 
-static const tdm_cuda_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
+static const tdm_cuda_op ops[TDM_OP_KINDS] = {TDM_CUDA_KERNELS(KERNEL)};
 
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err)
@@ -343,7 +316,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .prepare = tdm_cuda_prepare,
     .supports = supports_cuda,
     .documents = documents_cuda,
-    .run = {EACH_OP(RUNS)},
+    .run = {TDM_CUDA_KERNELS(RUNS)},
     .wait = tdm_cuda_wait,
     .ended = tdm_cuda_ended,
     .finish = finish_cuda,
