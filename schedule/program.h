@@ -74,7 +74,7 @@ struct tdm_op {
     uint64_t first_row;    /* of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
     uint32_t entries;      /* the logits of so many tokens; 0 in other ops */
-    uint32_t access_count; /* operands, absent ones included */
+    uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;         /* read and written, as far as the algorithm must */

@@ -78,7 +78,7 @@ static enum tdm_status check_item(void *self, const struct tdm_item *item, struc
     (void)err;
     if (item->kind != TDM_RUN)
         return TDM_OK;
-    assert_true(item->op->access_count <= type_of(item->op->kind)->operands);
+    assert_int_equal(item->op->access_count, type_of(item->op->kind)->operands);
     counts[item->op->kind].ops++;
     for (uint32_t i = 0; i < TDM_OPERANDS; i++)
         check_operand(item->op, i);
