@@ -107,9 +107,6 @@ static uint64_t backward_flops(const struct tdm_params *params, const struct tdm
     return flops_of(params, work, 5);
 }
 
-/* Backends go by number from the chunks that they open to the others. */
-_Static_assert(TDM_ATTENTION_GRAD_DKV_ADDED == TDM_ATTENTION_GRAD_DKV_OPENED + 1, "order");
-
 const struct tdm_op_type tdm_attention_type = {
     .name = "attention",
     .operands = TDM_ATTENTION_OPERANDS,

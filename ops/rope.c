@@ -6,13 +6,6 @@
 #include "ops/params.h"
 #include "ops/scratch.h"
 
-/* Lowering and backends go by number from QK-norm's weights to what the norm read, and to the
- * gradient. */
-_Static_assert(TDM_ROPE_GRAD_RAW == TDM_ROPE_GRAD_WEIGHTS - 1, "order");
-_Static_assert(TDM_ROPE_GRAD_DWEIGHTS == TDM_ROPE_GRAD_WEIGHTS + 1, "order");
-_Static_assert(TDM_KV_GRAD_READ_RAW == TDM_KV_GRAD_READ_WEIGHTS - 1, "order");
-_Static_assert(TDM_KV_GRAD_READ_DWEIGHTS == TDM_KV_GRAD_READ_WEIGHTS + 1, "order");
-
 /* The sums of the gradient of QK-norm's weights. */
 static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
 {

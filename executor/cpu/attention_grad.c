@@ -159,7 +159,7 @@ static const struct tdm_operand *gradient_pages(const struct backward *x, uint32
     if (*slot < written->slots)
         return written;
     *slot -= written->slots;
-    return written + 1; /* TDM_ATTENTION_GRAD_DKV_ADDED */
+    return &x->a.launch->operand[TDM_ATTENTION_GRAD_DKV_ADDED];
 }
 
 /* Adds a block's dK or dV to the pages, or overwrites them. */

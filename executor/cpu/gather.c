@@ -107,21 +107,19 @@ static void add_pages(const struct tdm_attention *a, uint64_t query_page)
 
 struct move {
     const struct tdm_attention *a;
-    const struct tdm_operand *home; /* operand of the first page's slot */
+    const struct tdm_operand *opened; /* of the first pages; of K and V it has none */
+    const struct tdm_operand *pages;  /* of the others */
     unsigned char *room;
     bool back;
 };
 
-/* Where a page is at home: sums are in two operands, those that are opened first. */
+/* Where a page is at home. */
 static unsigned char *home_of(const struct move *m, uint64_t page)
 {
-    const struct tdm_operand *home = m->home;
     uint64_t pages = tdm_pages_of_chunk(&m->a->rule), at = page - m->a->first_page;
-    uint64_t slot = at / pages;
-    if (slot >= home->slots) {
-        slot -= home->slots;
-        home++;
-    }
+    uint64_t slot = at / pages, opened = m->opened != NULL ? m->opened->slots : 0;
+    const struct tdm_operand *home = slot < opened ? m->opened : m->pages;
+    slot -= slot < opened ? 0 : opened;
     return (unsigned char *)home->data + slot * home->slot_bytes +
            at % pages * tdm_page_bytes_of(m->a->pages, home->dtype);
 }
@@ -135,7 +133,7 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
     (void)thread_scratch;
     if (place >= a->gathered.count[list])
         return;
-    enum tdm_dtype dtype = m->home->data != NULL ? m->home->dtype : m->home[1].dtype;
+    enum tdm_dtype dtype = m->opened != NULL ? a->pages->kv_gradients : a->pages->kv;
     uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
     uint64_t bytes = line / a->list_count;
     unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
@@ -144,26 +142,31 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
 
-/* Moves the pages of the batch, and counts them if they lie on the host; the chunk's own with the first batch, or
- * where they are finished the last, although here they are used where they are. */
-static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a,
-                       const struct tdm_operand *home, unsigned char *room, bool back)
+/* Moves the pages of the batch, of K and V or of the sums of their gradients, and counts them if they lie on the host;
+ * the chunk's own with the first batch, or where they are finished the last, although here they are used where they
+ * are. */
+static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a, bool sums,
+                       bool back)
 {
-    struct move m = {a, home, room, back};
+    const struct tdm_operand *operand = a->launch->operand;
+    const struct tdm_access *access = a->launch->op->access, *home = &access[TDM_ATTENTION_KV];
+    struct move m = {a, NULL, &operand[TDM_ATTENTION_KV], a->gathered.kv, back};
     const struct tdm_program *program = a->launch->program;
     uint64_t all = tdm_size_ceil_div(a->tokens, a->rule.page_tokens);
     if (a->gathered.room == 0)
         return;
+    if (sums) {
+        m = (struct move){a, &operand[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          &operand[TDM_ATTENTION_GRAD_DKV_ADDED], a->gathered.dkv, back};
+        home = &access[TDM_ATTENTION_GRAD_DKV_OPENED];
+        if (home->buffer == TDM_NONE)
+            home = &access[TDM_ATTENTION_GRAD_DKV_ADDED];
+    }
     tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
 
-    bool is_kv = home == &a->launch->operand[TDM_ATTENTION_KV];
-    uint64_t page = tdm_page_bytes_of(a->pages, is_kv ? a->pages->kv : a->pages->kv_gradients);
+    uint64_t page = tdm_page_bytes_of(a->pages, sums ? a->pages->kv_gradients : a->pages->kv);
     uint64_t pages = 0;
-    uint64_t number = (uint64_t)(home - a->launch->operand);
-    const struct tdm_access *access = &a->launch->op->access[number];
-    if (access->buffer == TDM_NONE)
-        access++;
-    if (program->buffers[access->buffer].place != TDM_HOST)
+    if (program->buffers[home->buffer].place != TDM_HOST)
         return;
     for (uint64_t list = 0; list < a->list_count; list++)
         pages += a->gathered.count[list];
@@ -186,7 +189,7 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     a->end_page = a->begin_page;
     while (a->end_page < pages && fits(a, a->end_page))
         add_pages(a, a->end_page++);
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_KV], a->gathered.kv, false);
+    move_pages(executor, a, false, false);
     return true;
 }
 
@@ -219,12 +222,10 @@ void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attent
 
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
-               false);
+    move_pages(executor, a, true, false);
 }
 
 void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
-               true);
+    move_pages(executor, a, true, true);
 }

@@ -31,9 +31,10 @@ struct rope {
     bool back;                /* the transpose: turns back */
     /* QK-norm: */
     const struct tdm_tensor *tensor; /* its weights; NULL: there is none */
-    uint32_t weights; /* operand of these; backward before it what was normed, behind it
-                                        the weights' gradient */
-    double *partial;  /* [tasks, head_dim] of that gradient */
+    const struct tdm_operand *weights;
+    const struct tdm_operand *raw,
+        *dweights;   /* backward: what was normed, and the weights' gradient */
+    double *partial; /* [tasks, head_dim] of that gradient */
 };
 
 /* Rows of a task. */
@@ -129,7 +130,7 @@ static uint64_t tasks_of(uint64_t tokens)
 }
 
 static struct rope rope_begin(const struct tdm_executor *executor, const struct tdm_launch *launch,
-                              uint64_t heads, uint32_t weights, bool back)
+                              uint64_t heads, const struct tdm_operand *weights, bool back)
 {
     const struct tdm_op *op = launch->op;
     struct rope rope = {.executor = executor,
@@ -140,7 +141,7 @@ static struct rope rope_begin(const struct tdm_executor *executor, const struct 
                         .back = back,
                         .weights = weights};
     unsigned char *scratch = executor->shared_scratch;
-    if (launch->operand[weights].data != NULL)
+    if (weights->data != NULL)
         rope.tensor = tdm_launch_tensors(launch).matrix[0];
     rope.partial = tdm_cpu_take(&scratch, tasks_of(op->tokens) * rope.head_dim, sizeof(double));
     return rope;
@@ -159,7 +160,7 @@ static struct lines take_lines(unsigned char **scratch, uint64_t columns, uint64
 
 static void norm_begin(const struct rope *rope, struct lines *lines, uint64_t task)
 {
-    const struct tdm_operand *w = &rope->launch->operand[rope->weights];
+    const struct tdm_operand *w = rope->weights;
     if (rope->tensor == NULL)
         return;
     tdm_load_row(w->data, w->dtype, rope->tensor->offset, rope->head_dim, lines->weight);
@@ -185,15 +186,15 @@ static void norm_heads(const struct rope *rope, const struct lines *lines)
     }
 }
 
-/* The row holds the gradient of the normed heads, and then that of what was normed, token t of operand
- * `weights - 1`, of which a row has `stride` elements. */
+/* The row holds the gradient of the normed heads, and then that of what was normed, token t of `raw`,
+ * of which a row has `stride` elements. */
 static void norm_heads_back(const struct rope *rope, const struct lines *lines, uint64_t task,
                             uint64_t t, uint64_t stride)
 {
     uint64_t dim = rope->head_dim;
     if (rope->tensor == NULL)
         return;
-    const struct tdm_operand *raw = &rope->launch->operand[rope->weights - 1];
+    const struct tdm_operand *raw = rope->raw;
     tdm_load_row(raw->data, raw->dtype, t * stride, rope->heads * dim, lines->raw);
     for (uint64_t h = 0; h < rope->heads; h++) {
         float *restrict d = lines->row + h * dim;
@@ -216,7 +217,7 @@ static void sum_weights(const struct rope *rope)
 {
     if (rope->tensor == NULL || !rope->back)
         return;
-    const struct tdm_operand *dw = &rope->launch->operand[rope->weights + 1];
+    const struct tdm_operand *dw = rope->dweights;
     uint64_t dim = rope->head_dim, tasks = tasks_of(rope->launch->op->tokens);
     for (uint64_t i = 0; i < dim; i++) {
         double sum = 0;
@@ -269,7 +270,8 @@ enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_lau
 {
     (void)err;
     uint64_t heads = tdm_launch_params(launch)->rope.query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_WEIGHTS, false);
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_ROPE_WEIGHTS], false);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -279,7 +281,10 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
 {
     (void)err;
     uint64_t heads = tdm_launch_params(launch)->rope.query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_ROPE_GRAD_WEIGHTS], true);
+    rope.raw = &launch->operand[TDM_ROPE_GRAD_RAW];
+    rope.dweights = &launch->operand[TDM_ROPE_GRAD_DWEIGHTS];
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -331,7 +336,8 @@ enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm
 {
     (void)err;
     uint64_t heads = tdm_launch_params(launch)->rope.kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_WRITE_WEIGHTS, false);
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_KV_WRITE_WEIGHTS], false);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
@@ -341,7 +347,10 @@ enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct
 {
     (void)err;
     uint64_t heads = tdm_launch_params(launch)->rope.kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_GRAD_READ_WEIGHTS, true);
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_KV_GRAD_READ_WEIGHTS], true);
+    rope.raw = &launch->operand[TDM_KV_GRAD_READ_RAW];
+    rope.dweights = &launch->operand[TDM_KV_GRAD_READ_DWEIGHTS];
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }

@@ -150,7 +150,7 @@ static enum tdm_status count_moved(struct tdm_executor *executor, const struct t
 {
     const struct tdm_pages_params *pages = &tdm_launch_params(launch)->pages;
     const struct tdm_access *opened = &launch->op->access[TDM_ATTENTION_GRAD_DKV_OPENED],
-                            *sums = opened + 1;
+                            *sums = &launch->op->access[TDM_ATTENTION_GRAD_DKV_ADDED];
     uint64_t own = tdm_size_ceil_div(x->gather.tokens, pages->page_tokens);
     uint64_t lists = x->gather.lists.lists;
     uint64_t page = tdm_page_bytes_of(pages, pages->kv), sum = 0;

@@ -125,12 +125,18 @@ static struct tdm_turn turn_of(const struct tdm_executor *executor, const struct
     if (launch->operand[weights].data != NULL) {
         const struct tdm_tensor *tensor = tdm_launch_tensors(launch).matrix[0];
         turn.weight = tdm_array_at(&launch->operand[weights], tensor->offset);
-        if (back) {
-            turn.dw = tdm_array_at(&launch->operand[weights + 1], tensor->offset);
-            turn.add_weight = adds(&launch->operand[weights + 1]);
-        }
     }
     return turn;
+}
+
+/* Where the gradient of QK-norm's weights goes, if there is one. */
+static void norm_back(const struct tdm_launch *launch, uint32_t dweights, struct tdm_turn *turn)
+{
+    const struct tdm_operand *dw = &launch->operand[dweights];
+    if (turn->weight.data == NULL)
+        return;
+    turn->dw = tdm_array_at(dw, tdm_launch_tensors(launch).matrix[0]->offset);
+    turn->add_weight = adds(dw);
 }
 
 /* Rows of `heads` heads. */
@@ -163,6 +169,7 @@ enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
     struct tdm_turn turn = turn_of(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
     turn.from = turn.to = rows_of(launch, TDM_ROPE_GRAD_DQ, heads);
     turn.raw = rows_of(launch, TDM_ROPE_GRAD_RAW, heads);
+    norm_back(launch, TDM_ROPE_GRAD_DWEIGHTS, &turn);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -186,6 +193,7 @@ enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
     turn.from = pages_of(launch, TDM_KV_GRAD_READ_DPAGES);
     turn.to = rows_of(launch, TDM_KV_GRAD_READ_DRAW, 2 * (uint64_t)heads);
     turn.raw = rows_of(launch, TDM_KV_GRAD_READ_RAW, 2 * (uint64_t)heads);
+    norm_back(launch, TDM_KV_GRAD_READ_DWEIGHTS, &turn);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
