@@ -32,8 +32,8 @@ struct tdm_attention_params {
     struct tdm_gather_params gather;
 };
 
-/* Scratch of attention: where its arrays begin, in bytes; those that a program does not need have no bytes. Kernels of
- * one op use them all. */
+/* Scratch of attention: where its arrays begin, in bytes, one after the other; 0 of arrays that a program does not
+ * need. */
 struct tdm_attention_scratch {
     uint64_t from;    /* uint32_t [tokens], with room for 8 bytes each */
     uint64_t d;       /* fp32 [2, rows, query_heads], tdm_attend_rows() rows */
