@@ -12,7 +12,6 @@
 
 #include "executor/cpu/cpu.h"
 #include "executor/cpu/gemm.h"
-#include "schedule/attend.h"
 
 enum {
     TDM_TILE_ROWS = 128, /* of queries, unless one token has more */

@@ -18,7 +18,6 @@
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/attention.h"
-#include "schedule/layout.h"
 
 #include <string.h>
 
