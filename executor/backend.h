@@ -52,19 +52,30 @@ struct tdm_launch {
     void *scratch; /* program->scratch on the device, for a backend that wants it */
 };
 
+/* What all ops of a family share; and the tensors of the op's part. */
+static inline const struct tdm_params *tdm_launch_params(const struct tdm_launch *launch)
+{
+    return &launch->program->params;
+}
+
+static inline struct tdm_part_tensors tdm_launch_tensors(const struct tdm_launch *launch)
+{
+    return tdm_part_tensors(&launch->program->params.weights, launch->op->part, launch->op->layer);
+}
+
 /* The sequence that an op works on, with its documents in this step. */
 static inline const struct tdm_sequence *tdm_launch_sequence(const struct tdm_launch *launch)
 {
     uint32_t number = launch->program->chunks[launch->op->chunk].sequence;
     const struct tdm_sequence *sequences = launch->step->sequences;
-    return sequences != NULL ? &sequences[number] : &launch->program->schedule->sequences[number];
+    return sequences != NULL ? &sequences[number] : &launch->program->sequences[number];
 }
 
 /* Tokens of the step that have a target: the loss is the mean over these. */
 static inline uint64_t tdm_launch_trained_tokens(const struct tdm_launch *launch)
 {
     return launch->step->sequences != NULL ? launch->step->trained_tokens
-                                           : tdm_schedule_trained_tokens(launch->program->schedule);
+                                           : launch->program->params.head.trained_tokens;
 }
 
 /* A backend's own state. */

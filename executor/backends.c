@@ -6,6 +6,8 @@
 
 #include "executor/backends.h"
 
+#include "ops/kernels.h"
+
 #include <string.h>
 
 const struct tdm_backend *const tdm_backends[] = {
@@ -32,28 +34,20 @@ enum tdm_status tdm_backend_find(const char *name, const struct tdm_backend **ba
     return tdm_hint(err, "install CUDA and run configure again, which says what it found");
 }
 
-/* Sink: an op without a kernel ends it. */
-static enum tdm_status check_item(void *self, const struct tdm_item *item, struct tdm_error *err)
-{
-    const struct tdm_backend *backend = self;
-    if (item->kind != TDM_RUN || backend->run[item->op->kind] != NULL)
-        return TDM_OK;
-    return tdm_fail(err, TDM_INPUT, "the %s backend has no kernel for %s", backend->name,
-                    tdm_op_kind_name(item->op->kind));
-}
-
 enum tdm_status tdm_backend_check(const struct tdm_backend *backend, uint32_t count,
                                   const struct tdm_program *const *programs, struct tdm_error *err)
 {
+    struct tdm_kernels kernels = {.backend = backend->name};
     enum tdm_status status = TDM_OK;
-    bool complete = true;
+    char line[TDM_LACKS_TEXT];
     for (int kind = 0; kind < TDM_OP_KINDS; kind++)
-        complete = complete && backend->run[kind] != NULL;
+        if (backend->run[kind] != NULL)
+            kernels.kinds |= 1u << kind;
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
         if (backend->supports != NULL)
             status = backend->supports(programs[i], err);
-        if (status == TDM_OK && !complete)
-            status = tdm_program_emit(programs[i], check_item, (void *)(uintptr_t)backend, err);
+        if (status == TDM_OK && tdm_kernels_lack(&kernels, programs[i]->kinds, line))
+            status = tdm_fail(err, TDM_INPUT, "%s", line);
     }
     return status == TDM_INPUT && backend != &tdm_cpu_backend
                ? tdm_hint(err, "--backend cpu runs every schedule")

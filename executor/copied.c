@@ -8,13 +8,13 @@
 /* A slot of a unit: one part's tensors, which lie one after the other. */
 static struct tdm_copied part_of_unit(const struct tdm_launch *launch)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
     const struct tdm_access *access = &launch->op->access[TDM_COPY_FROM];
     const struct tdm_operand *from = &launch->operand[TDM_COPY_FROM];
-    const struct tdm_unit *unit = &model->units[access->before.layer];
+    const struct tdm_unit *unit = &weights->units[access->before.layer];
     uint64_t first = unit->elements, end = 0;
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
         if (tdm_part_of(tensor->role) != (enum tdm_part)access->part)
             continue;
         first = tensor->offset < first ? tensor->offset : first;

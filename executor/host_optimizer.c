@@ -213,8 +213,8 @@ INLINED void update_range(const struct tdm_host_update *x, float scale, uint64_t
 {
     struct tdm_unit_block at = {0};
     struct block block;
-    while (tdm_next_unit_block(x->model, x->unit, begin, end, &at)) {
-        uint64_t tensor = (uint64_t)(at.tensor - x->model->tensors);
+    while (tdm_next_unit_block(x->tensors, x->unit, begin, end, &at)) {
+        uint64_t tensor = (uint64_t)(at.tensor - x->tensors);
         uint64_t stream = x->random ? tdm_random_stream(x->seed, x->step, tensor) : 0;
         block.first = at.first;
         block.count = at.count;
@@ -291,8 +291,8 @@ static float clip_scale(const struct tdm_host_update *x)
 
 struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    const struct tdm_optimizer_settings *settings = &schedule->optimizer;
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_update_params *settings = &params->update;
     const struct tdm_operand *operand = launch->operand;
     const struct tdm_step *step = launch->step;
     double number = (double)step->number;
@@ -301,9 +301,9 @@ struct tdm_host_update tdm_host_update_of(const struct tdm_launch *launch)
     bool narrow_moments = operand[TDM_OPTIMIZER_MOMENT1].data != NULL &&
                           operand[TDM_OPTIMIZER_MOMENT1].dtype == TDM_DTYPE_BF16;
     struct tdm_host_update update = {
-        .model = schedule->model,
-        .unit = &schedule->model->units[launch->op->layer],
-        .adamw = settings->kind != TDM_OPTIMIZER_SGD,
+        .tensors = params->weights.tensors,
+        .unit = &params->weights.units[launch->op->layer],
+        .adamw = settings->adamw,
         .random = narrow_weights || narrow_moments,
         .width = tdm_host_update_widths() - 1,
         .seed = step->seed,

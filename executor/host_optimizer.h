@@ -14,7 +14,7 @@
 
 /* An update by value: it outlives the launch that it was made from, but not the model. */
 struct tdm_host_update {
-    const struct tdm_model *model;
+    const struct tdm_tensor *tensors; /* the model's */
     const struct tdm_unit *unit;
     struct tdm_operand operand[TDM_OPTIMIZER_OPERANDS]; /* in memory of the host */
     bool adamw;                                         /* else SGD */

@@ -46,12 +46,13 @@ enum tdm_status tdm_host_update_rate(const struct tdm_schedule *schedule, uint32
                                      double seconds, double *bytes_per_second,
                                      struct tdm_error *err)
 {
-    const struct tdm_program program = {.schedule = schedule};
+    struct tdm_program program = {0};
     const struct tdm_step step = {.number = 1, .learning_rate = 1e-5, .seed = 1};
     const struct tdm_op op = {.kind = TDM_OP_OPTIMIZER};
     struct tdm_launch launch = {.program = &program, .op = &op, .step = &step};
     enum tdm_status status = TDM_OK;
     double moved = 0, passed = 0, begin;
+    tdm_program_set_schedule(&program, schedule);
     for (size_t i = 0; i < CONTENTS && status == TDM_OK; i++) {
         uint64_t bytes = tdm_content_bytes(schedule, contents[i], 0, 0);
         status = take(bytes, tdm_content_dtype(schedule, contents[i]), &launch.operand[i], err);

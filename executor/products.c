@@ -4,42 +4,6 @@
 
 #include "ops/product.h"
 
-static enum tdm_status part_find(const struct tdm_launch *launch, struct tdm_product_part *part,
-                                 struct tdm_error *err)
-{
-    static const struct {
-        enum tdm_role matrix[2], bias[2]; /* TDM_ROLES: none */
-    } roles[TDM_PARTS] = {
-        [TDM_PART_Q] = {{TDM_ROLE_Q, TDM_ROLES}, {TDM_ROLE_Q_BIAS, TDM_ROLES}},
-        [TDM_PART_KV] = {{TDM_ROLE_K, TDM_ROLE_V}, {TDM_ROLE_K_BIAS, TDM_ROLE_V_BIAS}},
-        [TDM_PART_O] = {{TDM_ROLE_O, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
-        [TDM_PART_GATE_UP] = {{TDM_ROLE_GATE, TDM_ROLE_UP}, {TDM_ROLES, TDM_ROLES}},
-        [TDM_PART_DOWN] = {{TDM_ROLE_DOWN, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
-    };
-    const struct tdm_model *model = launch->program->schedule->model;
-    const struct tdm_op *op = launch->op;
-    *part = (struct tdm_product_part){0};
-    if (op->part == TDM_PART_Q || op->part == TDM_PART_KV || op->part == TDM_PART_O ||
-        op->part == TDM_PART_GATE_UP || op->part == TDM_PART_DOWN) {
-        for (int i = 0; i < 2 && roles[op->part].matrix[i] != TDM_ROLES; i++) {
-            const struct tdm_tensor *w =
-                tdm_model_tensor(model, op->layer, roles[op->part].matrix[i]);
-            if (w == NULL)
-                break;
-            part->matrix[i] = w;
-            if (roles[op->part].bias[i] != TDM_ROLES)
-                part->bias[i] = tdm_model_tensor(model, op->layer, roles[op->part].bias[i]);
-            part->inputs = w->columns;
-            part->outputs += w->rows;
-            part->count++;
-        }
-    }
-    if (part->count == 0)
-        return tdm_fail(err, TDM_INTERNAL, "op %llu: no product with part %d of unit %u",
-                        (unsigned long long)op->number, (int)op->part, op->layer);
-    return TDM_OK;
-}
-
 static struct tdm_matrix matrix_at(const struct tdm_operand *operand, uint64_t first,
                                    uint64_t stride, bool transposed)
 {
@@ -47,7 +11,7 @@ static struct tdm_matrix matrix_at(const struct tdm_operand *operand, uint64_t f
 }
 
 /* y = x W^T: a multiplication for each matrix, into columns of its own. */
-static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_product_part *part,
+static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_part_tensors *part,
                              struct tdm_multiplication multiplications[2])
 {
     const struct tdm_operand *x = &launch->operand[TDM_PRODUCT_X],
@@ -76,7 +40,7 @@ static uint32_t plan_product(const struct tdm_launch *launch, const struct tdm_p
 
 /* dx = dy W: one multiplication, of which each matrix gives a term. */
 static uint32_t plan_grad_input(const struct tdm_launch *launch,
-                                const struct tdm_product_part *part, struct tdm_multiplication *m)
+                                const struct tdm_part_tensors *part, struct tdm_multiplication *m)
 {
     const struct tdm_operand *dy = &launch->operand[TDM_PRODUCT_GRAD_INPUT_DOUT],
                              *w = &launch->operand[TDM_PRODUCT_GRAD_INPUT_WEIGHTS];
@@ -98,7 +62,7 @@ static uint32_t plan_grad_input(const struct tdm_launch *launch,
 
 /* dW = dy^T x: a multiplication for each matrix. */
 static uint32_t plan_grad_weight(const struct tdm_launch *launch,
-                                 const struct tdm_product_part *part,
+                                 const struct tdm_part_tensors *part,
                                  struct tdm_multiplication multiplications[2])
 {
     const struct tdm_operand *x = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_X],
@@ -121,17 +85,21 @@ static uint32_t plan_grad_weight(const struct tdm_launch *launch,
     return part->count;
 }
 
-enum tdm_status tdm_products_plan(const struct tdm_launch *launch, struct tdm_product_part *part,
+enum tdm_status tdm_products_plan(const struct tdm_launch *launch, struct tdm_part_tensors *part,
                                   struct tdm_multiplication multiplications[2], uint32_t *count,
                                   struct tdm_error *err)
 {
-    enum tdm_status status = part_find(launch, part, err);
-    if (status != TDM_OK)
-        return status;
+    const struct tdm_op *op = launch->op;
+    bool is_product =
+        op->part < TDM_PARTS && tdm_launch_params(launch)->product.elements[op->part] > 0;
+    *part = is_product ? tdm_launch_tensors(launch) : (struct tdm_part_tensors){0};
+    if (part->count == 0)
+        return tdm_fail(err, TDM_INTERNAL, "op %llu: no product with part %d of unit %u",
+                        (unsigned long long)op->number, (int)op->part, op->layer);
     multiplications[0] = multiplications[1] = (struct tdm_multiplication){0};
-    if (launch->op->kind == TDM_OP_PRODUCT)
+    if (op->kind == TDM_OP_PRODUCT)
         *count = plan_product(launch, part, multiplications);
-    else if (launch->op->kind == TDM_OP_PRODUCT_GRAD_INPUT)
+    else if (op->kind == TDM_OP_PRODUCT_GRAD_INPUT)
         *count = plan_grad_input(launch, part, multiplications);
     else
         *count = plan_grad_weight(launch, part, multiplications);

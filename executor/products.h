@@ -11,18 +11,9 @@
 #include "executor/backend.h"
 #include "executor/multiplication.h"
 
-/* The matrices of a part and their biases (NULL: none). */
-struct tdm_product_part {
-    uint32_t count;
-    const struct tdm_tensor *matrix[2];
-    const struct tdm_tensor *bias[2];
-    uint64_t inputs;  /* columns of each */
-    uint64_t outputs; /* rows of both */
-};
-
 /* What a launch of TDM_OP_PRODUCT, _GRAD_INPUT or _GRAD_WEIGHT multiplies: `count` multiplications that
  * write different memory. The gradient of a bias, a sum of columns, is not among them. */
-enum tdm_status tdm_products_plan(const struct tdm_launch *launch, struct tdm_product_part *part,
+enum tdm_status tdm_products_plan(const struct tdm_launch *launch, struct tdm_part_tensors *part,
                                   struct tdm_multiplication multiplications[2], uint32_t *count,
                                   struct tdm_error *err);
 

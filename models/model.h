@@ -210,8 +210,8 @@ uint64_t tdm_model_shortest_window(const struct tdm_model *model, uint64_t token
 /* Inverse frequencies of RoPE, [head_dim / 2], with the kind's scaling applied, in double.
  * Sources: linear (positions / factor), Llama 3.1 (frequency bands), YaRN (arXiv 2309.00071).
  * *attention_factor receives the scale of cos and sin (1 except YaRN). */
-void tdm_rope_inverse_frequencies(const struct tdm_model *model, double *inverse_frequencies,
-                                  double *attention_factor);
+void tdm_rope_inverse_frequencies(const struct tdm_rope *rope, uint32_t head_dim,
+                                  double *inverse_frequencies, double *attention_factor);
 
 /* Names of the shipped models, sorted; NULL-terminated array of strings, one allocation, caller
  * frees with free(). TDM_IO if the data directory cannot be read. */

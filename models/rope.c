@@ -169,28 +169,26 @@ static double llama3_frequency(const struct tdm_rope *rope, double frequency)
 }
 
 /* The dimension that turns `turns` times over the original context (YaRN, section 3.2). */
-static double yarn_dimension(const struct tdm_model *model, double turns)
+static double yarn_dimension(const struct tdm_rope *rope, uint32_t head_dim, double turns)
 {
-    const struct tdm_rope *rope = &model->rope;
-    return model->head_dim * log((double)rope->original_context / (turns * 2 * PI)) /
+    return head_dim * log((double)rope->original_context / (turns * 2 * PI)) /
            (2 * log(rope->theta));
 }
 
-void tdm_rope_inverse_frequencies(const struct tdm_model *model, double *inverse_frequencies,
-                                  double *attention_factor)
+void tdm_rope_inverse_frequencies(const struct tdm_rope *rope, uint32_t head_dim,
+                                  double *inverse_frequencies, double *attention_factor)
 {
-    const struct tdm_rope *rope = &model->rope;
     double low = 0;
     double high = 0;
     if (rope->kind == TDM_ROPE_YARN) {
-        low = fmax(floor(yarn_dimension(model, rope->beta_fast)), 0);
-        high = fmin(ceil(yarn_dimension(model, rope->beta_slow)), model->head_dim - 1.0);
+        low = fmax(floor(yarn_dimension(rope, head_dim, rope->beta_fast)), 0);
+        high = fmin(ceil(yarn_dimension(rope, head_dim, rope->beta_slow)), head_dim - 1.0);
         if (low == high)
             high += 0.001; /* as transformers does, to keep the ramp finite */
     }
 
-    for (uint32_t i = 0; i < model->head_dim / 2; i++) {
-        double frequency = pow(rope->theta, -2.0 * i / model->head_dim);
+    for (uint32_t i = 0; i < head_dim / 2; i++) {
+        double frequency = pow(rope->theta, -2.0 * i / head_dim);
         switch (rope->kind) {
         case TDM_ROPE_PLAIN:
             break;

@@ -5,6 +5,10 @@
 
 #include "ops/ops.h"
 
+struct tdm_embed_params {
+    uint32_t vocabulary, hidden;
+};
+
 enum tdm_embed_operand {
     TDM_EMBED_TOKENS,  /* read: int32 [tokens] */
     TDM_EMBED_WEIGHTS, /* read: the rows of the tokens, of [vocabulary, hidden] */

@@ -2,6 +2,27 @@
 /* Records of the LM head. */
 #include "ops/head.h"
 
+#include "base/size.h"
+#include "ops/params.h"
+
+static uint64_t logits_flops(const struct tdm_params *params, const struct tdm_work *work)
+{
+    return tdm_size_mul(2 * work->tokens, (uint64_t)params->head.hidden * work->entries);
+}
+
+/* Logits, then both gradients. */
+static uint64_t all_flops(const struct tdm_params *params, const struct tdm_work *work)
+{
+    return tdm_size_mul(6 * work->tokens, (uint64_t)params->head.hidden * work->entries);
+}
+
+/* The loss of each row. */
+static uint64_t loss_bytes(const struct tdm_params *params, uint64_t tokens)
+{
+    (void)params;
+    return tdm_size_mul(tokens, sizeof(double));
+}
+
 const struct tdm_op_type tdm_head_type = {
     .name = "head",
     .operands = TDM_HEAD_OPERANDS,
@@ -14,6 +35,8 @@ const struct tdm_op_type tdm_head_type = {
             [TDM_HEAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, false},
             [TDM_HEAD_LOSS] = {"loss", TDM_WRITES | TDM_CHANGES, false},
         },
+    .flops = all_flops,
+    .scratch = loss_bytes,
 };
 
 const struct tdm_op_type tdm_loss_type = {
@@ -28,6 +51,8 @@ const struct tdm_op_type tdm_loss_type = {
             [TDM_LOSS_LSE] = {"logits' LSE", TDM_WRITES | TDM_CHANGES, true},
             [TDM_LOSS_LOSS] = {"loss", TDM_WRITES | TDM_CHANGES, true},
         },
+    .flops = logits_flops,
+    .scratch = loss_bytes,
 };
 
 const struct tdm_op_type tdm_head_grad_type = {
@@ -43,4 +68,6 @@ const struct tdm_op_type tdm_head_grad_type = {
             [TDM_HEAD_GRAD_LSE] = {"logits' LSE", TDM_READS, false},
             [TDM_HEAD_GRAD_SUM] = {"sum of the rows' gradient", TDM_WRITES | TDM_CHANGES, false},
         },
+    .flops = all_flops,
+    .scratch = loss_bytes,
 };

@@ -12,6 +12,11 @@
 
 #include "ops/ops.h"
 
+struct tdm_head_params {
+    uint32_t hidden, vocabulary;
+    uint64_t trained_tokens; /* of the step, that have a target: the loss is the mean over these */
+};
+
 enum tdm_head_operand {
     /* changed: normed rows of the tile to their gradient, of [chunk tokens, hidden] */
     TDM_HEAD_ROWS,

@@ -10,6 +10,7 @@ const struct tdm_op_type tdm_swiglu_type = {
             [TDM_SWIGLU_GATE_UP] = {"gate and up", TDM_READS, false},
             [TDM_SWIGLU_OUT] = {"output", TDM_WRITES, false},
         },
+    .flops = tdm_no_flops,
 };
 
 const struct tdm_op_type tdm_swiglu_grad_type = {
@@ -20,4 +21,5 @@ const struct tdm_op_type tdm_swiglu_grad_type = {
             [TDM_SWIGLU_GRAD_GATE_UP] = {"gate and up", TDM_CHANGES, false},
             [TDM_SWIGLU_GRAD_DOUT] = {"output's gradient", TDM_READS, false},
         },
+    .flops = tdm_no_flops,
 };

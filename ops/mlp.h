@@ -5,6 +5,10 @@
 
 #include "ops/ops.h"
 
+struct tdm_mlp_params {
+    uint32_t intermediate;
+};
+
 enum tdm_swiglu_operand {
     TDM_SWIGLU_GATE_UP, /* read: [tokens, gate then up: 2 * intermediate] */
     TDM_SWIGLU_OUT,     /* written: [tokens, intermediate] */

@@ -2,6 +2,17 @@
 /* Records of the norm. */
 #include "ops/norm.h"
 
+#include "base/size.h"
+#include "ops/params.h"
+#include "ops/scratch.h"
+
+/* The sums of the weights' gradient. */
+static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
+{
+    (void)tokens;
+    return tdm_size_mul(params->norm.hidden, TDM_NORM_SLICES * sizeof(float));
+}
+
 const struct tdm_op_type tdm_norm_type = {
     .name = "norm",
     .operands = TDM_NORM_OPERANDS,
@@ -11,6 +22,7 @@ const struct tdm_op_type tdm_norm_type = {
             [TDM_NORM_WEIGHTS] = {"weights", TDM_READS, false},
             [TDM_NORM_OUT] = {"output", TDM_WRITES, false},
         },
+    .flops = tdm_no_flops,
 };
 
 const struct tdm_op_type tdm_norm_grad_type = {
@@ -24,4 +36,6 @@ const struct tdm_op_type tdm_norm_grad_type = {
             [TDM_NORM_GRAD_DX] = {"input's gradient", TDM_WRITES | TDM_CHANGES, false},
             [TDM_NORM_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, false},
         },
+    .flops = tdm_no_flops,
+    .scratch = weight_bytes,
 };

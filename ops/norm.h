@@ -5,6 +5,11 @@
 
 #include "ops/ops.h"
 
+struct tdm_norm_params {
+    uint32_t hidden;
+    double epsilon;
+};
+
 enum tdm_norm_operand {
     TDM_NORM_X,       /* read: input, [tokens, hidden] */
     TDM_NORM_WEIGHTS, /* read: [hidden] */

@@ -45,6 +45,13 @@ const struct tdm_op_type *tdm_op_type(enum tdm_op_kind kind)
     return types[kind];
 }
 
+uint64_t tdm_no_flops(const struct tdm_params *params, const struct tdm_work *work)
+{
+    (void)params;
+    (void)work;
+    return 0;
+}
+
 const char *tdm_op_kind_name(enum tdm_op_kind kind)
 {
     return tdm_op_type(kind)->name;

@@ -2,7 +2,8 @@
 /*
  * Ops: what a program is made of, one record a kind.
  *
- * A record names the operands of a kind and says how an op may work on each of them. Each family of
+ * A record names the operands of a kind, says how an op may work on each of them, and counts FLOPs and scratch. What
+ * else a family must know of the model and the schedule is in its parameters (params.h). Each family of
  * ops has a header of its own (move.h, embed.h, norm.h, product.h, rope.h, select.h, attention.h,
  * mlp.h, head.h, update.h) with an enum of operands for each kind. That enum is the home of the
  * contract: what an operand holds, and what the op does with it. An operand's number is its place
@@ -13,6 +14,8 @@
  */
 #ifndef TDM_OPS_OPS_H
 #define TDM_OPS_OPS_H
+
+#include "ops/content.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,6 +49,10 @@ enum tdm_op_kind {
     TDM_OP_KINDS
 };
 
+/* A set of kinds of ops: bit `1u << kind`. */
+typedef uint32_t tdm_kinds;
+#define TDM_ALL_KINDS ((tdm_kinds)((UINT64_C(1) << TDM_OP_KINDS) - 1))
+
 /* The name of the kind's record: "embed_grad". */
 const char *tdm_op_kind_name(enum tdm_op_kind kind);
 
@@ -75,11 +82,37 @@ struct tdm_operand_type {
     bool may_be_absent;
 };
 
+/* The parameters of all families: params.h. */
+struct tdm_params;
+
+/* What the cost of an op depends on beside the bytes of its operands: which pages of keys its queries see. */
+enum tdm_sight {
+    TDM_SIGHT_NONE,
+    TDM_SIGHT_KEYS,  /* attention: (query, key) pairs */
+    TDM_SIGHT_PAGES, /* a selection: pairs, and (query, page) pairs of its vote */
+};
+
+/* What an op has to do. */
+struct tdm_work {
+    uint64_t tokens, entries; /* as in tdm_op */
+    enum tdm_part part;
+    uint64_t pairs;  /* (query, key), with a sight */
+    uint64_t scores; /* (query, page), with TDM_SIGHT_PAGES */
+};
+
 struct tdm_op_type {
     const char *name;
     uint32_t operands;                             /* absent ones included */
     struct tdm_operand_type operand[TDM_OPERANDS]; /* in the order of the family's enum */
+    enum tdm_sight sight;
+    /* FLOPs; tdm_no_flops() where its time follows from its bytes. Saturates. */
+    uint64_t (*flops)(const struct tdm_params *params, const struct tdm_work *work);
+    /* Bytes of scratch on the device for chunks of at most `tokens` tokens: scratch.h. NULL: none. Saturates. */
+    uint64_t (*scratch)(const struct tdm_params *params, uint64_t tokens);
 };
+
+/* Of ops that move, or do a few operations for each element. */
+uint64_t tdm_no_flops(const struct tdm_params *params, const struct tdm_work *work);
 
 /* The record of a kind. */
 const struct tdm_op_type *tdm_op_type(enum tdm_op_kind kind);

@@ -7,6 +7,11 @@
 
 #include "ops/ops.h"
 
+struct tdm_product_params {
+    uint64_t elements[TDM_PARTS]; /* of the matrices of a part; 0: no product has it */
+    uint64_t bias_columns;        /* of all biases of a layer, at most */
+};
+
 /* output = input * weights^T (+ bias) (+ addend). */
 enum tdm_product_operand {
     TDM_PRODUCT_X,       /* read: input, [tokens, inputs] */

@@ -2,12 +2,16 @@
 /* Records of the rotation. */
 #include "ops/rope.h"
 
-/* Lowering and backends go by number from QK-norm's weights to what the norm read, and to the
- * gradient. */
-_Static_assert(TDM_ROPE_GRAD_RAW == TDM_ROPE_GRAD_WEIGHTS - 1, "order");
-_Static_assert(TDM_ROPE_GRAD_DWEIGHTS == TDM_ROPE_GRAD_WEIGHTS + 1, "order");
-_Static_assert(TDM_KV_GRAD_READ_RAW == TDM_KV_GRAD_READ_WEIGHTS - 1, "order");
-_Static_assert(TDM_KV_GRAD_READ_DWEIGHTS == TDM_KV_GRAD_READ_WEIGHTS + 1, "order");
+#include "base/size.h"
+#include "ops/params.h"
+#include "ops/scratch.h"
+
+/* The sums of the gradient of QK-norm's weights. */
+static uint64_t weight_bytes(const struct tdm_params *params, uint64_t tokens)
+{
+    (void)tokens;
+    return tdm_size_mul(params->rope.head_dim, TDM_HEAD_SLICES * sizeof(float));
+}
 
 const struct tdm_op_type tdm_rope_type = {
     .name = "rope",
@@ -18,6 +22,7 @@ const struct tdm_op_type tdm_rope_type = {
             [TDM_ROPE_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_ROPE_OUT] = {"output", TDM_WRITES, true},
         },
+    .flops = tdm_no_flops,
 };
 
 const struct tdm_op_type tdm_rope_grad_type = {
@@ -30,6 +35,8 @@ const struct tdm_op_type tdm_rope_grad_type = {
             [TDM_ROPE_GRAD_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_ROPE_GRAD_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
         },
+    .flops = tdm_no_flops,
+    .scratch = weight_bytes,
 };
 
 const struct tdm_op_type tdm_kv_write_type = {
@@ -41,6 +48,7 @@ const struct tdm_op_type tdm_kv_write_type = {
             [TDM_KV_WRITE_PAGES] = {"k, v pages", TDM_WRITES, false},
             [TDM_KV_WRITE_WEIGHTS] = {"weights", TDM_READS, true},
         },
+    .flops = tdm_no_flops,
 };
 
 const struct tdm_op_type tdm_kv_grad_read_type = {
@@ -54,4 +62,6 @@ const struct tdm_op_type tdm_kv_grad_read_type = {
             [TDM_KV_GRAD_READ_WEIGHTS] = {"weights", TDM_READS, true},
             [TDM_KV_GRAD_READ_DWEIGHTS] = {"weights' gradient", TDM_WRITES | TDM_CHANGES, true},
         },
+    .flops = tdm_no_flops,
+    .scratch = weight_bytes,
 };

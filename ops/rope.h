@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotation of the heads of q, and of K on its way into pages; with QK-norm every head is normed
- * before it. The op's part says which: q_norm and k_norm with QK-norm, q and kv without. */
+ * before it.
+ *
+ * An op norms if it has the operand of QK-norm's weights, and then it has all operands that are there with QK-norm.
+ * That is all that backends look at. Its part is that of the weights, q_norm or k_norm; without QK-norm it is that of
+ * the product before it, q or kv, which only says where the op stands. */
 #ifndef TDM_OPS_ROPE_H
 #define TDM_OPS_ROPE_H
 
 #include "ops/ops.h"
+
+struct tdm_rope_params {
+    uint32_t query_heads, kv_heads, head_dim;
+    struct tdm_rope positions; /* how angles follow from them */
+    double norm_epsilon;       /* of QK-norm */
+};
 
 enum tdm_rope_operand {
     /* [tokens, query_heads, head_dim]: changed from the q product to q; with QK-norm only read */

@@ -5,6 +5,14 @@
 
 #include "ops/ops.h"
 
+/* Scratch of a vote: where its arrays begin, in bytes. */
+struct tdm_vote_scratch {
+    uint64_t lse;   /* fp32 [2, tokens, query_heads] */
+    uint64_t votes; /* fp32 [query pages, kv_heads, pages of the longest sequence] */
+    uint64_t bytes; /* all of it; 0 without a vote; saturates */
+};
+struct tdm_vote_scratch tdm_vote_scratch(const struct tdm_params *params, uint64_t tokens);
+
 enum tdm_page_means_operand {
     TDM_PAGE_MEANS_PAGES, /* read: pages of K and V of the op's chunk */
     TDM_PAGE_MEANS_OUT,   /* written: means of the pages' K, [pages, kv_heads, head_dim] */

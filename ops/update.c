@@ -2,6 +2,21 @@
 /* Records of updates. */
 #include "ops/update.h"
 
+#include "base/size.h"
+#include "ops/params.h"
+#include "ops/scratch.h"
+
+/* The sums of squares of the tensors of a unit. */
+static uint64_t squares_bytes(const struct tdm_params *params, uint64_t tokens)
+{
+    uint64_t tensors = 0;
+    (void)tokens;
+    for (uint32_t unit = 0; unit < params->weights.unit_count; unit++)
+        if (params->weights.units[unit].tensor_count > tensors)
+            tensors = params->weights.units[unit].tensor_count;
+    return tdm_size_mul(tensors, TDM_SQUARE_BLOCKS * sizeof(double));
+}
+
 const struct tdm_op_type tdm_gradient_norm_type = {
     .name = "gradient_norm",
     .operands = TDM_GRADIENT_NORM_OPERANDS,
@@ -11,6 +26,8 @@ const struct tdm_op_type tdm_gradient_norm_type = {
             [TDM_GRADIENT_NORM_NORM] = {"norm", TDM_WRITES, false},
             [TDM_GRADIENT_NORM_TIED] = {"tied gradient", TDM_READS, true},
         },
+    .flops = tdm_no_flops,
+    .scratch = squares_bytes,
 };
 
 const struct tdm_op_type tdm_optimizer_type = {
@@ -26,4 +43,5 @@ const struct tdm_op_type tdm_optimizer_type = {
             [TDM_OPTIMIZER_NORMS] = {"norms", TDM_READS, true},
             [TDM_OPTIMIZER_TIED] = {"tied gradient", TDM_READS, true},
         },
+    .flops = tdm_no_flops,
 };

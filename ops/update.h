@@ -5,6 +5,13 @@
 
 #include "ops/ops.h"
 
+struct tdm_update_params {
+    bool adamw;   /* else SGD */
+    bool on_host; /* units at home on the host are updated on its cores */
+    double beta1, beta2, epsilon, weight_decay;
+    double clip_norm; /* gradients are scaled down to this norm, where norms are an operand */
+};
+
 enum tdm_gradient_norm_operand {
     TDM_GRADIENT_NORM_GRADIENT, /* read: of the unit, complete */
     TDM_GRADIENT_NORM_NORM,     /* written: fp64 [1], sum of squares */

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "models/model.h"
+#include "ops/kernels.h"
 #include "planner/executor_path.h"
 #include "planner/family.h"
 #include "planner/print.h"
@@ -28,15 +29,24 @@ struct check {
     const char *name;
     enum finding kind;
     bool ok;
-    char value[512];
-    const char *needed_for; /* shown where it is missing */
-    const char *package;    /* Debian's; NULL: none brings it */
+    char value[640];
+    const struct tdm_kernels *kernels; /* of a backend; NULL: the line is about something else */
+    const char *needed_for;            /* shown where it is missing */
+    const char *package;               /* Debian's; NULL: none brings it */
 };
 
 static void set(struct check *check, bool ok, const char *value)
 {
     check->ok = ok;
     snprintf(check->value, sizeof(check->value), "%s", value);
+}
+
+/* Kinds of ops that a backend has kernels for. */
+static void check_kernels(struct check *check)
+{
+    char line[TDM_LACKS_TEXT];
+    bool lacks = tdm_kernels_lack(check->kernels, TDM_ALL_KINDS, line);
+    set(check, !lacks, lacks ? line : "all kinds of ops");
 }
 
 static void check_build(struct check *check)
@@ -48,7 +58,9 @@ static void check_build(struct check *check)
 #ifdef HAVE_OPENBLAS
     openblas = true;
 #endif
-    if (strcmp(check->name, "CUDA") == 0)
+    if (check->kernels != NULL)
+        check_kernels(check);
+    else if (strcmp(check->name, "CUDA") == 0)
         set(check, cuda, cuda ? "yes" : "no");
     else if (strcmp(check->name, "OpenBLAS") == 0)
         set(check, openblas, openblas ? "yes" : "no");
@@ -100,7 +112,7 @@ static void check_data(struct check *check)
 
 static void check_here(struct check *check)
 {
-    char text[512];
+    char text[640];
     if (strcmp(check->name, "tidemark-executor") == 0)
         set(check, tdm_executor_find(text, sizeof(text)), text);
     else if (strcmp(check->name, "data") == 0)
@@ -168,6 +180,16 @@ static enum tdm_status report(bool as_json, struct tdm_error *err)
          .kind = FINDING_BUILD,
          .needed_for = "the GPU backend",
          .package = "nvidia-cuda-toolkit"},
+        {.name = "cpu kernels",
+         .kind = FINDING_BUILD,
+         .kernels = &tdm_kernels[TDM_COMPUTING_CPU],
+         .needed_for = "schedules with such ops on --backend cpu"},
+#ifdef HAVE_CUDA
+        {.name = "cuda kernels",
+         .kind = FINDING_BUILD,
+         .kernels = &tdm_kernels[TDM_COMPUTING_CUDA],
+         .needed_for = "schedules with such ops on --backend cuda"},
+#endif
         {.name = "data",
          .kind = FINDING_HERE,
          .needed_for = "shipped models and machines; set TIDEMARK_DATA or run make install"},

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/ticker.h"
 #include "base/units.h"
+#include "ops/kernels.h"
 #include "planner/explain.h"
 #include "planner/model_inputs.h"
 #include "planner/objective.h"
@@ -594,6 +595,15 @@ static void note_selection(const struct arguments *a, const struct tdm_schedule 
     note_gather(schedule);
 }
 
+/* What a backend cannot run it refuses before the run; whoever plans for it is to hear of it now. */
+static void note_kernels(tdm_kinds kinds)
+{
+    char line[TDM_LACKS_TEXT];
+    for (const struct tdm_kernels *kernels = tdm_kernels; kernels->backend != NULL; kernels++)
+        if (tdm_kernels_lack(kernels, kinds, line))
+            fprintf(stderr, "note: %s: it will refuse this schedule\n", line);
+}
+
 /* Of gaps above this it is said that the search may be the reason. */
 #define WIDE_GAP 0.05
 
@@ -615,6 +625,7 @@ static enum tdm_status plan(const struct arguments *a, struct tdm_error *err)
                          found.schedule->machine);
     if (status == TDM_OK) {
         note_selection(a, found.schedule);
+        note_kernels(found.search.simulation.kinds);
         if (a->request.preset == NULL) /* which fixes what another system fixes */
             note_search(&found.search);
     }

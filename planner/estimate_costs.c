@@ -28,6 +28,43 @@ struct profile {
     uint64_t resident_work;
 };
 
+/* Where the time of an op of the small step goes. Each kind has a place: none falls into another's in silence. */
+enum account {
+    ACCOUNT_NONE,
+    ACCOUNT_BESIDE, /* of units, which may pass beside the computing */
+    ACCOUNT_SIGHT,  /* follows from what its chunk sees: attention_seconds(), select_seconds() */
+    ACCOUNT_EMBED,
+    ACCOUNT_LAYER, /* by its part */
+};
+
+static const enum account accounts[TDM_OP_KINDS] = {
+    [TDM_OP_COPY] = ACCOUNT_BESIDE,
+    [TDM_OP_ZERO] = ACCOUNT_LAYER,
+    [TDM_OP_EMBED] = ACCOUNT_EMBED,
+    [TDM_OP_SORT_TOKENS] = ACCOUNT_LAYER,
+    [TDM_OP_EMBED_GRAD] = ACCOUNT_LAYER,
+    [TDM_OP_NORM] = ACCOUNT_LAYER,
+    [TDM_OP_NORM_GRAD] = ACCOUNT_LAYER,
+    [TDM_OP_PRODUCT] = ACCOUNT_LAYER,
+    [TDM_OP_PRODUCT_GRAD_INPUT] = ACCOUNT_LAYER,
+    [TDM_OP_PRODUCT_GRAD_WEIGHT] = ACCOUNT_LAYER,
+    [TDM_OP_ROPE] = ACCOUNT_LAYER,
+    [TDM_OP_ROPE_GRAD] = ACCOUNT_LAYER,
+    [TDM_OP_KV_WRITE] = ACCOUNT_LAYER,
+    [TDM_OP_KV_GRAD_READ] = ACCOUNT_LAYER,
+    [TDM_OP_PAGE_MEANS] = ACCOUNT_SIGHT,
+    [TDM_OP_SELECT] = ACCOUNT_SIGHT,
+    [TDM_OP_ATTENTION] = ACCOUNT_SIGHT,
+    [TDM_OP_ATTENTION_GRAD] = ACCOUNT_SIGHT,
+    [TDM_OP_SWIGLU] = ACCOUNT_LAYER,
+    [TDM_OP_SWIGLU_GRAD] = ACCOUNT_LAYER,
+    [TDM_OP_HEAD] = ACCOUNT_LAYER,
+    [TDM_OP_LOSS] = ACCOUNT_LAYER,
+    [TDM_OP_HEAD_GRAD] = ACCOUNT_LAYER,
+    [TDM_OP_GRADIENT_NORM] = ACCOUNT_LAYER,
+    [TDM_OP_OPTIMIZER] = ACCOUNT_LAYER,
+};
+
 static enum tdm_status note_op(void *self, const struct tdm_op *op, double start, double end,
                                const uint64_t live[TDM_PLACES][TDM_CATEGORIES],
                                struct tdm_error *err)
@@ -36,9 +73,12 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     struct tdm_estimator *e = profile->estimator;
     double seconds = end - start;
     uint64_t work = live[TDM_DEVICE][TDM_WORKSPACE] - profile->resident_work;
-    (void)err;
+    enum account account = accounts[op->kind];
 
-    if (op->kind == TDM_OP_COPY) /* of units, which may pass beside the computing */
+    if (account == ACCOUNT_NONE)
+        return tdm_fail(err, TDM_INTERNAL, "estimates have no account for the time of %s",
+                        tdm_op_kind_name(op->kind));
+    if (account == ACCOUNT_BESIDE)
         return TDM_OK;
     if (profile->kept != TDM_SET_INPUT &&
         (op->phase != TDM_BACKWARD || op->part == TDM_PART_HEAD || op->part == TDM_PART_FINAL_NORM))
@@ -61,20 +101,18 @@ static enum tdm_status note_op(void *self, const struct tdm_op *op, double start
     /* what works on the embedding belongs to layer 0 */
     uint32_t layer = op->layer < e->layers ? op->layer : 0;
     struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + op->chunk];
-    bool is_attention = op->kind == TDM_OP_ATTENTION || op->kind == TDM_OP_ATTENTION_GRAD ||
-                        op->kind == TDM_OP_SELECT || op->kind == TDM_OP_PAGE_MEANS;
     if (op->phase == TDM_BACKWARD) {
         uint64_t *most = layer == 0 ? &e->work_backward_first : &e->work_backward;
         if (profile->kept == TDM_SET_INPUT)
             *most = larger(*most, work);
-        if (!is_attention)
+        if (account != ACCOUNT_SIGHT)
             cost->backward[profile->kept] += seconds; /* a K, V sweep's share is taken off later */
         return TDM_OK;
     }
     e->work_forward = larger(e->work_forward, work);
-    if (is_attention)
+    if (account == ACCOUNT_SIGHT)
         return TDM_OK;
-    if (op->kind == TDM_OP_EMBED)
+    if (account == ACCOUNT_EMBED)
         cost->embed += seconds;
     else if (op->part == TDM_PART_ATTENTION_NORM)
         cost->norm += seconds;
@@ -681,7 +719,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
 {
     const struct tdm_schedule *base = e->base;
     struct tdm_chunk chunk = {0};
-    struct tdm_program program = {.schedule = base, .chunks = NULL, .chunk_count = e->chunks};
+    struct tdm_program program = {.chunk_count = e->chunks};
     uint32_t *list = calloc((size_t)e->chunks + 1, sizeof(*list));
     struct tdm_chunk *chunks = calloc((size_t)e->chunks + 1, sizeof(*chunks));
     if (list == NULL || chunks == NULL) {
@@ -690,6 +728,7 @@ static enum tdm_status walk_chunks(struct tdm_estimator *e, uint64_t *lengths,
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %u chunks", e->chunks);
     }
 
+    tdm_program_set_schedule(&program, base);
     program.chunks = chunks;
     uint32_t number = 0;
     for (uint32_t s = 0; s < base->sequence_count; s++) {

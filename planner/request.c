@@ -6,7 +6,7 @@
 #include "planner/recipes.h"
 #include "planner/set_keys.h"
 #include "schedule/optimizer.h"
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 #include "schedule/shared_state.h"
 
 #include <string.h>

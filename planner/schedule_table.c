@@ -9,7 +9,7 @@
 #include "planner/print.h"
 #include "schedule/gather.h"
 #include "schedule/learning_rate.h"
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 
 #include <inttypes.h>
 #include <string.h>

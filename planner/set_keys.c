@@ -4,7 +4,7 @@
 
 #include "base/units.h"
 #include "schedule/optimizer.h"
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 #include "schedule/training_settings.h"
 
 #include <errno.h>

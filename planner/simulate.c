@@ -147,6 +147,7 @@ enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated se
         result.peak_categories[place][TDM_RUNTIME] = runtime;
         result.category_peaks[place][TDM_RUNTIME] = runtime;
     }
+    result.kinds = program->kinds;
     *simulation = result;
     return TDM_OK;
 }

@@ -36,6 +36,7 @@ struct tdm_simulation {
     uint64_t peak_list_bytes, peak_mean_bytes; /* page lists and page means at the device's peak */
     uint64_t stored_peak_bytes; /* most of residuals + kv + kv_gradients, both places */
     uint64_t op_count;
+    tdm_kinds kinds; /* of the ops */
 };
 
 /* Runs the whole step; `see` may be NULL. */

@@ -8,27 +8,6 @@
 #include "schedule/attend.h"
 #include "schedule/gather.h"
 
-/* Weight elements of the matrices of a part. */
-static uint64_t part_elements(const struct tdm_model *model, enum tdm_part part)
-{
-    uint64_t hidden = model->hidden;
-    uint64_t q = (uint64_t)model->query_heads * model->head_dim;
-    uint64_t kv = (uint64_t)model->kv_heads * model->head_dim;
-    switch (part) {
-    case TDM_PART_Q:
-    case TDM_PART_O:
-        return hidden * q;
-    case TDM_PART_KV:
-        return 2 * hidden * kv;
-    case TDM_PART_GATE_UP:
-        return 2 * hidden * model->intermediate;
-    case TDM_PART_DOWN:
-        return hidden * model->intermediate;
-    default:
-        return 0;
-    }
-}
-
 static uint64_t access_bytes(const struct tdm_access *access)
 {
     if (access->buffer == TDM_NONE)
@@ -36,68 +15,46 @@ static uint64_t access_bytes(const struct tdm_access *access)
     return access->mode == TDM_ACCUMULATE ? 2 * access->bytes : access->bytes;
 }
 
-/* `products` matrix products a (query, key) pair. */
-static void attention_cost(const struct tdm_program *program, uint64_t products, struct tdm_op *op)
+/* Keys that an attention op sees. */
+static uint64_t keys_of(const struct tdm_program *program, const struct tdm_op *op)
 {
-    const struct tdm_model *model = program->schedule->model;
-    uint64_t pairs = tdm_attend_pairs(program, op->layer, op->chunk);
-    uint64_t pair_flops = 2 * (uint64_t)model->query_heads * model->head_dim; /* of one product */
-    op->pairs = pairs;
-    op->flops = tdm_size_mul(products * pair_flops, pairs);
     const struct tdm_chunk *chunk = &program->chunks[op->chunk];
     uint32_t first = tdm_attend_first(program, op->layer, op->chunk);
     /* and one: the pairs of a first chunk are tokens * (tokens + 1) / 2, and neither a rate that grows with
      * keys nor a share that grows with tokens may outgrow them */
-    op->keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
+    uint64_t keys = chunk->first_token + chunk->tokens - program->chunks[first].first_token + 1;
+    struct tdm_page_rule rule = tdm_page_rule_of(&program->params.pages, op->layer);
     /* by lists, as many as a range would have that has as many pairs */
-    if (tdm_selector_lists(tdm_schedule_page_rule(program->schedule, op->layer).selector.kind) &&
-        op->tokens > 0 && op->keys > pairs / op->tokens + op->tokens / 2 + 1)
-        op->keys = pairs / op->tokens + op->tokens / 2 + 1;
-    op->head_dim = model->head_dim;
-    tdm_gather_cost(program, op);
+    if (tdm_selector_lists(rule.selector.kind) && op->tokens > 0 &&
+        keys > op->pairs / op->tokens + op->tokens / 2 + 1)
+        keys = op->pairs / op->tokens + op->tokens / 2 + 1;
+    return keys;
 }
 
 void tdm_op_cost(const struct tdm_program *program, struct tdm_op *op)
 {
-    const struct tdm_model *model = program->schedule->model;
+    const struct tdm_op_type *type = tdm_op_type(op->kind);
+    struct tdm_work work = {.tokens = op->tokens, .entries = op->entries, .part = op->part};
 
-    op->flops = 0;
     op->bytes = 0;
     op->keys = 0;
     op->pairs = 0;
     op->head_dim = 0;
+    op->gathers = false;
     op->fetched_bytes = op->sent_bytes = 0;
     for (uint32_t i = 0; i < op->access_count; i++)
         op->bytes += access_bytes(&op->access[i]);
-
-    switch (op->kind) {
-    case TDM_OP_PRODUCT:
-    case TDM_OP_PRODUCT_GRAD_INPUT:
-    case TDM_OP_PRODUCT_GRAD_WEIGHT:
-        op->flops = tdm_size_mul(2 * op->tokens, part_elements(model, op->part));
-        break;
-    case TDM_OP_LOSS: /* logits alone */
-        op->flops = tdm_size_mul(2 * op->tokens, (uint64_t)model->hidden * op->entries);
-        break;
-    case TDM_OP_HEAD: /* logits, then both gradients */
-    case TDM_OP_HEAD_GRAD:
-        op->flops = tdm_size_mul(6 * op->tokens, (uint64_t)model->hidden * op->entries);
-        break;
-    case TDM_OP_ATTENTION: /* Q K^T and P V */
-        attention_cost(program, 2, op);
-        break;
-    case TDM_OP_ATTENTION_GRAD: /* Q K^T again, dO V^T, P^T dO, dS K, dS^T Q */
-        attention_cost(program, 5, op);
-        break;
-    case TDM_OP_SELECT: /* Q K^T of the means, twice: for the sums of rows, then the votes */
-        op->flops = tdm_size_mul(2 * 2 * (uint64_t)model->query_heads * model->head_dim,
-                                 tdm_attend_scores(program, op->layer, op->chunk));
-        op->pairs = tdm_attend_pairs(program, op->layer, op->chunk);
-        op->head_dim = model->head_dim;
-        break;
-    default:
-        break;
+    if (type->sight != TDM_SIGHT_NONE) {
+        work.pairs = op->pairs = tdm_attend_pairs(program, op->layer, op->chunk);
+        op->head_dim = program->params.pages.head_dim;
     }
+    if (type->sight == TDM_SIGHT_KEYS) {
+        op->keys = keys_of(program, op);
+        tdm_gather_cost(program, op);
+    }
+    if (type->sight == TDM_SIGHT_PAGES)
+        work.scores = tdm_attend_scores(program, op->layer, op->chunk);
+    op->flops = type->flops(&program->params, &work);
 }
 
 double tdm_model_flops(const struct tdm_schedule *schedule)

@@ -124,32 +124,32 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
     return tdm_gathers_at_all(schedule) ? tdm_gather_has_room(schedule, file, err) : TDM_OK;
 }
 
-uint64_t tdm_gather_slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
+static uint64_t slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
 {
     return tdm_size_align(tdm_content_bytes(schedule, content, 0, schedule->chunk_tokens),
                           TDM_SLOT_ALIGN);
 }
 
-uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content)
+struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedule)
 {
-    return tdm_size_mul(room_chunks(schedule) + 1, tdm_gather_slot_bytes(schedule, content));
-}
-
-uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule)
-{
-    uint64_t longest = tdm_longest_pages(schedule);
-    uint64_t room =
-        tdm_gathers_at_all(schedule) ? (room_chunks(schedule) + 1) * chunk_pages(schedule) : 0;
-    return room > longest ? room : longest;
-}
-
-uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens)
-{
-    uint64_t query_pages = tdm_size_ceil_div(tokens, schedule->page_tokens);
-    uint64_t each = tdm_gather_pages(schedule) / listed_pages(schedule); /* at least */
+    uint64_t longest = tdm_longest_pages(schedule), slots = room_chunks(schedule) + 1;
+    if (!tdm_gathers_at_all(schedule))
+        return (struct tdm_gather_params){.key_pages = longest};
+    uint64_t pages = tdm_gather_pages(schedule), room = slots * chunk_pages(schedule);
+    uint64_t each = pages / listed_pages(schedule); /* 0: it is refused */
+    bool trains = schedule->pass == TDM_TRAIN;
+    struct tdm_gather_params gather = {
+        .pages = pages,
+        .key_pages = room > longest ? room : longest,
+        .batch_pages = each > 0 ? each : 1,
+        .kv_slot_bytes = slot_bytes(schedule, TDM_KVPAGES),
+        .dkv_slot_bytes = trains ? slot_bytes(schedule, TDM_DKVPAGES) : 0,
+    };
     if (has_room_for_all(schedule))
-        return 1;
-    return tdm_size_ceil_div(query_pages, each > 0 ? each : 1); /* 0: it is refused */
+        gather.batch_pages = UINT64_MAX;
+    gather.kv_room_bytes = tdm_size_mul(slots, gather.kv_slot_bytes);
+    gather.dkv_room_bytes = tdm_size_mul(slots, gather.dkv_slot_bytes);
+    return gather;
 }
 
 /* Of `pages` pages, those that so many query pages list together which list `listed` each by chance. */
@@ -185,7 +185,8 @@ void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op)
     const struct tdm_schedule *schedule = program->schedule;
     const struct tdm_access *kv = &op->access[TDM_ATTENTION_KV];
     op->fetched_bytes = op->sent_bytes = 0;
-    if (!tdm_gathers(schedule, op->layer))
+    op->gathers = tdm_gathers(schedule, op->layer);
+    if (!op->gathers)
         return;
     uint64_t before = (kv->slots - 1) * chunk_pages(schedule);
     uint64_t own = tdm_size_ceil_div(op->tokens, schedule->page_tokens);

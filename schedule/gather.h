@@ -15,6 +15,7 @@
 #ifndef TDM_SCHEDULE_GATHER_H
 #define TDM_SCHEDULE_GATHER_H
 
+#include "ops/attention.h"
 #include "schedule/program.h"
 
 /* Does a layer's attention gather? Does any? Where no sequence has a second chunk there is nothing to gather. */
@@ -34,23 +35,15 @@ enum tdm_status tdm_gather_check(const struct tdm_schedule *schedule, const char
 /* Room: pages for each list before the chunk's own, whole chunks of them. */
 uint64_t tdm_gather_pages(const struct tdm_schedule *schedule);
 
-/* Bytes of the room for a content, TDM_KVPAGES or TDM_DKVPAGES, own pages included; of one slot of it, which is a
- * chunk's. */
-uint64_t tdm_gather_slot_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
-uint64_t tdm_gather_room_bytes(const struct tdm_schedule *schedule, enum tdm_content content);
-
-/* Key pages that an op of attention may number: those of the longest sequence, or of the room. */
-uint64_t tdm_gather_key_pages(const struct tdm_schedule *schedule);
-
-/* Batches of the query pages of so many tokens, at most. */
-uint64_t tdm_gather_batches(const struct tdm_schedule *schedule, uint64_t tokens);
+/* What ops of attention must know of it. */
+struct tdm_gather_params tdm_gather_params_of(const struct tdm_schedule *schedule);
 
 /* Pages that pass over the link for a chunk of so many own pages that sees so many before it: as many as if every
  * query page listed pages by chance. */
 double tdm_gather_moved_pages(const struct tdm_schedule *schedule, uint64_t pages_before,
                               uint64_t own_pages);
 
-/* Fills op->fetched_bytes and op->sent_bytes of an attention op whose operands are set. */
+/* Fills op->gathers, op->fetched_bytes and op->sent_bytes of an attention op whose operands are set. */
 void tdm_gather_cost(const struct tdm_program *program, struct tdm_op *op);
 
 #endif

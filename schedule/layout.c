@@ -3,10 +3,8 @@
 #include "schedule/layout.h"
 
 #include "base/size.h"
+#include "ops/attention.h"
 #include "schedule/scratch.h"
-
-/* The LSE and the next operand begin on a fresh cache line of any machine. */
-#define PART_ALIGN 256u
 
 enum tdm_dtype tdm_content_dtype(const struct tdm_schedule *schedule, enum tdm_content content)
 {
@@ -101,8 +99,7 @@ static uint64_t row_elements(const struct tdm_model *model, enum tdm_content con
 uint64_t tdm_lse_offset(const struct tdm_schedule *schedule, uint64_t tokens)
 {
     uint64_t elements = tdm_size_mul(tokens, row_elements(schedule->model, TDM_ATTENTION_OUT));
-    return tdm_size_align(tdm_size_mul(elements, tdm_dtype_bytes(schedule->dtypes.activations)),
-                          PART_ALIGN);
+    return tdm_lse_bytes_at(elements, schedule->dtypes.activations);
 }
 
 uint32_t tdm_page_lists(const struct tdm_schedule *schedule)

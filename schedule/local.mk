@@ -48,13 +48,11 @@ libtidemark_a_SOURCES += \
 	schedule/schedule.c \
 	schedule/schedule.h \
 	schedule/schedule_json.c \
+	schedule/params.c schedule/params.h \
 	schedule/scratch.c \
-	schedule/attend_scratch.h schedule/scratch.h \
+	schedule/scratch.h \
 	schedule/gather.c \
 	schedule/gather.h \
-	schedule/selector.c \
-	schedule/selector.h \
-	schedule/selector_fields.h \
 	schedule/shared_state.c schedule/shared_state.h \
 	schedule/training_settings.c schedule/training_settings.h \
 	schedule/sequence.c \

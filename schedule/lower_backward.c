@@ -119,14 +119,10 @@ static void attention_grad(struct tdm_lowering *l, const struct tdm_body *body, 
     tdm_low_op_end(l);
 }
 
-/* What the gradient of QK-norm reads and adds to beside: the product `raw` that the norm read, and the
- * norm's weights, with their number, and their gradient. */
-static void qk_norm_operands(struct tdm_lowering *l, uint32_t weights, enum tdm_content raw,
-                             enum tdm_part part)
+/* The product that a QK-norm read, for its gradient. */
+static void reads_raw(struct tdm_lowering *l, uint32_t operand, enum tdm_content raw)
 {
-    tdm_low_reads(l, weights - 1, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
-    tdm_low_reads_weights(l, weights, l->op.layer, part);
-    tdm_low_adds_layer_gradient(l, weights + 1, part);
+    tdm_low_reads(l, operand, tdm_low_work(l, raw), tdm_low_tag(raw, l->op.layer, l->op.chunk));
 }
 
 /* `there`: with QK-norm the q product is in its workspace; else it is made again. */
@@ -139,8 +135,11 @@ static void q_backward(struct tdm_lowering *l, const struct tdm_body *body, bool
     tdm_low_op_begin(l, body, TDM_OP_ROPE_GRAD, norm ? TDM_PART_Q_NORM : TDM_PART_Q);
     tdm_low_changes(l, TDM_ROPE_GRAD_DQ, tdm_low_work(l, TDM_DQ),
                     tdm_low_tag(TDM_DQ, body->layer, body->chunk), raw);
-    if (norm)
-        qk_norm_operands(l, TDM_ROPE_GRAD_WEIGHTS, TDM_QRAW, TDM_PART_Q_NORM);
+    if (norm) {
+        reads_raw(l, TDM_ROPE_GRAD_RAW, TDM_QRAW);
+        tdm_low_reads_weights(l, TDM_ROPE_GRAD_WEIGHTS, body->layer, TDM_PART_Q_NORM);
+        tdm_low_adds_layer_gradient(l, TDM_ROPE_GRAD_DWEIGHTS, TDM_PART_Q_NORM);
+    }
     tdm_low_op_end(l);
     if (norm) {
         tdm_low_send_part(l, body, TDM_PART_Q_NORM);
@@ -166,8 +165,11 @@ static void kv_backward(struct tdm_lowering *l, const struct tdm_body *body)
     tdm_low_reads(l, TDM_KV_GRAD_READ_DPAGES, sums,
                   tdm_low_sum_tag(TDM_DKVPAGES, body->layer, body->chunk, body->chunk));
     tdm_low_writes(l, TDM_KV_GRAD_READ_DRAW, tdm_low_work(l, TDM_DKVRAW), raw);
-    if (norm)
-        qk_norm_operands(l, TDM_KV_GRAD_READ_WEIGHTS, TDM_KVRAW, TDM_PART_K_NORM);
+    if (norm) {
+        reads_raw(l, TDM_KV_GRAD_READ_RAW, TDM_KVRAW);
+        tdm_low_reads_weights(l, TDM_KV_GRAD_READ_WEIGHTS, body->layer, TDM_PART_K_NORM);
+        tdm_low_adds_layer_gradient(l, TDM_KV_GRAD_READ_DWEIGHTS, TDM_PART_K_NORM);
+    }
     tdm_low_op_end(l);
     if (norm) {
         tdm_low_send_part(l, body, TDM_PART_K_NORM);

@@ -38,6 +38,9 @@ void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum 
     l->op.chunk = body->chunk;
     if (body->chunk != TDM_NONE)
         l->op.tokens = l->program->chunks[body->chunk].tokens;
+    l->op.access_count = tdm_op_type(kind)->operands;
+    for (uint32_t i = 0; i < l->op.access_count; i++)
+        l->op.access[i].buffer = TDM_NONE;
 }
 
 void tdm_low_op_end(struct tdm_lowering *l)
@@ -58,17 +61,10 @@ struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_
     return (struct tdm_tag){content, layer, chunk, contributor};
 }
 
-void tdm_low_absent(struct tdm_lowering *l, uint32_t operand)
-{
-    while (l->op.access_count <= operand)
-        l->op.access[l->op.access_count++] = (struct tdm_access){.buffer = TDM_NONE};
-}
-
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
                     enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
                     uint64_t bytes)
 {
-    tdm_low_absent(l, operand);
     l->op.access[operand] =
         (struct tdm_access){ref.buffer, ref.slot, slots, mode, part, before, after, bytes};
 }

@@ -114,10 +114,8 @@ void tdm_low_chunks(struct tdm_lowering *l, uint32_t operand, const struct tdm_b
                     uint32_t row, uint32_t first, uint32_t end, enum tdm_mode mode,
                     struct tdm_tag before, struct tdm_tag after)
 {
-    if (first == end) {
-        tdm_low_absent(l, operand);
+    if (first == end)
         return;
-    }
     before.chunk = after.chunk = first;
     tdm_low_access(l, operand, tdm_low_kv_ref(l, body, row, first), end - first, mode, 0, before,
                    after, tdm_chunks_bytes(l->program, after.content, first, end));

@@ -68,8 +68,8 @@ struct tdm_lowering {
 void tdm_low_alloc(struct tdm_lowering *l, uint32_t buffer);
 void tdm_low_release(struct tdm_lowering *l, uint32_t buffer);
 
-/* An op is begun, given its operands in order, and ended: then it is counted and emitted. Below,
- * `operand` is the number of an operand in the enum of its kind (ops/). Skipped ones are absent. */
+/* An op is begun, given its operands in any order, and ended: then it is counted and emitted. Below,
+ * `operand` is the number of an operand in the enum of its kind (ops/). Those that it is not given are absent. */
 void tdm_low_op_begin(struct tdm_lowering *l, const struct tdm_body *body, enum tdm_op_kind kind,
                       enum tdm_part part);
 void tdm_low_op_end(struct tdm_lowering *l);
@@ -79,11 +79,10 @@ struct tdm_tag tdm_low_tag(enum tdm_content content, uint32_t layer, uint32_t ch
 struct tdm_tag tdm_low_sum_tag(enum tdm_content content, uint32_t layer, uint32_t chunk,
                                uint32_t contributor);
 
-/* Any operand; one that the op does not have, but counts. */
+/* Any operand. */
 void tdm_low_access(struct tdm_lowering *l, uint32_t operand, struct tdm_ref ref, uint32_t slots,
                     enum tdm_mode mode, uint32_t part, struct tdm_tag before, struct tdm_tag after,
                     uint64_t bytes);
-void tdm_low_absent(struct tdm_lowering *l, uint32_t operand);
 
 /* Operands of one slot that holds rows of the op's chunk, and the bytes of such a slot. */
 uint64_t tdm_low_row_bytes(const struct tdm_lowering *l, enum tdm_content content);

@@ -162,10 +162,8 @@ static void reads_tied_gradient(struct tdm_lowering *l, uint32_t operand, uint32
 static void reads_norms(struct tdm_lowering *l, uint32_t buffer)
 {
     enum tdm_clip clip = l->schedule->optimizer.clip;
-    if (clip == TDM_CLIP_NONE) {
-        tdm_low_absent(l, TDM_OPTIMIZER_NORMS);
+    if (clip == TDM_CLIP_NONE)
         return;
-    }
     uint32_t first = clip == TDM_CLIP_GLOBAL ? 0 : l->op.layer;
     uint32_t units = clip == TDM_CLIP_GLOBAL ? l->model->unit_count : 1;
     struct tdm_tag norms = tdm_low_tag(TDM_GRADIENT_NORM, first, TDM_NONE);

@@ -6,6 +6,7 @@
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/pack.h"
+#include "schedule/params.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ static enum tdm_status note_range(void *self, const struct tdm_item *item, struc
     struct tdm_program *program = ranges->program;
     if (item->kind == TDM_RUN) {
         program->op_count++;
+        program->kinds |= 1u << item->op->kind;
         return TDM_OK;
     }
 
@@ -188,6 +190,23 @@ static enum tdm_status find_ranges_and_pack(struct tdm_program *program,
     return status;
 }
 
+void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule)
+{
+    program->schedule = schedule;
+    program->sequences = schedule->sequences;
+    program->sequence_count = schedule->sequence_count;
+    program->documents_of_text = schedule->documents_of_text;
+    tdm_params_fill(schedule, &program->params);
+}
+
+uint64_t tdm_program_tokens(const struct tdm_program *program)
+{
+    if (program->chunk_count == 0)
+        return 0;
+    const struct tdm_chunk *last = &program->chunks[program->chunk_count - 1];
+    return last->row + last->tokens;
+}
+
 enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
                                          const uint64_t capacity_bytes[TDM_PLACES],
                                          struct tdm_program **out, struct tdm_error *err)
@@ -195,7 +214,7 @@ enum tdm_status tdm_program_lower_within(const struct tdm_schedule *schedule,
     struct tdm_program *program = calloc(1, sizeof(*program));
     if (program == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a program");
-    program->schedule = schedule;
+    tdm_program_set_schedule(program, schedule);
     enum tdm_status status = make_chunks(program, err);
     if (status == TDM_OK)
         status = tdm_buffers_declare(program, err);

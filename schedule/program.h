@@ -14,6 +14,7 @@
 #include "machines/machine.h"
 #include "ops/content.h"
 #include "ops/ops.h"
+#include "ops/params.h"
 #include "schedule/category.h"
 #include "schedule/schedule.h"
 
@@ -59,7 +60,8 @@ struct tdm_access {
     uint64_t bytes; /* meaningful bytes in all the slots (a ragged chunk fills less than a slot) */
 };
 
-/* Operations. What the operands of each kind are is said by its family: ops/ops.h. */
+/* Operations. What the operands of each kind are is said by its family: ops/ops.h; what all ops of a family share, by
+ * tdm_program.params. */
 struct tdm_op {
     uint64_t number; /* in program order, from 0 */
     enum tdm_op_kind kind;
@@ -72,7 +74,7 @@ struct tdm_op {
     uint64_t first_row;    /* of a tile inside its chunk */
     uint32_t first_entry;  /* of an LM-head tile: its part of the vocabulary, */
     uint32_t entries;      /* the logits of so many tokens; 0 in other ops */
-    uint32_t access_count; /* operands, absent ones included */
+    uint32_t access_count; /* operands of its kind, absent ones included: tdm_op_type.operands */
     struct tdm_access access[TDM_OPERANDS];
     uint64_t flops;
     uint64_t bytes;         /* read and written, as far as the algorithm must */
@@ -81,6 +83,7 @@ struct tdm_op {
     uint64_t keys;          /* attention: in the chunks that it sees, and one; 0 in other ops */
     uint64_t pairs; /* attention, select: (query, key) pairs, or as many as lists have room for */
     uint32_t head_dim; /* attention; 0 in other ops */
+    bool gathers;      /* attention: K and V are at home on the host, what is listed is gathered */
 };
 
 /* What numbers the slots of a buffer. */
@@ -106,7 +109,11 @@ struct tdm_buffer {
 };
 
 struct tdm_program {
-    const struct tdm_schedule *schedule; /* borrowed */
+    const struct tdm_schedule *schedule;  /* borrowed */
+    struct tdm_params params;             /* of its ops */
+    const struct tdm_sequence *sequences; /* of the step; the schedule's */
+    uint32_t sequence_count;
+    bool documents_of_text; /* what a run reads says where documents begin */
     struct tdm_chunk *chunks;
     uint32_t chunk_count;
     struct tdm_buffer *buffers;
@@ -114,6 +121,7 @@ struct tdm_program {
     uint64_t arena_bytes[TDM_PLACES];     /* as packed */
     uint64_t live_peak_bytes[TDM_PLACES]; /* most bytes of live buffers; packing cannot do better */
     uint64_t op_count;
+    tdm_kinds kinds;           /* of its ops */
     uint32_t scratch;          /* buffer that ops use beside their operands; lives all the step */
     uint64_t product_bytes;    /* of it, for products: tdm_scratch_product_bytes() */
     struct tdm_layout *layout; /* lower.c's own numbering of the buffers */
@@ -129,6 +137,12 @@ struct tdm_item {
 
 /* Takes one item; a failure ends the emission and is passed on. */
 typedef enum tdm_status (*tdm_sink)(void *self, const struct tdm_item *item, struct tdm_error *err);
+
+/* Sets what a program has of its schedule as it is: parameters, sequences. Lowering begins with it. */
+void tdm_program_set_schedule(struct tdm_program *program, const struct tdm_schedule *schedule);
+
+/* Tokens of all chunks. */
+uint64_t tdm_program_tokens(const struct tdm_program *program);
 
 /* Expands a checked schedule, which must outlive the program: chunks, buffers, live ranges, offsets.
  * TDM_INPUT if sizes overflow, TDM_NO_MEMORY. The caller owns *program. */

@@ -3,10 +3,11 @@
 #include "schedule/schedule.h"
 
 #include "base/size.h"
+#include "ops/pages.h"
+#include "ops/selector_fields.h"
 #include "schedule/gather.h"
 #include "schedule/legality.h"
 #include "schedule/optimizer.h"
-#include "schedule/selector_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -487,14 +488,8 @@ uint32_t tdm_schedule_first_layer(const struct tdm_schedule *schedule, uint32_t 
 
 struct tdm_page_rule tdm_schedule_page_rule(const struct tdm_schedule *schedule, uint32_t layer)
 {
-    struct tdm_page_rule rule = {.selector = schedule->selector,
-                                 .chunk_tokens = schedule->chunk_tokens,
-                                 .page_tokens = schedule->page_tokens,
-                                 .layer = layer};
-    uint64_t window = schedule->model->layer_kinds[layer].window;
-    if (window > 0)
-        rule.selector = (struct tdm_selector){.kind = TDM_SELECT_WINDOW, .window = window};
-    return rule;
+    return tdm_page_rule_in(&schedule->selector, schedule->chunk_tokens, schedule->page_tokens,
+                            &schedule->model->layer_kinds[layer], layer);
 }
 
 enum tdm_selector_kind tdm_schedule_lists(const struct tdm_schedule *schedule)

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "machines/machine.h"
 #include "models/model.h"
-#include "schedule/selector.h"
+#include "ops/selector.h"
 #include "schedule/sequence.h"
 
 #include <jansson.h>

@@ -4,7 +4,7 @@
 #include "schedule/learning_rate.h"
 #include "schedule/optimizer.h"
 #include "schedule/schedule.h"
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -173,7 +173,8 @@ void bench_open(struct bench *bench, const struct shape *shape, uint64_t seed)
                 TDM_OK)
             fail_msg("%s", err.message);
     }
-    bench->program = (struct tdm_program){.schedule = &bench->schedule, .chunks = bench->chunks};
+    bench->program = (struct tdm_program){.chunks = bench->chunks};
+    tdm_program_set_schedule(&bench->program, &bench->schedule);
     make_chunks(bench);
     bench->step = (struct tdm_step){.number = 1, .learning_rate = 1e-3};
     const struct tdm_program *program = &bench->program;
@@ -256,6 +257,7 @@ double *cell_values(const struct cell *cell)
 void bench_op(struct bench *bench, enum tdm_op_kind kind, enum tdm_part part, uint32_t layer,
               uint32_t chunk, uint64_t tokens)
 {
+    tdm_program_set_schedule(&bench->program, &bench->schedule); /* a test may have changed it */
     bench->op = (struct tdm_op){
         .kind = kind, .part = part, .layer = layer, .chunk = chunk, .tokens = tokens};
     for (int i = 0; i < TDM_OPERANDS; i++)
@@ -346,7 +348,7 @@ void bench_rotate(const struct bench *bench, const struct tdm_chunk *chunk, uint
     uint64_t document = bench_document_tokens(bench, chunk);
     uint64_t half = bench->model->head_dim / 2;
     double factor, frequency[64];
-    tdm_rope_inverse_frequencies(bench->model, frequency, &factor);
+    tdm_rope_inverse_frequencies(&bench->model->rope, bench->model->head_dim, frequency, &factor);
     for (uint64_t t = 0; t < chunk->tokens; t++)
         for (uint64_t h = 0; h < heads; h++)
             for (uint64_t i = 0; i < half; i++) {

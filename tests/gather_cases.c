@@ -4,6 +4,7 @@
 
 #include "schedule/gather.h"
 #include "schedule/optimizer.h"
+#include "schedule/params.h"
 #include "tests/backend_cases.h"
 #include "tests/random_schedule.h"
 #include "tests/run_steps.h"
@@ -128,8 +129,10 @@ enum tdm_status tdm_gather_compare(struct tdm_schedule *schedule, const struct t
     if (status == TDM_OK) {
         outcome->same = tdm_steps_same(&whole, &all);
         outcome->gathered = tdm_gathers_at_all(schedule);
+        struct tdm_params params;
+        tdm_params_fill(schedule, &params);
         outcome->batched =
-            outcome->gathered && tdm_gather_batches(schedule, schedule->chunk_tokens) > 1;
+            outcome->gathered && tdm_gather_batches(&params, schedule->chunk_tokens) > 1;
         compare(&least, &whole, outcome);
     }
     tdm_steps_free(&whole);

@@ -12,7 +12,7 @@ enum { INPUT_NORMS, WEIGHT_NORMS, BIAS_SUMS };
 
 static bool begin_product(struct tdm_slack *slack)
 {
-    const struct tdm_product_part *part = &slack->part;
+    const struct tdm_part_tensors *part = &slack->part;
     const struct tdm_op *op = slack->launch->op;
     const struct tdm_operand *operand = slack->launch->operand;
     uint64_t tokens = op->tokens, inputs = part->inputs, outputs = part->outputs;
@@ -56,7 +56,7 @@ static bool begin_product(struct tdm_slack *slack)
 }
 
 /* Column of a part's outputs at which a tensor's begin, and whether it is a bias. */
-static uint64_t column_of(const struct tdm_product_part *part, const struct tdm_tensor *tensor,
+static uint64_t column_of(const struct tdm_part_tensors *part, const struct tdm_tensor *tensor,
                           bool *is_bias)
 {
     uint64_t column = 0;
@@ -79,7 +79,7 @@ static double rounded_before(enum tdm_dtype result, double due, double addend)
 static double of_product(const struct tdm_slack *slack, const struct tdm_tensor *tensor,
                          uint64_t element, double due)
 {
-    const struct tdm_product_part *part = &slack->part;
+    const struct tdm_part_tensors *part = &slack->part;
     const struct tdm_launch *launch = slack->launch;
     const struct tdm_operand *operand = launch->operand, *result;
     const double *first = slack->array[INPUT_NORMS], *second = slack->array[WEIGHT_NORMS];

@@ -25,7 +25,7 @@ struct tdm_slack {
     const struct tdm_arenas *cpu;
     double *array[TDM_SLACK_ARRAYS]; /* what the kind of op needs: lockstep_slack.c */
     double relative;                 /* of sums and products */
-    struct tdm_product_part part;    /* of a product */
+    struct tdm_part_tensors part;    /* of a product */
 };
 
 /* Prepares for an op. The caller ends it, also after a failure. */

@@ -3,7 +3,7 @@
 #include "tests/random_schedule.h"
 
 #include "schedule/optimizer.h"
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -102,7 +102,7 @@ bool slack_begin_turn(struct tdm_slack *slack)
            *frequencies = slack_take(slack, 2, dim);
     if (heads == NULL || sums == NULL || frequencies == NULL)
         return false;
-    tdm_rope_inverse_frequencies(model, frequencies, &factor);
+    tdm_rope_inverse_frequencies(&model->rope, model->head_dim, frequencies, &factor);
     if (turn.normed)
         weight = tdm_model_tensor(model, op->layer,
                                   op->part == TDM_PART_Q_NORM ? TDM_ROLE_Q_NORM : TDM_ROLE_K_NORM)

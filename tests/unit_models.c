@@ -291,7 +291,7 @@ static void assert_frequencies(const struct tdm_model *model, const struct frequ
     double *frequencies = calloc(model->head_dim / 2, sizeof(*frequencies));
     assert_non_null(frequencies);
     double factor = 0;
-    tdm_rope_inverse_frequencies(model, frequencies, &factor);
+    tdm_rope_inverse_frequencies(&model->rope, model->head_dim, frequencies, &factor);
     for (size_t i = 0; i < count; i++) {
         double off = fabs(frequencies[expected[i].index] / expected[i].value - 1);
         if (!(off < 1e-12))

@@ -3,10 +3,10 @@
  * The records of ops against the ops of random programs. An operand is there unless its record says
  * that it may be absent, and it has a mode of its record. The other way round, the programs must
  * have every kind, every mode that a record allows, and every operand that may be absent both ways,
- * so that no record allows what never happens.
+ * so that no record allows what never happens. And the tensors that ops find for their parts.
  */
 #include "ops/ops.h"
-#include "schedule/program.h"
+#include "schedule/cost.h"
 #include "tests/random_schedule.h"
 
 #include <setjmp.h>
@@ -78,7 +78,7 @@ static enum tdm_status check_item(void *self, const struct tdm_item *item, struc
     (void)err;
     if (item->kind != TDM_RUN)
         return TDM_OK;
-    assert_true(item->op->access_count <= type_of(item->op->kind)->operands);
+    assert_int_equal(item->op->access_count, type_of(item->op->kind)->operands);
     counts[item->op->kind].ops++;
     for (uint32_t i = 0; i < TDM_OPERANDS; i++)
         check_operand(item->op, i);
@@ -132,6 +132,10 @@ static void test_records(void **unused)
         assert_non_null(type);
         assert_ptr_equal(type->name, tdm_op_kind_name((enum tdm_op_kind)kind));
         assert_in_range(type->operands, 1, TDM_OPERANDS);
+        assert_non_null(type->flops);
+        /* a kind that the table of rates forgets would have the first one */
+        enum tdm_rate rate = tdm_op_rate(&(struct tdm_op){.kind = (enum tdm_op_kind)kind});
+        assert_true((rate == 0) == (kind == TDM_OP_PRODUCT));
         for (uint32_t i = 0; i < TDM_OPERANDS; i++) {
             assert_true((type->operand[i].name != NULL) == (i < type->operands));
             assert_true((type->operand[i].modes != 0) == (i < type->operands));
@@ -141,10 +145,77 @@ static void test_records(void **unused)
     }
 }
 
+static void check_part(const struct tdm_model *model, enum tdm_part part, uint32_t unit,
+                       const enum tdm_role matrix[2], const enum tdm_role bias[2])
+{
+    const struct tdm_weights_params weights = {.units = model->units,
+                                               .tensors = model->tensors,
+                                               .unit_count = model->unit_count,
+                                               .embedding_unit = tdm_model_embedding_unit(model),
+                                               .head_unit = tdm_model_head_unit(model),
+                                               .tied = model->tied};
+    uint32_t layer = unit < model->layers ? unit : 0, count = 0;
+    uint64_t outputs = 0;
+    struct tdm_part_tensors found = tdm_part_tensors(&weights, part, layer);
+    for (int i = 0; i < 2; i++) {
+        const struct tdm_tensor *of_part =
+            matrix[i] == TDM_ROLES ? NULL : tdm_model_tensor(model, unit, matrix[i]);
+        assert_ptr_equal(found.matrix[i], of_part);
+        assert_ptr_equal(found.bias[i],
+                         bias[i] == TDM_ROLES ? NULL : tdm_model_tensor(model, unit, bias[i]));
+        count += of_part != NULL;
+        outputs += of_part != NULL ? of_part->rows : 0;
+    }
+    assert_int_equal(found.count, count);
+    assert_int_equal(found.outputs, outputs);
+    if (count > 0)
+        assert_int_equal(found.inputs, found.matrix[0]->columns);
+}
+
+/* A part has the tensors of its roles: with biases and a tied head, with QK-norm, with neither. */
+static void test_part_tensors(void **unused)
+{
+    static const struct {
+        enum tdm_part part;
+        enum tdm_role matrix[2], bias[2];
+    } of_layers[] = {
+        {TDM_PART_ATTENTION_NORM, {TDM_ROLE_ATTENTION_NORM, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_Q, {TDM_ROLE_Q, TDM_ROLES}, {TDM_ROLE_Q_BIAS, TDM_ROLES}},
+        {TDM_PART_KV, {TDM_ROLE_K, TDM_ROLE_V}, {TDM_ROLE_K_BIAS, TDM_ROLE_V_BIAS}},
+        {TDM_PART_Q_NORM, {TDM_ROLE_Q_NORM, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_K_NORM, {TDM_ROLE_K_NORM, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_O, {TDM_ROLE_O, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_MLP_NORM, {TDM_ROLE_MLP_NORM, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_GATE_UP, {TDM_ROLE_GATE, TDM_ROLE_UP}, {TDM_ROLES, TDM_ROLES}},
+        {TDM_PART_DOWN, {TDM_ROLE_DOWN, TDM_ROLES}, {TDM_ROLES, TDM_ROLES}},
+    };
+    static const char *const names[] = {"qwen2.5-0.5b", "qwen3-8b", "mistral-7b-v0.1"};
+    static const enum tdm_role none[2] = {TDM_ROLES, TDM_ROLES};
+    (void)unused;
+    for (size_t m = 0; m < sizeof(names) / sizeof(names[0]); m++) {
+        struct tdm_model *model;
+        struct tdm_error err;
+        must(tdm_model_load(names[m], &model, &err), &err);
+        uint32_t head = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
+        for (size_t i = 0; i < sizeof(of_layers) / sizeof(of_layers[0]); i++)
+            for (uint32_t layer = 0; layer < model->layers; layer++)
+                check_part(model, of_layers[i].part, layer, of_layers[i].matrix, of_layers[i].bias);
+        check_part(model, TDM_PART_EMBEDDING, tdm_model_embedding_unit(model),
+                   (enum tdm_role[2]){TDM_ROLE_EMBEDDING, TDM_ROLES}, none);
+        check_part(model, TDM_PART_FINAL_NORM, tdm_model_head_unit(model),
+                   (enum tdm_role[2]){TDM_ROLE_FINAL_NORM, TDM_ROLES}, none);
+        check_part(model, TDM_PART_HEAD, head,
+                   (enum tdm_role[2]){model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD, TDM_ROLES},
+                   none);
+        tdm_model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records),
+        cmocka_unit_test(test_part_tensors),
         cmocka_unit_test(test_programs),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

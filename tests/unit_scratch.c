@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch: planned for every op of every shipped model, and counted where it lives. */
+/* Scratch: enough for the arrays of kernels, and counted where it lives. */
 #include "base/size.h"
-#include "executor/backend.h"
 #include "models/model.h"
 #include "planner/simulate.h"
+#include "schedule/params.h"
 #include "schedule/scratch.h"
 
 #include <setjmp.h>
@@ -88,44 +88,76 @@ static void test_is_counted(void **state)
     tdm_schedule_free(schedule);
 }
 
-/* Some shipped models are there for predictions of other systems alone. */
-static bool can_run(const char *name)
+/* Bytes from `at`, the begin of an array, to the next one behind it. */
+static uint64_t room_of(uint64_t at, const uint64_t *begins, size_t count)
 {
-    struct tdm_model *model;
-    struct tdm_error err;
-    assert_int_equal(tdm_model_load(name, &model, &err), TDM_OK);
-    bool can = !model->sized_only;
-    tdm_model_free(model);
-    return can;
+    uint64_t next = TDM_SIZE_MAX;
+    for (size_t i = 0; i < count; i++)
+        if (begins[i] > at && begins[i] < next)
+            next = begins[i];
+    return next - at;
 }
 
-/* A backend that needs more says so when it is opened, before it looks for its device. */
-static void test_is_enough(void **state)
+/* Arrays of attention's scratch are as large as its kernels need, with lists and where pages are gathered too; those of
+ * a vote as well. */
+static void check_arrays(const struct tdm_schedule *schedule, uint64_t tokens)
+{
+    struct tdm_params params;
+    tdm_params_fill(schedule, &params);
+    const struct tdm_pages_params *pages = &params.pages;
+    const struct tdm_gather_params *gather = &params.attention.gather;
+    struct tdm_attention_scratch x = tdm_attention_scratch(&params, tokens);
+    struct tdm_vote_scratch vote = tdm_vote_scratch(&params, tokens);
+    uint64_t heads = params.attention.query_heads, rows = (tokens + 63) / 64 * 64;
+    uint64_t query_pages = tdm_size_ceil_div(tokens, pages->page_tokens), lists = pages->lists;
+    uint64_t words = tdm_size_ceil_div(tokens, 32 * pages->page_tokens);
+    const uint64_t begins[] = {x.from,  x.d,      x.dq_sums,   x.turns,  x.start, x.readers,
+                               x.order, x.pages,  x.gradients, x.listed, x.table, x.sight,
+                               x.begin, x.bounds, x.ends,      x.bytes};
+    const struct {
+        uint64_t at, bytes;
+    } due[] = {
+        {x.from, 4 * tokens},
+        {x.d, 2 * 4 * rows * heads},
+        {x.dq_sums, 4 * rows * heads * pages->head_dim},
+        {x.turns, 4 * (2 * heads * (rows / 64) + pages->longest_pages * pages->kv_heads + 1)},
+        {x.start, 4 * tokens},
+        {x.readers, 2 * 4 * pages->longest_pages * lists * words},
+        {x.order, 4 * pages->longest_pages * lists},
+        {x.pages, gather->pages * pages->page_elements * 2},
+        {x.gradients, gather->pages * pages->page_elements * 4},
+        {x.listed, 4 * query_pages * lists * (1 + pages->list_capacity)},
+        {x.table, 4 * lists * gather->pages},
+        {x.sight, 4 * lists * tokens},
+        {x.begin, 4 * lists * tokens},
+        {x.bounds, 4 * (tdm_gather_batches(&params, tokens) + 1)},
+        {x.ends, 4 * 3 * lists},
+    };
+    assert_true(gather->pages > 0 && params.attention.sums_dq);
+    for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++) {
+        assert_int_equal(due[i].at % 256, 0);
+        assert_true(due[i].at < x.bytes);
+        assert_true(room_of(due[i].at, begins, sizeof(begins) / sizeof(begins[0])) >= due[i].bytes);
+    }
+    assert_true(vote.votes - vote.lse >= 2 * 4 * tokens * heads);
+    assert_true(vote.bytes - vote.votes >=
+                4 * query_pages * pages->longest_pages * pages->kv_heads);
+    assert_true(tdm_scratch_bytes(schedule, tokens) >= x.bytes);
+    assert_true(tdm_scratch_bytes(schedule, tokens) >= vote.bytes);
+}
+
+static void test_arrays(void **state)
 {
     (void)state;
-    static const uint64_t chunks[] = {64, 4096, 131072};
-    const struct tdm_backend *backend;
-    struct tdm_error err;
-    char **names;
-    if (tdm_backend_find("cuda", &backend, &err) != TDM_OK)
-        skip();
-    assert_int_equal(tdm_model_names(&names, &err), TDM_OK);
-    for (char **name = names; *name != NULL; name++)
-        for (size_t i = 0; can_run(*name) && i < sizeof(chunks) / sizeof(chunks[0]); i++) {
-            struct tdm_schedule *schedule = schedule_of(*name, chunks[i]);
-            struct tdm_program *program = program_of(schedule);
-            const struct tdm_program *programs[] = {program};
-            struct tdm_executor *executor = NULL;
-            enum tdm_status status = backend->open(1, programs, &executor, &err);
-            if (status == TDM_OK)
-                backend->close(executor);
-            else if (status == TDM_INTERNAL)
-                fail_msg("%s, chunks of %llu tokens: %s", *name, (unsigned long long)chunks[i],
-                         err.message);
-            tdm_program_free(program);
-            tdm_schedule_free(schedule);
-        }
-    free(names);
+    struct tdm_schedule *schedule = schedule_of("qwen2.5-7b", 4096);
+    schedule->selector = (struct tdm_selector){.kind = TDM_SELECT_TOP_K, .budget = 4096};
+    tdm_schedule_set_order(schedule, TDM_CHUNK_MAJOR);
+    schedule->rings.gather = 2;
+    for (uint32_t i = 0; i < schedule->group_count; i++)
+        schedule->groups[i].kv_place = schedule->groups[i].kv_gradients_place = TDM_HOST;
+    for (uint64_t tokens = 1; tokens <= 4096; tokens = 3 * tokens + 7)
+        check_arrays(schedule, tokens);
+    tdm_schedule_free(schedule);
 }
 
 int main(void)
@@ -134,7 +166,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_is_counted),
-        cmocka_unit_test(test_is_enough),
+        cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,7 +226,8 @@ static void test_listed_pairs(void **state)
         random_rule(&dice, schedule);
         for (uint32_t s = 0; s < schedule->sequence_count; s++) {
             struct tdm_chunk chunk = {.sequence = s};
-            struct tdm_program program = {.schedule = schedule, .chunks = &chunk, .chunk_count = 1};
+            struct tdm_program program = {.chunks = &chunk, .chunk_count = 1};
+            tdm_program_set_schedule(&program, schedule);
             for (uint64_t left = schedule->sequences[s].tokens; left > 0; left -= chunk.tokens) {
                 chunk.first_token = schedule->sequences[s].tokens - left;
                 chunk.tokens = left < schedule->chunk_tokens ? left : schedule->chunk_tokens;

@@ -8,6 +8,8 @@
  * each op its kind, part, phase, lane, rows, operands with their tags, and costs.
  */
 #include "base/digest.h"
+#include "ops/attention.h"
+#include "ops/update.h"
 #include "schedule/program.h"
 #include "tests/random_schedule.h"
 
@@ -85,19 +87,33 @@ static void add_access(struct stream *s, const struct tdm_access *access)
     add_number(s, access->bytes);
 }
 
+/* The frozen lines have operands up to the last that is there; but those of the optimizer have its norms, and those of
+ * attention_grad the sums that it adds to, also where they are absent. */
+static uint32_t frozen_count(const struct tdm_op *op)
+{
+    uint32_t count = op->kind == TDM_OP_OPTIMIZER        ? TDM_OPTIMIZER_NORMS + 1
+                     : op->kind == TDM_OP_ATTENTION_GRAD ? TDM_ATTENTION_GRAD_DKV_ADDED + 1
+                                                         : 0;
+    for (uint32_t i = count; i < op->access_count; i++)
+        if (op->access[i].buffer != TDM_NONE)
+            count = i + 1;
+    return count;
+}
+
 static void add_op(struct stream *s, const struct tdm_op *op)
 {
+    uint32_t operands = frozen_count(op);
     add_text(s, tdm_op_kind_name(op->kind));
     add_text(s, op->part < TDM_PARTS ? tdm_part_name(op->part) : "-");
     add_text(s, tdm_phase_name(op->phase));
     add_text(s, tdm_lane_name(op->lane));
     const uint64_t numbers[] = {op->number,    op->layer,       op->chunk,         op->tokens,
-                                op->first_row, op->first_entry, op->entries,       op->access_count,
+                                op->first_row, op->first_entry, op->entries,       operands,
                                 op->flops,     op->bytes,       op->fetched_bytes, op->sent_bytes,
                                 op->keys,      op->pairs,       op->head_dim};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         add_number(s, numbers[i]);
-    for (uint32_t i = 0; i < op->access_count; i++)
+    for (uint32_t i = 0; i < operands; i++)
         add_access(s, &op->access[i]);
 }
 

@@ -547,8 +547,7 @@ static bool bytes_forged(struct trial *t)
 
 static bool attends_by_lists(const struct tdm_op *op)
 {
-    return op->access_count > TDM_ATTENTION_LISTS &&
-           op->access[TDM_ATTENTION_LISTS].buffer != TDM_NONE;
+    return op->access[TDM_ATTENTION_LISTS].buffer != TDM_NONE;
 }
 
 /* A pair too many in layers that see a range, none where there are lists; FLOPs as they follow. */
@@ -1353,7 +1352,7 @@ static bool norm_of_a_part(struct trial *t)
 {
     for (EACH_ITEM(t, i))
         if (is_op(t, i, TDM_OP_GRADIENT_NORM) &&
-            op_at(t, i)->access_count == TDM_GRADIENT_NORM_OPERANDS) {
+            op_at(t, i)->access[TDM_GRADIENT_NORM_TIED].buffer != TDM_NONE) {
             leave_out(&op_at(t, i)->access[TDM_GRADIENT_NORM_TIED]);
             return true;
         }
@@ -1403,7 +1402,8 @@ static bool clip_forgotten(struct trial *t)
 static bool tied_gradient_ignored(struct trial *t)
 {
     for (EACH_ITEM(t, i))
-        if (is_op(t, i, TDM_OP_OPTIMIZER) && op_at(t, i)->access_count == TDM_OPTIMIZER_OPERANDS) {
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_TIED].buffer != TDM_NONE) {
             leave_out(&op_at(t, i)->access[TDM_OPTIMIZER_TIED]);
             return true;
         }
@@ -1563,7 +1563,7 @@ static bool attention_without_lists(struct trial *t)
         uint32_t lists =
             is_op(t, i, TDM_OP_ATTENTION) ? TDM_ATTENTION_LISTS : TDM_ATTENTION_GRAD_LISTS;
         bool attends = is_op(t, i, TDM_OP_ATTENTION) || is_op(t, i, TDM_OP_ATTENTION_GRAD);
-        if (!attends || op_at(t, i)->access_count <= lists)
+        if (!attends || op_at(t, i)->access[lists].buffer == TDM_NONE)
             continue;
         leave_out(&op_at(t, i)->access[lists]);
         return true;

@@ -13,7 +13,6 @@
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/attention.h"
-#include "schedule/layout.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,29 +20,29 @@
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch)
 {
     const struct tdm_program *program = launch->program;
-    const struct tdm_schedule *schedule = program->schedule;
-    const struct tdm_model *model = schedule->model;
+    const struct tdm_pages_params *pages = &program->params.pages;
     const struct tdm_op *op = launch->op;
     const struct tdm_chunk *first = &program->chunks[op->access[TDM_ATTENTION_KV].before.chunk];
     struct tdm_attention a = {
         .launch = launch,
+        .pages = pages,
         .tokens = op->tokens,
         .first_token = program->chunks[op->chunk].first_token,
-        .query_heads = model->query_heads,
-        .kv_heads = model->kv_heads,
-        .head_dim = model->head_dim,
-        .ratio = model->query_heads / model->kv_heads,
-        .scale = (float)(1.0 / sqrt((double)model->head_dim)),
-        .rule = tdm_schedule_page_rule(schedule, op->layer),
-        .list_count = tdm_page_lists(schedule),
-        .list_words = 1 + (uint64_t)tdm_page_list_capacity(schedule),
+        .query_heads = program->params.attention.query_heads,
+        .kv_heads = pages->kv_heads,
+        .head_dim = pages->head_dim,
+        .ratio = program->params.attention.query_heads / pages->kv_heads,
+        .scale = (float)(1.0 / sqrt((double)pages->head_dim)),
+        .rule = tdm_page_rule_of(pages, op->layer),
+        .list_count = pages->lists,
+        .list_words = 1 + (uint64_t)pages->list_capacity,
     };
     const struct tdm_operand *lists =
         &launch->operand[op->kind == TDM_OP_ATTENTION ? TDM_ATTENTION_LISTS
                                                       : TDM_ATTENTION_GRAD_LISTS];
     a.lists = tdm_selector_lists(a.rule.selector.kind) ? lists : NULL;
     a.first_page = tdm_page_of(&a.rule, first->first_token);
-    a.gathered = tdm_gather_begin(launch, a.list_count);
+    a.gathered = tdm_gather_begin(launch);
     /* as many tiles a page as must be, of about as many tokens */
     a.tile_tokens = tdm_most(1, TDM_TILE_ROWS / a.ratio);
     a.page_tiles = (a.rule.page_tokens + a.tile_tokens - 1) / a.tile_tokens;
@@ -102,15 +101,14 @@ struct tdm_from tdm_attention_from(const struct tdm_attention *a, uint64_t t)
 
 float *tdm_attention_lse(const struct tdm_attention *attention, const struct tdm_operand *out)
 {
-    const struct tdm_schedule *schedule = attention->launch->program->schedule;
-    unsigned char *bytes = out->data;
-    void *lse = bytes + tdm_lse_offset(schedule, attention->tokens);
+    uint64_t elements = attention->tokens * attention->query_heads * attention->head_dim;
+    void *lse = (unsigned char *)out->data + tdm_lse_bytes_at(elements, out->dtype);
     return lse;
 }
 
-uint64_t tdm_tile_rows(const struct tdm_model *model)
+uint64_t tdm_tile_rows(const struct tdm_params *params)
 {
-    return tdm_most(TDM_TILE_ROWS, model->query_heads / model->kv_heads);
+    return tdm_most(TDM_TILE_ROWS, params->attention.query_heads / params->pages.kv_heads);
 }
 
 /* The block of keys at a token of a slot, up to the end of its page. */
@@ -125,8 +123,8 @@ static struct tdm_keys block_at(const struct tdm_attention *a, uint32_t slot, ui
                             .first = chunk->first_token + token,
                             .count = tdm_least(count, TDM_TILE_KEYS),
                             .page = tdm_page_of(&a->rule, chunk->first_token) + page};
-    keys.k = page * tdm_page_elements(program->schedule) + in_page * a->kv_heads * a->head_dim;
-    keys.v = keys.k + tdm_page_plane_elements(program->schedule);
+    keys.k = page * a->pages->page_elements + in_page * a->kv_heads * a->head_dim;
+    keys.v = keys.k + a->pages->plane_elements;
     return keys;
 }
 
@@ -177,7 +175,7 @@ struct tdm_factor tdm_keys_view(const struct tdm_attention *attention,
 {
     uint64_t dim = attention->head_dim, stride = attention->kv_heads * dim;
     const void *slot = (const unsigned char *)pages->data + keys->slot * pages->slot_bytes;
-    uint64_t place, page = tdm_page_elements(attention->launch->program->schedule);
+    uint64_t place, page = attention->pages->page_elements;
     if (tdm_gathered_page(attention, keys->page, kv_head, &place)) {
         slot = attention->gathered.kv;
         first = first % page + place * page;
@@ -328,9 +326,9 @@ enum tdm_status tdm_cpu_attention(struct tdm_executor *executor, const struct td
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_attention_scratch(const struct tdm_cpu_shape *shape)
 {
     unsigned char *thread = NULL;
-    take_tiles(&thread, tdm_tile_rows(shape->model), shape->model->head_dim);
+    take_tiles(&thread, tdm_tile_rows(shape->params), shape->params->pages.head_dim);
     return (struct tdm_cpu_scratch){.thread_bytes = (uintptr_t)thread};
 }

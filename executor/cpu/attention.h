@@ -12,7 +12,6 @@
 
 #include "executor/cpu/cpu.h"
 #include "executor/cpu/gemm.h"
-#include "schedule/attend.h"
 
 enum {
     TDM_TILE_ROWS = 128, /* of queries, unless one token has more */
@@ -31,6 +30,7 @@ struct tdm_gathered {
 
 struct tdm_attention {
     const struct tdm_launch *launch;
+    const struct tdm_pages_params *pages;
     uint64_t tokens, first_token; /* of the queries' chunk */
     uint64_t query_heads, kv_heads, head_dim;
     uint64_t ratio;       /* query heads a KV head */
@@ -46,7 +46,7 @@ struct tdm_attention {
     struct tdm_gathered gathered;
 };
 
-struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch, uint64_t lists);
+struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch);
 struct tdm_attention tdm_attention_begin(const struct tdm_launch *launch);
 
 /* The first or next batch of query pages, with the K and V that it gathers; one of all if nothing is gathered.
@@ -62,8 +62,8 @@ void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *at
 bool tdm_gathered_page(const struct tdm_attention *attention, uint64_t page, uint64_t kv_head,
                        uint64_t *place);
 
-/* Rows of the largest tile of queries of a model. */
-uint64_t tdm_tile_rows(const struct tdm_model *model);
+/* Rows of the largest tile of queries. */
+uint64_t tdm_tile_rows(const struct tdm_params *params);
 
 /* Tiles of the chunk's queries, and the tokens of one: [first, first + tokens) of the chunk. */
 struct tdm_tile {

@@ -18,7 +18,6 @@
 #include "executor/cpu/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/attention.h"
-#include "schedule/layout.h"
 
 #include <string.h>
 
@@ -159,7 +158,7 @@ static const struct tdm_operand *gradient_pages(const struct backward *x, uint32
     if (*slot < written->slots)
         return written;
     *slot -= written->slots;
-    return written + 1; /* TDM_ATTENTION_GRAD_DKV_ADDED */
+    return &x->a.launch->operand[TDM_ATTENTION_GRAD_DKV_ADDED];
 }
 
 /* Adds a block's dK or dV to the pages, or overwrites them. */
@@ -170,7 +169,7 @@ static void put_keys(const struct backward *x, const struct tdm_keys *keys, uint
     const struct tdm_operand *pages = gradient_pages(x, &number);
     uint64_t dim = x->a.head_dim, stride = x->a.kv_heads * dim;
     void *slot = (unsigned char *)pages->data + number * pages->slot_bytes;
-    uint64_t place, page = tdm_page_elements(x->a.launch->program->schedule);
+    uint64_t place, page = x->a.pages->page_elements;
     bool add = pages->mode == TDM_ACCUMULATE || x->a.gathered.room > 0;
     if (tdm_gathered_page(&x->a, keys->page, kv_head, &place)) {
         slot = x->a.gathered.dkv;
@@ -298,17 +297,18 @@ enum tdm_status tdm_cpu_attention_grad(struct tdm_executor *executor,
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_attention_grad_scratch(const struct tdm_cpu_shape *shape)
 {
-    const struct tdm_model *model = shape->model;
+    const struct tdm_pages_params *pages = &shape->params->pages;
+    uint64_t query_heads = shape->params->attention.query_heads;
     struct backward x = {.a = {.tokens = shape->chunk_tokens,
-                               .kv_heads = model->kv_heads,
-                               .head_dim = model->head_dim}};
-    x.rows = x.a.tokens * (model->query_heads / model->kv_heads);
-    x.splits = splits_most(model->kv_heads);
+                               .kv_heads = pages->kv_heads,
+                               .head_dim = pages->head_dim}};
+    x.rows = x.a.tokens * (query_heads / pages->kv_heads);
+    x.splits = splits_most(pages->kv_heads);
     unsigned char *thread = NULL, *shared = NULL;
-    take_tiles(&thread, tdm_tile_rows(model), model->head_dim);
+    take_tiles(&thread, tdm_tile_rows(shape->params), pages->head_dim);
     take_shared(&shared, &x);
-    uint64_t line = (uint64_t)model->query_heads * model->head_dim * sizeof(float);
+    uint64_t line = query_heads * pages->head_dim * sizeof(float);
     return (struct tdm_cpu_scratch){tdm_most((uintptr_t)thread, line), (uintptr_t)shared};
 }

@@ -15,7 +15,7 @@
 #include "base/size.h"
 #include "base/units.h"
 #include "executor/cpu/gemm.h"
-#include "schedule/layout.h"
+#include "ops/kernels.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -29,43 +29,15 @@ enum { SCRATCH_ALIGN = 4096 };
 /* Of a thread: what glibc gives it by default, twice. */
 #define STACK_BYTES (UINT64_C(16) << 20)
 
-/* Every kind of op that there is a kernel for. */
-#define EACH_OP(OP)                                      \
-    OP(COPY, tdm_cpu_copy)                               \
-    OP(ZERO, tdm_cpu_zero)                               \
-    OP(EMBED, tdm_cpu_embed)                             \
-    OP(SORT_TOKENS, tdm_cpu_sort_tokens)                 \
-    OP(EMBED_GRAD, tdm_cpu_embed_grad)                   \
-    OP(NORM, tdm_cpu_norm)                               \
-    OP(NORM_GRAD, tdm_cpu_norm_grad)                     \
-    OP(PRODUCT, tdm_cpu_product)                         \
-    OP(PRODUCT_GRAD_INPUT, tdm_cpu_product)              \
-    OP(PRODUCT_GRAD_WEIGHT, tdm_cpu_product_grad_weight) \
-    OP(ROPE, tdm_cpu_rope)                               \
-    OP(ROPE_GRAD, tdm_cpu_rope_grad)                     \
-    OP(KV_WRITE, tdm_cpu_kv_write)                       \
-    OP(KV_GRAD_READ, tdm_cpu_kv_grad_read)               \
-    OP(PAGE_MEANS, tdm_cpu_page_means)                   \
-    OP(SELECT, tdm_cpu_select)                           \
-    OP(ATTENTION, tdm_cpu_attention)                     \
-    OP(ATTENTION_GRAD, tdm_cpu_attention_grad)           \
-    OP(SWIGLU, tdm_cpu_swiglu)                           \
-    OP(SWIGLU_GRAD, tdm_cpu_swiglu_grad)                 \
-    OP(HEAD, tdm_cpu_head)                               \
-    OP(LOSS, tdm_cpu_head)                               \
-    OP(HEAD_GRAD, tdm_cpu_head)                          \
-    OP(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
-    OP(OPTIMIZER, tdm_cpu_optimizer)
-
 #define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
 #define RUNS(kind, kernel) [TDM_OP_##kind] = run_cpu,
 
-static const tdm_cpu_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
+static const tdm_cpu_op ops[TDM_OP_KINDS] = {TDM_CPU_KERNELS(KERNEL)};
 
 static struct tdm_cpu_scratch (*const scratch_of[])(const struct tdm_cpu_shape *) = {
-    tdm_multiply_scratch,  tdm_norm_scratch,           tdm_rope_scratch,
-    tdm_attention_scratch, tdm_attention_grad_scratch, tdm_embed_scratch,
-    tdm_head_scratch,      tdm_gradient_norm_scratch,  tdm_select_scratch,
+    tdm_cpu_multiply_scratch,  tdm_cpu_norm_scratch,           tdm_cpu_rope_scratch,
+    tdm_cpu_attention_scratch, tdm_cpu_attention_grad_scratch, tdm_cpu_embed_scratch,
+    tdm_cpu_head_scratch,      tdm_cpu_gradient_norm_scratch,  tdm_cpu_select_scratch,
 };
 
 void tdm_cpu_for(struct tdm_executor *executor, uint64_t tasks, tdm_cpu_task task, void *context)
@@ -105,10 +77,9 @@ static enum tdm_status take_scratch(struct tdm_executor *executor, uint32_t coun
 {
     char text[TDM_FORMAT_SIZE];
     for (uint32_t i = 0; i < count; i++) {
-        struct tdm_cpu_shape shape = {.model = programs[i]->schedule->model};
+        struct tdm_cpu_shape shape = {.params = &programs[i]->params};
         for (uint32_t c = 0; c < programs[i]->chunk_count; c++)
             shape.chunk_tokens = tdm_most(shape.chunk_tokens, programs[i]->chunks[c].tokens);
-        shape.voted_pages = tdm_page_list_voted(programs[i]->schedule);
         for (size_t k = 0; k < sizeof(scratch_of) / sizeof(scratch_of[0]); k++) {
             struct tdm_cpu_scratch scratch = scratch_of[k](&shape);
             executor->thread_bytes = tdm_most(executor->thread_bytes, scratch.thread_bytes);
@@ -192,7 +163,7 @@ static enum tdm_status open_cpu(uint32_t count, const struct tdm_program *const 
         goto fail_close;
 
     if (!tdm_timings_open(&executor->timings, count, programs) ||
-        !tdm_rope_open(executor, programs[0]->schedule->model)) {
+        !tdm_rope_open(executor, &programs[0]->params.rope)) {
         status = tdm_fail(err, TDM_NO_MEMORY, "no memory for the tables of the cpu backend");
         goto fail_close;
     }
@@ -264,7 +235,7 @@ const struct tdm_backend tdm_cpu_backend = {
     .open = open_cpu,
     .close = close_cpu,
     .arena = tdm_cpu_take_arena,
-    .run = {EACH_OP(RUNS)},
+    .run = {TDM_CPU_KERNELS(RUNS)},
     .wait = wait_cpu,
     .finish = finish_cpu,
     .reap = reap_cpu,

@@ -15,9 +15,8 @@
 
 /* The largest ops that a backend was opened for; scratch is sized by it. */
 struct tdm_cpu_shape {
-    const struct tdm_model *model;
+    const struct tdm_params *params;
     uint64_t chunk_tokens; /* of the longest chunk */
-    uint64_t voted_pages;  /* that stand for election at most */
 };
 
 struct tdm_cpu_arena {
@@ -77,18 +76,18 @@ struct tdm_cpu_scratch {
     uint64_t thread_bytes, shared_bytes;
 };
 
-struct tdm_cpu_scratch tdm_multiply_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_norm_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_rope_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_attention_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_attention_grad_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_select_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape);
-struct tdm_cpu_scratch tdm_gradient_norm_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_multiply_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_norm_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_rope_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_attention_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_attention_grad_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_select_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_embed_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_head_scratch(const struct tdm_cpu_shape *shape);
+struct tdm_cpu_scratch tdm_cpu_gradient_norm_scratch(const struct tdm_cpu_shape *shape);
 
-/* RoPE's tables of a model; false if memory ran out. */
-bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model);
+/* RoPE's tables of a program; false if memory ran out. */
+bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_rope_params *params);
 
 /* TDM_INPUT if one of `count` tokens is not in the vocabulary. */
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,

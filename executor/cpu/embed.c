@@ -20,17 +20,15 @@ struct embed {
 
 static struct embed embed_begin(const struct tdm_launch *launch)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
-    return (struct embed){
-        .launch = launch,
-        .tokens = launch->operand[TDM_EMBED_TOKENS].data,
-        .table = tdm_model_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING)};
+    return (struct embed){.launch = launch,
+                          .tokens = launch->operand[TDM_EMBED_TOKENS].data,
+                          .table = tdm_launch_tensors(launch).matrix[0]};
 }
 
 enum tdm_status tdm_cpu_check_tokens(const struct tdm_launch *launch, const int32_t *tokens,
                                      uint64_t count, struct tdm_error *err)
 {
-    uint32_t vocabulary = launch->program->schedule->model->vocabulary;
+    uint32_t vocabulary = tdm_launch_params(launch)->embed.vocabulary;
     for (uint64_t t = 0; t < count; t++)
         if (tokens[t] < 0 || (uint32_t)tokens[t] >= vocabulary)
             return tdm_fail(err, TDM_INPUT,
@@ -111,7 +109,7 @@ enum tdm_status tdm_cpu_embed_grad(struct tdm_executor *executor, const struct t
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_embed_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_embed_scratch(const struct tdm_cpu_shape *shape)
 {
-    return (struct tdm_cpu_scratch){.thread_bytes = shape->model->hidden * sizeof(float)};
+    return (struct tdm_cpu_scratch){.thread_bytes = shape->params->embed.hidden * sizeof(float)};
 }

@@ -9,27 +9,27 @@
 
 #include "base/size.h"
 #include "ops/attention.h"
-#include "schedule/gather.h"
-#include "schedule/layout.h"
 
 #include <string.h>
 
-struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch, uint64_t lists)
+struct tdm_gathered tdm_gather_begin(const struct tdm_launch *launch)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    struct tdm_gathered g = {0};
-    if (!tdm_gathers(schedule, launch->op->layer))
-        return g;
-    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
+    const struct tdm_params *params = tdm_launch_params(launch);
+    const struct tdm_op *op = launch->op;
+    if (!op->gathers)
+        return (struct tdm_gathered){0};
+    struct tdm_page_rule rule = tdm_page_rule_of(&params->pages, op->layer);
+    struct tdm_attention_scratch at = tdm_attention_scratch(params, op->tokens);
     unsigned char *scratch = launch->scratch;
-    g.room = tdm_gather_pages(schedule);
-    g.chunk_page = tdm_page_of(&rule, launch->program->chunks[launch->op->chunk].first_token);
-    g.kv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_KVPAGES));
-    if (schedule->pass == TDM_TRAIN)
-        g.dkv = tdm_cpu_take(&scratch, 1, tdm_gather_room_bytes(schedule, TDM_DKVPAGES));
-    g.table = tdm_cpu_take(&scratch, lists * g.room, sizeof(*g.table));
-    g.count = tdm_cpu_take(&scratch, lists, sizeof(*g.count));
-    return g;
+    void *table = scratch + at.table, *count = scratch + at.ends;
+    return (struct tdm_gathered){
+        .room = params->attention.gather.pages,
+        .chunk_page = tdm_page_of(&rule, launch->program->chunks[op->chunk].first_token),
+        .table = table,
+        .count = count,
+        .kv = scratch + at.pages,
+        .dkv = scratch + at.gradients,
+    };
 }
 
 /* ---- which pages ---- */
@@ -107,24 +107,21 @@ static void add_pages(const struct tdm_attention *a, uint64_t query_page)
 
 struct move {
     const struct tdm_attention *a;
-    const struct tdm_operand *home; /* operand of the first page's slot */
+    const struct tdm_operand *opened; /* of the first pages; of K and V it has none */
+    const struct tdm_operand *pages;  /* of the others */
     unsigned char *room;
     bool back;
 };
 
-/* Where a page is at home: sums are in two operands, those that are opened first. */
+/* Where a page is at home. */
 static unsigned char *home_of(const struct move *m, uint64_t page)
 {
-    const struct tdm_schedule *schedule = m->a->launch->program->schedule;
-    const struct tdm_operand *home = m->home;
     uint64_t pages = tdm_pages_of_chunk(&m->a->rule), at = page - m->a->first_page;
-    uint64_t slot = at / pages;
-    if (slot >= home->slots) {
-        slot -= home->slots;
-        home++;
-    }
+    uint64_t slot = at / pages, opened = m->opened != NULL ? m->opened->slots : 0;
+    const struct tdm_operand *home = slot < opened ? m->opened : m->pages;
+    slot -= slot < opened ? 0 : opened;
     return (unsigned char *)home->data + slot * home->slot_bytes +
-           at % pages * tdm_page_elements(schedule) * tdm_dtype_bytes(home->dtype);
+           at % pages * tdm_page_bytes_of(m->a->pages, home->dtype);
 }
 
 /* A task is a place in the room of a list: the columns of its KV heads. */
@@ -136,37 +133,40 @@ static void move_task(void *context, void *thread_scratch, uint64_t index)
     (void)thread_scratch;
     if (place >= a->gathered.count[list])
         return;
-    enum tdm_dtype dtype = m->home->data != NULL ? m->home->dtype : m->home[1].dtype;
+    enum tdm_dtype dtype = m->opened != NULL ? a->pages->kv_gradients : a->pages->kv;
     uint64_t size = tdm_dtype_bytes(dtype), line = a->kv_heads * a->head_dim * size;
     uint64_t bytes = line / a->list_count;
     unsigned char *home = home_of(m, a->gathered.table[index]) + list * bytes;
-    unsigned char *room =
-        m->room + place * tdm_page_elements(a->launch->program->schedule) * size + list * bytes;
+    unsigned char *room = m->room + place * tdm_page_bytes_of(a->pages, dtype) + list * bytes;
     for (uint64_t row = 0; row < 2 * a->rule.page_tokens; row++)
         memcpy((m->back ? home : room) + row * line, (m->back ? room : home) + row * line, bytes);
 }
 
-/* Moves the pages of the batch, and counts them if they lie on the host; the chunk's own with the first batch, or
- * where they are finished the last, although here they are used where they are. */
-static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a,
-                       const struct tdm_operand *home, unsigned char *room, bool back)
+/* Moves the pages of the batch, of K and V or of the sums of their gradients, and counts them if they lie on the host;
+ * the chunk's own with the first batch, or where they are finished the last, although here they are used where they
+ * are. */
+static void move_pages(struct tdm_executor *executor, const struct tdm_attention *a, bool sums,
+                       bool back)
 {
-    struct move m = {a, home, room, back};
+    const struct tdm_operand *operand = a->launch->operand;
+    const struct tdm_access *access = a->launch->op->access, *home = &access[TDM_ATTENTION_KV];
+    struct move m = {a, NULL, &operand[TDM_ATTENTION_KV], a->gathered.kv, back};
     const struct tdm_program *program = a->launch->program;
     uint64_t all = tdm_size_ceil_div(a->tokens, a->rule.page_tokens);
     if (a->gathered.room == 0)
         return;
+    if (sums) {
+        m = (struct move){a, &operand[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          &operand[TDM_ATTENTION_GRAD_DKV_ADDED], a->gathered.dkv, back};
+        home = &access[TDM_ATTENTION_GRAD_DKV_OPENED];
+        if (home->buffer == TDM_NONE)
+            home = &access[TDM_ATTENTION_GRAD_DKV_ADDED];
+    }
     tdm_cpu_for(executor, a->list_count * a->gathered.room, move_task, &m);
 
-    enum tdm_content content =
-        home == &a->launch->operand[TDM_ATTENTION_KV] ? TDM_KVPAGES : TDM_DKVPAGES;
-    uint64_t page = tdm_content_bytes(program->schedule, content, 0, a->rule.page_tokens),
-             pages = 0;
-    uint64_t number = (uint64_t)(home - a->launch->operand);
-    const struct tdm_access *access = &a->launch->op->access[number];
-    if (access->buffer == TDM_NONE)
-        access++;
-    if (program->buffers[access->buffer].place != TDM_HOST)
+    uint64_t page = tdm_page_bytes_of(a->pages, sums ? a->pages->kv_gradients : a->pages->kv);
+    uint64_t pages = 0;
+    if (program->buffers[home->buffer].place != TDM_HOST)
         return;
     for (uint64_t list = 0; list < a->list_count; list++)
         pages += a->gathered.count[list];
@@ -189,16 +189,15 @@ bool tdm_attention_next(struct tdm_executor *executor, struct tdm_attention *a)
     a->end_page = a->begin_page;
     while (a->end_page < pages && fits(a, a->end_page))
         add_pages(a, a->end_page++);
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_KV], a->gathered.kv, false);
+    move_pages(executor, a, false, false);
     return true;
 }
 
 /* Makes the sums of a slot's tokens zero. */
 static void open_slot(const struct tdm_attention *a, unsigned char *slot, uint64_t tokens)
 {
-    const struct tdm_schedule *schedule = a->launch->program->schedule;
-    uint64_t size = tdm_dtype_bytes(schedule->dtypes.kv_gradients);
-    uint64_t plane = tdm_page_plane_elements(schedule) * size, row = plane / a->rule.page_tokens;
+    uint64_t size = tdm_dtype_bytes(a->pages->kv_gradients);
+    uint64_t plane = a->pages->plane_elements * size, row = plane / a->rule.page_tokens;
     for (uint64_t at = 0; at < tokens; at += a->rule.page_tokens) {
         uint64_t bytes = tdm_least(tokens - at, a->rule.page_tokens) * row;
         unsigned char *page = slot + at / a->rule.page_tokens * 2 * plane;
@@ -223,12 +222,10 @@ void tdm_gather_open_sums(struct tdm_executor *executor, const struct tdm_attent
 
 void tdm_gather_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
-               false);
+    move_pages(executor, a, true, false);
 }
 
 void tdm_send_sums(struct tdm_executor *executor, const struct tdm_attention *a)
 {
-    move_pages(executor, a, &a->launch->operand[TDM_ATTENTION_GRAD_DKV_OPENED], a->gathered.dkv,
-               true);
+    move_pages(executor, a, true, true);
 }

@@ -31,14 +31,14 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct gradient_norm *x = context;
     const struct tdm_operand *operand = x->launch->operand;
-    const struct tdm_model *model = x->launch->program->schedule->model;
+    const struct tdm_tensor *tensors = tdm_launch_params(x->launch)->weights.tensors;
     uint64_t begin = index * x->task_elements;
     uint64_t end = tdm_least(begin + x->task_elements, x->unit->elements);
     struct tdm_unit_block block = {0};
     float row[TDM_UNIT_BLOCK];
     double squares = 0;
     (void)thread_scratch;
-    while (tdm_next_unit_block(model, x->unit, begin, end, &block)) {
+    while (tdm_next_unit_block(tensors, x->unit, begin, end, &block)) {
         load_gradient(&operand[TDM_GRADIENT_NORM_GRADIENT], &operand[TDM_GRADIENT_NORM_TIED],
                       block.first, block.count, row);
         squares += tdm_sum_squares(row, block.count);
@@ -49,9 +49,9 @@ static void norm_task(void *context, void *thread_scratch, uint64_t index)
 enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_unit *units = tdm_launch_params(launch)->weights.units;
     unsigned char *scratch = executor->shared_scratch;
-    struct gradient_norm x = {.launch = launch, .unit = &model->units[launch->op->layer]};
+    struct gradient_norm x = {.launch = launch, .unit = &units[launch->op->layer]};
     (void)err;
     x.task_elements = tdm_unit_task_elements(x.unit->elements);
     x.squares = tdm_cpu_take(&scratch, TDM_UNIT_TASKS_MOST, sizeof(double));
@@ -64,7 +64,7 @@ enum tdm_status tdm_cpu_gradient_norm(struct tdm_executor *executor,
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_gradient_norm_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_gradient_norm_scratch(const struct tdm_cpu_shape *shape)
 {
     (void)shape;
     return (struct tdm_cpu_scratch){.shared_bytes = TDM_UNIT_TASKS_MOST * sizeof(double)};

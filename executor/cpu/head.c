@@ -262,7 +262,7 @@ static void rows_gradient(struct tdm_executor *executor, const struct tdm_launch
                           const struct products *p)
 {
     const struct tdm_op *op = launch->op;
-    uint64_t hidden = launch->program->schedule->model->hidden;
+    uint64_t hidden = tdm_launch_params(launch)->head.hidden;
     if (op->kind == TDM_OP_HEAD) {
         multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false, p->rows);
         return;
@@ -279,7 +279,6 @@ static void rows_gradient(struct tdm_executor *executor, const struct tdm_launch
 enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *normed = &launch->operand[TDM_HEAD_ROWS],
                              *tokens = &launch->operand[TDM_HEAD_TOKENS];
@@ -288,10 +287,8 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
     const struct tdm_operand *dw = &launch->operand[TDM_HEAD_DWEIGHTS];
     const struct tdm_operand *sums =
         &launch->operand[op->kind == TDM_OP_LOSS ? TDM_LOSS_LSE : TDM_HEAD_GRAD_LSE];
-    uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
-    const struct tdm_tensor *tensor =
-        tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
-    uint64_t hidden = model->hidden, at = tensor->offset + op->first_entry * hidden;
+    uint64_t hidden = tdm_launch_params(launch)->head.hidden;
+    uint64_t at = tdm_launch_tensors(launch).matrix[0]->offset + op->first_entry * hidden;
     uint64_t chunk_tokens = launch->program->chunks[op->chunk].tokens;
 
     unsigned char *scratch = executor->shared_scratch;
@@ -333,7 +330,7 @@ enum tdm_status tdm_cpu_head(struct tdm_executor *executor, const struct tdm_lau
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_head_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_head_scratch(const struct tdm_cpu_shape *shape)
 {
     return (struct tdm_cpu_scratch){.shared_bytes = shape->chunk_tokens * sizeof(double) + 64};
 }

@@ -31,7 +31,7 @@ enum tdm_status tdm_cpu_copy(struct tdm_executor *executor, const struct tdm_lau
 enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
                              struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *slot = &launch->operand[TDM_ZERO_SLOT];
     (void)executor;
@@ -41,9 +41,9 @@ enum tdm_status tdm_cpu_zero(struct tdm_executor *executor, const struct tdm_lau
         memset(slot->data, 0, op->access[TDM_ZERO_SLOT].bytes);
         return TDM_OK;
     }
-    const struct tdm_unit *unit = &model->units[op->layer];
+    const struct tdm_unit *unit = &weights->units[op->layer];
     for (uint32_t i = 0; i < unit->tensor_count; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
         if (tdm_part_of(tensor->role) == op->part)
             memset(tdm_operand_at(slot, tensor->offset), 0,
                    tensor->elements * tdm_dtype_bytes(slot->dtype));

@@ -126,7 +126,7 @@ static void multiply_task(void *context, void *scratch, uint64_t index)
     multiply_block(x, *g, index, scratch);
 }
 
-struct tdm_cpu_scratch tdm_multiply_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_multiply_scratch(const struct tdm_cpu_shape *shape)
 {
     (void)shape;
     unsigned char *end = NULL;

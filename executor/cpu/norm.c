@@ -25,17 +25,13 @@ struct norm {
 static enum tdm_status norm_begin(const struct tdm_launch *launch, struct norm *norm,
                                   struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_norm_params *params = &tdm_launch_params(launch)->norm;
     const struct tdm_op *op = launch->op;
-    enum tdm_role role = op->part == TDM_PART_ATTENTION_NORM ? TDM_ROLE_ATTENTION_NORM
-                         : op->part == TDM_PART_MLP_NORM     ? TDM_ROLE_MLP_NORM
-                                                             : TDM_ROLE_FINAL_NORM;
-    uint32_t unit = op->part == TDM_PART_FINAL_NORM ? tdm_model_head_unit(model) : op->layer;
     *norm = (struct norm){.launch = launch,
-                          .columns = model->hidden,
+                          .columns = params->hidden,
                           .rows = op->tokens,
-                          .epsilon = model->norm_epsilon,
-                          .tensor = tdm_model_tensor(model, unit, role)};
+                          .epsilon = params->epsilon,
+                          .tensor = tdm_launch_tensors(launch).matrix[0]};
     if (norm->tensor == NULL)
         return tdm_fail(err, TDM_INTERNAL, "op %llu: no norm in part %d of unit %u",
                         (unsigned long long)op->number, (int)op->part, op->layer);
@@ -199,11 +195,11 @@ enum tdm_status tdm_cpu_norm_grad(struct tdm_executor *executor, const struct td
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_norm_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_norm_scratch(const struct tdm_cpu_shape *shape)
 {
     unsigned char *thread = NULL, *shared = NULL;
     for (int i = 0; i < 4; i++)
-        tdm_cpu_take(&thread, shape->model->hidden, sizeof(float));
+        tdm_cpu_take(&thread, shape->params->norm.hidden, sizeof(float));
     for (int i = 0; i < 2; i++)
         tdm_cpu_take(&shared, shape->chunk_tokens, sizeof(double));
     return (struct tdm_cpu_scratch){(uintptr_t)thread, (uintptr_t)shared};

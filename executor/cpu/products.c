@@ -9,7 +9,7 @@
 /* Sums of the columns of a matrix, for biases. */
 struct column_sums {
     const struct tdm_launch *launch;
-    const struct tdm_product_part *part;
+    const struct tdm_part_tensors *part;
 };
 
 enum { SUM_COLUMNS = 64 }; /* of a task */
@@ -19,7 +19,7 @@ static void column_sums_task(void *context, void *scratch, uint64_t index)
     const struct column_sums *sums = context;
     const struct tdm_operand *dy = &sums->launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT],
                              *dw = &sums->launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
-    const struct tdm_product_part *part = sums->part;
+    const struct tdm_part_tensors *part = sums->part;
     (void)scratch;
     uint64_t column = 0, i = 0;
     for (; i < part->count; i++) { /* which bias, and which of its blocks */
@@ -54,7 +54,7 @@ static void column_sums_task(void *context, void *scratch, uint64_t index)
 enum tdm_status tdm_cpu_product(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err)
 {
-    struct tdm_product_part part;
+    struct tdm_part_tensors part;
     struct tdm_multiplication multiplications[2];
     uint32_t count;
     enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);
@@ -66,7 +66,7 @@ enum tdm_status tdm_cpu_product(struct tdm_executor *executor, const struct tdm_
 enum tdm_status tdm_cpu_product_grad_weight(struct tdm_executor *executor,
                                             const struct tdm_launch *launch, struct tdm_error *err)
 {
-    struct tdm_product_part part;
+    struct tdm_part_tensors part;
     struct tdm_multiplication multiplications[2];
     uint32_t count;
     enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);

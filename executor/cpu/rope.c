@@ -16,7 +16,6 @@
 
 #include "executor/cpu/convert.h"
 #include "ops/rope.h"
-#include "schedule/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,9 +31,10 @@ struct rope {
     bool back;                /* the transpose: turns back */
     /* QK-norm: */
     const struct tdm_tensor *tensor; /* its weights; NULL: there is none */
-    uint32_t weights; /* operand of these; backward before it what was normed, behind it
-                                        the weights' gradient */
-    double *partial;  /* [tasks, head_dim] of that gradient */
+    const struct tdm_operand *weights;
+    const struct tdm_operand *raw,
+        *dweights;   /* backward: what was normed, and the weights' gradient */
+    double *partial; /* [tasks, head_dim] of that gradient */
 };
 
 /* Rows of a task. */
@@ -50,14 +50,15 @@ struct angles {
     float *cos, *sin; /* of one position, scaled by the attention factor */
 };
 
-bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_model *model)
+bool tdm_rope_open(struct tdm_executor *executor, const struct tdm_rope_params *params)
 {
-    uint64_t half = model->head_dim / 2;
+    uint64_t half = params->head_dim / 2;
     executor->rope_bytes = (half + 2 * half * TDM_ROPE_STEP) * sizeof(double);
     executor->rope = malloc(executor->rope_bytes);
     if (executor->rope == NULL)
         return false;
-    tdm_rope_inverse_frequencies(model, executor->rope, &executor->rope_factor);
+    tdm_rope_inverse_frequencies(&params->positions, params->head_dim, executor->rope,
+                                 &executor->rope_factor);
     double *low = executor->rope + half;
     for (uint64_t p = 0; p < TDM_ROPE_STEP; p++) {
         for (uint64_t i = 0; i < half; i++) {
@@ -129,21 +130,19 @@ static uint64_t tasks_of(uint64_t tokens)
 }
 
 static struct rope rope_begin(const struct tdm_executor *executor, const struct tdm_launch *launch,
-                              uint64_t heads, uint32_t weights, bool back)
+                              uint64_t heads, const struct tdm_operand *weights, bool back)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
     struct rope rope = {.executor = executor,
                         .launch = launch,
                         .chunk = &launch->program->chunks[op->chunk],
                         .heads = heads,
-                        .head_dim = model->head_dim,
+                        .head_dim = tdm_launch_params(launch)->rope.head_dim,
                         .back = back,
                         .weights = weights};
     unsigned char *scratch = executor->shared_scratch;
-    if (op->part == TDM_PART_Q_NORM || op->part == TDM_PART_K_NORM)
-        rope.tensor = tdm_model_tensor(
-            model, op->layer, op->part == TDM_PART_Q_NORM ? TDM_ROLE_Q_NORM : TDM_ROLE_K_NORM);
+    if (weights->data != NULL)
+        rope.tensor = tdm_launch_tensors(launch).matrix[0];
     rope.partial = tdm_cpu_take(&scratch, tasks_of(op->tokens) * rope.head_dim, sizeof(double));
     return rope;
 }
@@ -161,7 +160,7 @@ static struct lines take_lines(unsigned char **scratch, uint64_t columns, uint64
 
 static void norm_begin(const struct rope *rope, struct lines *lines, uint64_t task)
 {
-    const struct tdm_operand *w = &rope->launch->operand[rope->weights];
+    const struct tdm_operand *w = rope->weights;
     if (rope->tensor == NULL)
         return;
     tdm_load_row(w->data, w->dtype, rope->tensor->offset, rope->head_dim, lines->weight);
@@ -172,7 +171,7 @@ static void norm_begin(const struct rope *rope, struct lines *lines, uint64_t ta
 static double scale_of(const struct rope *rope, const float *head)
 {
     double mean = tdm_sum_squares(head, rope->head_dim) / (double)rope->head_dim;
-    return 1.0 / sqrt(mean + rope->launch->program->schedule->model->norm_epsilon);
+    return 1.0 / sqrt(mean + tdm_launch_params(rope->launch)->rope.norm_epsilon);
 }
 
 static void norm_heads(const struct rope *rope, const struct lines *lines)
@@ -187,15 +186,15 @@ static void norm_heads(const struct rope *rope, const struct lines *lines)
     }
 }
 
-/* The row holds the gradient of the normed heads, and then that of what was normed, token t of operand
- * `weights - 1`, of which a row has `stride` elements. */
+/* The row holds the gradient of the normed heads, and then that of what was normed, token t of `raw`,
+ * of which a row has `stride` elements. */
 static void norm_heads_back(const struct rope *rope, const struct lines *lines, uint64_t task,
                             uint64_t t, uint64_t stride)
 {
     uint64_t dim = rope->head_dim;
     if (rope->tensor == NULL)
         return;
-    const struct tdm_operand *raw = &rope->launch->operand[rope->weights - 1];
+    const struct tdm_operand *raw = rope->raw;
     tdm_load_row(raw->data, raw->dtype, t * stride, rope->heads * dim, lines->raw);
     for (uint64_t h = 0; h < rope->heads; h++) {
         float *restrict d = lines->row + h * dim;
@@ -218,7 +217,7 @@ static void sum_weights(const struct rope *rope)
 {
     if (rope->tensor == NULL || !rope->back)
         return;
-    const struct tdm_operand *dw = &rope->launch->operand[rope->weights + 1];
+    const struct tdm_operand *dw = rope->dweights;
     uint64_t dim = rope->head_dim, tasks = tasks_of(rope->launch->op->tokens);
     for (uint64_t i = 0; i < dim; i++) {
         double sum = 0;
@@ -270,8 +269,9 @@ enum tdm_status tdm_cpu_rope(struct tdm_executor *executor, const struct tdm_lau
                              struct tdm_error *err)
 {
     (void)err;
-    uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_WEIGHTS, false);
+    uint64_t heads = tdm_launch_params(launch)->rope.query_heads;
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_ROPE_WEIGHTS], false);
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -280,8 +280,11 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
                                   struct tdm_error *err)
 {
     (void)err;
-    uint64_t heads = launch->program->schedule->model->query_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
+    uint64_t heads = tdm_launch_params(launch)->rope.query_heads;
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_ROPE_GRAD_WEIGHTS], true);
+    rope.raw = &launch->operand[TDM_ROPE_GRAD_RAW];
+    rope.dweights = &launch->operand[TDM_ROPE_GRAD_DWEIGHTS];
     run_rows(executor, rope_task, &rope);
     return TDM_OK;
 }
@@ -289,9 +292,9 @@ enum tdm_status tdm_cpu_rope_grad(struct tdm_executor *executor, const struct td
 /* First element of token t's K in a slot of pages; its V is a plane further. */
 static uint64_t page_element(const struct rope *rope, uint64_t t)
 {
-    const struct tdm_schedule *schedule = rope->launch->program->schedule;
-    return t / schedule->page_tokens * tdm_page_elements(schedule) +
-           t % schedule->page_tokens * rope->heads * rope->head_dim;
+    const struct tdm_pages_params *pages = &tdm_launch_params(rope->launch)->pages;
+    return t / pages->page_tokens * pages->page_elements +
+           t % pages->page_tokens * rope->heads * rope->head_dim;
 }
 
 static void kv_task(void *context, void *thread_scratch, uint64_t index)
@@ -303,7 +306,7 @@ static void kv_task(void *context, void *thread_scratch, uint64_t index)
         &rope->launch->operand[rope->back ? TDM_KV_GRAD_READ_DRAW : TDM_KV_WRITE_RAW];
     unsigned char *scratch = thread_scratch;
     uint64_t columns = rope->heads * rope->head_dim;
-    uint64_t plane = tdm_page_plane_elements(rope->launch->program->schedule);
+    uint64_t plane = tdm_launch_params(rope->launch)->pages.plane_elements;
     struct angles angles = angles_begin(&scratch, rope->head_dim);
     struct lines lines = take_lines(&scratch, 2 * columns, rope->head_dim);
     float *row = lines.row; /* K, then V */
@@ -332,8 +335,9 @@ enum tdm_status tdm_cpu_kv_write(struct tdm_executor *executor, const struct tdm
                                  struct tdm_error *err)
 {
     (void)err;
-    uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_WRITE_WEIGHTS, false);
+    uint64_t heads = tdm_launch_params(launch)->rope.kv_heads;
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_KV_WRITE_WEIGHTS], false);
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
@@ -342,19 +346,22 @@ enum tdm_status tdm_cpu_kv_grad_read(struct tdm_executor *executor, const struct
                                      struct tdm_error *err)
 {
     (void)err;
-    uint64_t heads = launch->program->schedule->model->kv_heads;
-    struct rope rope = rope_begin(executor, launch, heads, TDM_KV_GRAD_READ_WEIGHTS, true);
+    uint64_t heads = tdm_launch_params(launch)->rope.kv_heads;
+    struct rope rope =
+        rope_begin(executor, launch, heads, &launch->operand[TDM_KV_GRAD_READ_WEIGHTS], true);
+    rope.raw = &launch->operand[TDM_KV_GRAD_READ_RAW];
+    rope.dweights = &launch->operand[TDM_KV_GRAD_READ_DWEIGHTS];
     run_rows(executor, kv_task, &rope);
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_rope_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_rope_scratch(const struct tdm_cpu_shape *shape)
 {
-    const struct tdm_model *model = shape->model;
+    const struct tdm_rope_params *params = &shape->params->rope;
     unsigned char *thread = NULL, *shared = NULL;
-    uint64_t heads = tdm_most(model->query_heads, 2 * (uint64_t)model->kv_heads);
-    angles_begin(&thread, model->head_dim);
-    take_lines(&thread, heads * model->head_dim, model->head_dim);
-    tdm_cpu_take(&shared, tasks_of(shape->chunk_tokens) * model->head_dim, sizeof(double));
+    uint64_t heads = tdm_most(params->query_heads, 2 * (uint64_t)params->kv_heads);
+    angles_begin(&thread, params->head_dim);
+    take_lines(&thread, heads * params->head_dim, params->head_dim);
+    tdm_cpu_take(&shared, tasks_of(shape->chunk_tokens) * params->head_dim, sizeof(double));
     return (struct tdm_cpu_scratch){(uintptr_t)thread, (uintptr_t)shared};
 }

@@ -12,7 +12,6 @@
 #include "executor/cpu/convert.h"
 #include "ops/select.h"
 #include "schedule/attend.h"
-#include "schedule/layout.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -24,18 +23,18 @@
 static void means_task(void *context, void *thread_scratch, uint64_t index)
 {
     const struct tdm_launch *launch = context;
-    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_pages_params *params = &tdm_launch_params(launch)->pages;
     const struct tdm_operand *pages = &launch->operand[TDM_PAGE_MEANS_PAGES],
                              *means = &launch->operand[TDM_PAGE_MEANS_OUT];
-    uint64_t width = (uint64_t)schedule->model->kv_heads * schedule->model->head_dim;
-    uint64_t left = launch->op->tokens - index * schedule->page_tokens;
-    uint64_t tokens = tdm_least(left, schedule->page_tokens);
+    uint64_t width = (uint64_t)params->kv_heads * params->head_dim;
+    uint64_t left = launch->op->tokens - index * params->page_tokens;
+    uint64_t tokens = tdm_least(left, params->page_tokens);
     unsigned char *scratch = thread_scratch;
     float *sum = tdm_cpu_take(&scratch, width, sizeof(float));
     float *row = tdm_cpu_take(&scratch, width, sizeof(float));
     memset(sum, 0, width * sizeof(float));
     for (uint64_t t = 0; t < tokens; t++) {
-        uint64_t first = index * tdm_page_elements(schedule) + t * width;
+        uint64_t first = index * params->page_elements + t * width;
         const float *k = tdm_view_row(pages->data, pages->dtype, first, width, row);
         for (uint64_t i = 0; i < width; i++)
             sum[i] += k[i];
@@ -49,7 +48,8 @@ enum tdm_status tdm_cpu_page_means(struct tdm_executor *executor, const struct t
                                    struct tdm_error *err)
 {
     (void)err;
-    uint64_t pages = tdm_size_ceil_div(launch->op->tokens, launch->program->schedule->page_tokens);
+    uint64_t pages =
+        tdm_size_ceil_div(launch->op->tokens, tdm_launch_params(launch)->pages.page_tokens);
     tdm_cpu_for(executor, pages, means_task, (void *)launch);
     return TDM_OK;
 }
@@ -58,7 +58,7 @@ enum tdm_status tdm_cpu_page_means(struct tdm_executor *executor, const struct t
 
 struct selection {
     const struct tdm_launch *launch;
-    const struct tdm_model *model;
+    uint64_t query_heads, kv_heads, head_dim;
     struct tdm_page_rule rule;
     uint64_t lists, words;
     uint64_t chunk_page;     /* first page of the queries' chunk */
@@ -87,11 +87,11 @@ static void load_means(const struct selection *s, uint64_t kv_head, uint64_t fir
                        struct vote x)
 {
     const struct tdm_operand *means = &s->launch->operand[TDM_SELECT_MEANS];
-    uint64_t dim = s->model->head_dim, pages = tdm_pages_of_chunk(&s->rule);
+    uint64_t dim = s->head_dim, pages = tdm_pages_of_chunk(&s->rule);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t at = first + i - s->first_page;
         const void *slot = (const unsigned char *)means->data + at / pages * means->slot_bytes;
-        tdm_load_row(slot, means->dtype, (at % pages * s->model->kv_heads + kv_head) * dim, dim,
+        tdm_load_row(slot, means->dtype, (at % pages * s->kv_heads + kv_head) * dim, dim,
                      x.means + i * dim);
     }
 }
@@ -125,7 +125,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
     const struct tdm_operand *q = &s->launch->operand[TDM_SELECT_Q];
     const struct tdm_chunk *chunk = &s->launch->program->chunks[s->launch->op->chunk];
     const struct tdm_sequence *sequence = tdm_launch_sequence(s->launch);
-    uint64_t dim = s->model->head_dim, ratio = s->model->query_heads / s->model->kv_heads;
+    uint64_t dim = s->head_dim, ratio = s->query_heads / s->kv_heads;
     uint64_t seats = s->rule.selector.budget / s->rule.page_tokens;
     uint32_t chosen = 0;
     if (count > seats) {
@@ -136,8 +136,7 @@ static uint32_t elect(const struct selection *s, const struct tdm_query_page *pa
             if (tdm_document_of(sequence, token) != tdm_document_of(sequence, page->first))
                 break;
             for (uint64_t h = 0; h < ratio; h++) {
-                uint64_t row =
-                    (token - chunk->first_token) * s->model->query_heads + kv_head * ratio + h;
+                uint64_t row = (token - chunk->first_token) * s->query_heads + kv_head * ratio + h;
                 tdm_load_row(q->data, q->dtype, row * dim, dim, x.q);
                 add_vote(dim, count, x);
             }
@@ -197,7 +196,7 @@ static void select_task(void *context, void *thread_scratch, uint64_t index)
              count = 0;
     if (s->rule.selector.kind == TDM_SELECT_TOP_K && far < s->chunk_page) {
         uint64_t before = s->chunk_page - far;
-        struct vote x = take_vote(&scratch, before, s->model->head_dim);
+        struct vote x = take_vote(&scratch, before, s->head_dim);
         count = elect(s, &page, index % s->lists, far, before, list + 1, x);
         far = s->chunk_page;
     }
@@ -217,31 +216,33 @@ enum tdm_status tdm_cpu_select(struct tdm_executor *executor, const struct tdm_l
 {
     (void)err;
     const struct tdm_program *program = launch->program;
-    const struct tdm_schedule *schedule = program->schedule;
+    const struct tdm_pages_params *params = &program->params.pages;
     const struct tdm_op *op = launch->op;
     _Atomic uint64_t pairs = 0;
     struct selection s = {.launch = launch,
                           .pairs = &pairs,
-                          .model = schedule->model,
-                          .rule = tdm_schedule_page_rule(schedule, op->layer),
-                          .lists = tdm_page_lists(schedule),
-                          .words = 1 + (uint64_t)tdm_page_list_capacity(schedule)};
+                          .query_heads = tdm_launch_params(launch)->attention.query_heads,
+                          .kv_heads = params->kv_heads,
+                          .head_dim = params->head_dim,
+                          .rule = tdm_page_rule_of(params, op->layer),
+                          .lists = params->lists,
+                          .words = 1 + (uint64_t)params->list_capacity};
     s.chunk_page = tdm_page_of(&s.rule, program->chunks[op->chunk].first_token);
     if (op->access[TDM_SELECT_MEANS].buffer != TDM_NONE)
         s.first_page = tdm_page_of(
             &s.rule, program->chunks[op->access[TDM_SELECT_MEANS].before.chunk].first_token);
-    uint64_t pages = tdm_size_ceil_div(op->tokens, schedule->page_tokens);
+    uint64_t pages = tdm_size_ceil_div(op->tokens, params->page_tokens);
     tdm_cpu_for(executor, pages * s.lists, select_task, &s);
     executor->counts.pairs = pairs / s.lists; /* of a query head */
     return TDM_OK;
 }
 
-struct tdm_cpu_scratch tdm_select_scratch(const struct tdm_cpu_shape *shape)
+struct tdm_cpu_scratch tdm_cpu_select_scratch(const struct tdm_cpu_shape *shape)
 {
-    const struct tdm_model *model = shape->model;
+    const struct tdm_pages_params *pages = &shape->params->pages;
     unsigned char *vote = NULL, *means = NULL;
-    take_vote(&vote, shape->voted_pages, model->head_dim);
+    take_vote(&vote, pages->voted_pages, pages->head_dim);
     for (int i = 0; i < 2; i++)
-        tdm_cpu_take(&means, (uint64_t)model->kv_heads * model->head_dim, sizeof(float));
+        tdm_cpu_take(&means, (uint64_t)pages->kv_heads * pages->head_dim, sizeof(float));
     return (struct tdm_cpu_scratch){.thread_bytes = tdm_most((uintptr_t)vote, (uintptr_t)means)};
 }

@@ -38,7 +38,7 @@ enum tdm_status tdm_cpu_sort_tokens(struct tdm_executor *executor, const struct 
 {
     const int32_t *tokens = launch->operand[TDM_SORT_TOKENS_TOKENS].data;
     uint64_t count = launch->op->tokens;
-    uint32_t passes = 1, largest = launch->program->schedule->model->vocabulary - 1;
+    uint32_t passes = 1, largest = tdm_launch_params(launch)->embed.vocabulary - 1;
     (void)executor;
     enum tdm_status status = tdm_cpu_check_tokens(launch, tokens, count, err);
     if (status != TDM_OK)

@@ -69,7 +69,7 @@ static void swiglu_grad_task(void *context, void *thread_scratch, uint64_t index
 static void run_rows(struct tdm_executor *executor, const struct tdm_launch *launch,
                      tdm_cpu_task task)
 {
-    struct swiglu x = {launch, launch->program->schedule->model->intermediate};
+    struct swiglu x = {launch, tdm_launch_params(launch)->mlp.intermediate};
     tdm_cpu_for(executor, (launch->op->tokens + TASK_ROWS - 1) / TASK_ROWS, task, &x);
 }
 

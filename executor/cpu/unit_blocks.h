@@ -24,10 +24,11 @@ static inline uint64_t tdm_unit_task_elements(uint64_t elements)
 
 /* Steps to the next block of [begin, end) of a unit; *block is all zero before the first. False after
  * the last. */
-static inline bool tdm_next_unit_block(const struct tdm_model *model, const struct tdm_unit *unit,
-                                       uint64_t begin, uint64_t end, struct tdm_unit_block *block)
+static inline bool tdm_next_unit_block(const struct tdm_tensor *tensors,
+                                       const struct tdm_unit *unit, uint64_t begin, uint64_t end,
+                                       struct tdm_unit_block *block)
 {
-    const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor];
+    const struct tdm_tensor *tensor = &tensors[unit->first_tensor];
     const struct tdm_tensor *beyond = tensor + unit->tensor_count;
     uint64_t first = begin;
     if (block->tensor != NULL) {

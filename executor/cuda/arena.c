@@ -206,7 +206,7 @@ enum tdm_status tdm_cuda_run_copy(struct tdm_executor *executor, const struct td
 enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *slot = &launch->operand[TDM_ZERO_SLOT];
     cudaStream_t stream = executor->lanes[op->lane].stream;
@@ -214,10 +214,10 @@ enum tdm_status tdm_cuda_run_zero(struct tdm_executor *executor, const struct td
     if (content < TDM_UNIT_WEIGHTS || content > TDM_UNIT_GRADIENT || op->part == TDM_PART_ALL)
         return TDM_CUDA(cudaMemsetAsync(slot->data, 0, op->access[TDM_ZERO_SLOT].bytes, stream),
                         err);
-    const struct tdm_unit *unit = &model->units[op->layer];
+    const struct tdm_unit *unit = &weights->units[op->layer];
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
         if (tdm_part_of(tensor->role) == op->part)
             status =
                 TDM_CUDA(cudaMemsetAsync(tdm_operand_at(slot, tensor->offset), 0,

@@ -2,62 +2,16 @@
 /* The cuda backend: its table, and what is taken at open. */
 #include "executor/backends.h"
 #include "executor/cuda/cuda.h"
+#include "ops/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Every kind of op that there is a kernel for. */
-#define EACH_OP(OP)                                           \
-    OP(COPY, tdm_cuda_run_copy)                               \
-    OP(ZERO, tdm_cuda_run_zero)                               \
-    OP(EMBED, tdm_cuda_run_embed)                             \
-    OP(SORT_TOKENS, tdm_cuda_run_sort_tokens)                 \
-    OP(EMBED_GRAD, tdm_cuda_run_embed_grad)                   \
-    OP(NORM, tdm_cuda_run_norm)                               \
-    OP(NORM_GRAD, tdm_cuda_run_norm_grad)                     \
-    OP(PRODUCT, tdm_cuda_run_product)                         \
-    OP(PRODUCT_GRAD_INPUT, tdm_cuda_run_product)              \
-    OP(PRODUCT_GRAD_WEIGHT, tdm_cuda_run_product_grad_weight) \
-    OP(ROPE, tdm_cuda_run_rope)                               \
-    OP(ROPE_GRAD, tdm_cuda_run_rope_grad)                     \
-    OP(KV_WRITE, tdm_cuda_run_kv_write)                       \
-    OP(KV_GRAD_READ, tdm_cuda_run_kv_grad_read)               \
-    OP(PAGE_MEANS, tdm_cuda_run_page_means)                   \
-    OP(SELECT, tdm_cuda_run_select)                           \
-    OP(ATTENTION, tdm_cuda_run_attention)                     \
-    OP(ATTENTION_GRAD, tdm_cuda_run_attention_grad)           \
-    OP(SWIGLU, tdm_cuda_run_swiglu)                           \
-    OP(SWIGLU_GRAD, tdm_cuda_run_swiglu_grad)                 \
-    OP(HEAD, tdm_cuda_run_head)                               \
-    OP(LOSS, tdm_cuda_run_head)                               \
-    OP(HEAD_GRAD, tdm_cuda_run_head)                          \
-    OP(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
-    OP(OPTIMIZER, tdm_cuda_run_optimizer)
-
 #define KERNEL(kind, kernel) [TDM_OP_##kind] = kernel,
 #define RUNS(kind, kernel) [TDM_OP_##kind] = tdm_cuda_run,
 
-static const tdm_cuda_op ops[TDM_OP_KINDS] = {EACH_OP(KERNEL)};
-
-static uint64_t (*const scratch_of[])(const struct tdm_model *, uint64_t) = {
-    tdm_cuda_norm_scratch, tdm_cuda_rope_scratch,          tdm_cuda_products_scratch,
-    tdm_cuda_head_scratch, tdm_cuda_gradient_norm_scratch,
-};
-
-uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program)
-{
-    uint64_t tokens = 0;
-    for (uint32_t c = 0; c < program->chunk_count; c++)
-        if (program->chunks[c].tokens > tokens)
-            tokens = program->chunks[c].tokens;
-    uint64_t most = tdm_cuda_attention_scratch(program->schedule, tokens);
-    for (size_t i = 0; i < sizeof(scratch_of) / sizeof(scratch_of[0]); i++) {
-        uint64_t bytes = scratch_of[i](program->schedule->model, tokens);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
+static const tdm_cuda_op ops[TDM_OP_KINDS] = {TDM_CUDA_KERNELS(KERNEL)};
 
 enum tdm_status tdm_cuda_launch(struct tdm_executor *executor, const struct tdm_launch *launch,
                                 struct tdm_error *err)
@@ -94,14 +48,14 @@ static size_t reap_cuda(struct tdm_executor *executor, struct tdm_timing *timing
 /* ---- tables ---- */
 
 /* How many documents a program needs room for on the device. */
-static uint64_t starts_of(const struct tdm_schedule *schedule)
+static uint64_t starts_of(const struct tdm_program *program)
 {
-    uint64_t count = 0, tokens = tdm_schedule_tokens(schedule);
-    if (schedule->documents_of_text)
+    uint64_t count = 0, tokens = tdm_program_tokens(program);
+    if (program->documents_of_text)
         return tokens < TDM_MOST_STEP_DOCUMENTS ? tokens : TDM_MOST_STEP_DOCUMENTS;
-    for (uint32_t s = 0; s < schedule->sequence_count; s++)
-        if (schedule->sequences[s].document_starts != NULL)
-            count += schedule->sequences[s].document_count;
+    for (uint32_t s = 0; s < program->sequence_count; s++)
+        if (program->sequences[s].document_starts != NULL)
+            count += program->sequences[s].document_count;
     return count;
 }
 
@@ -111,7 +65,7 @@ static enum tdm_status put_documents(const struct tdm_cuda_program *program,
                                      struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint32_t s = 0; s < program->program->schedule->sequence_count && status == TDM_OK; s++) {
+    for (uint32_t s = 0; s < program->program->sequence_count && status == TDM_OK; s++) {
         const struct tdm_sequence *sequence = &sequences[s];
         program->documents[s] = (struct tdm_documents){.count = 1};
         if (sequence->document_count == 1)
@@ -137,7 +91,7 @@ static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t co
     executor->program_count = count;
     for (uint32_t i = 0; i < count; i++) {
         executor->programs[i].program = programs[i];
-        executor->document_count += starts_of(programs[i]->schedule);
+        executor->document_count += starts_of(programs[i]);
     }
     uint64_t bytes = executor->document_count * sizeof(uint64_t);
     enum tdm_status status = TDM_OK;
@@ -145,14 +99,13 @@ static enum tdm_status open_documents(struct tdm_executor *executor, uint32_t co
         status = TDM_CUDA(cudaMalloc((void **)&executor->document_starts, bytes), err);
     uint64_t *room = executor->document_starts;
     for (uint32_t i = 0; i < count && status == TDM_OK; i++) {
-        const struct tdm_schedule *schedule = programs[i]->schedule;
         struct tdm_cuda_program *program = &executor->programs[i];
-        program->documents = calloc(schedule->sequence_count, sizeof(*program->documents));
+        program->documents = calloc(programs[i]->sequence_count, sizeof(*program->documents));
         if (program->documents == NULL)
             return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the documents of a run");
-        program->step_starts = schedule->documents_of_text ? room : NULL;
-        status = put_documents(program, schedule->sequences, room, err);
-        room += starts_of(schedule);
+        program->step_starts = programs[i]->documents_of_text ? room : NULL;
+        status = put_documents(program, programs[i]->sequences, room, err);
+        room += starts_of(programs[i]);
     }
     return status;
 }
@@ -172,22 +125,23 @@ static enum tdm_status documents_cuda(struct tdm_executor *executor,
 {
     struct tdm_cuda_program *own = program_of(executor, program);
     uint64_t count = 0;
-    for (uint32_t s = 0; s < program->schedule->sequence_count; s++)
+    for (uint32_t s = 0; s < program->sequence_count; s++)
         count += sequences[s].document_count;
-    if (own->step_starts == NULL || count > starts_of(program->schedule))
+    if (own->step_starts == NULL || count > starts_of(program))
         return tdm_fail(err, TDM_INTERNAL, "the cuda backend has no room for %llu documents",
                         (unsigned long long)count);
     return put_documents(own, sequences, own->step_starts, err);
 }
 
-static enum tdm_status open_rope(struct tdm_executor *executor, const struct tdm_model *model,
-                                 struct tdm_error *err)
+static enum tdm_status open_rope(struct tdm_executor *executor,
+                                 const struct tdm_rope_params *params, struct tdm_error *err)
 {
-    uint64_t bytes = (uint64_t)model->head_dim / 2 * sizeof(double);
+    uint64_t bytes = (uint64_t)params->head_dim / 2 * sizeof(double);
     double *frequencies = malloc(bytes + 1);
     if (frequencies == NULL)
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the frequencies of RoPE");
-    tdm_rope_inverse_frequencies(model, frequencies, &executor->rope_factor);
+    tdm_rope_inverse_frequencies(&params->positions, params->head_dim, frequencies,
+                                 &executor->rope_factor);
     enum tdm_status status = TDM_CUDA(cudaMalloc((void **)&executor->frequencies, bytes), err);
     if (status == TDM_OK)
         status = TDM_CUDA(
@@ -207,33 +161,18 @@ struct tdm_documents tdm_cuda_documents(const struct tdm_executor *executor,
 /* What the kernels would refuse in the middle of a run. */
 static enum tdm_status supports_cuda(const struct tdm_program *program, struct tdm_error *err)
 {
-    const struct tdm_model *model = program->schedule->model;
-    if (model->hidden > TDM_CUDA_MOST_HIDDEN)
+    const struct tdm_params *params = &program->params;
+    if (params->norm.hidden > TDM_CUDA_MOST_HIDDEN)
         return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes hidden sizes up to %u, not %u",
-                        model->name, TDM_CUDA_MOST_HIDDEN, model->hidden);
-    if (model->head_dim > TDM_CUDA_MOST_HEAD_DIM)
+                        params->model, TDM_CUDA_MOST_HIDDEN, params->norm.hidden);
+    if (params->pages.head_dim > TDM_CUDA_MOST_HEAD_DIM)
         return tdm_fail(err, TDM_INPUT, "%s: the cuda backend takes head dims up to %u, not %u",
-                        model->name, TDM_CUDA_MOST_HEAD_DIM, model->head_dim);
+                        params->model, TDM_CUDA_MOST_HEAD_DIM, params->pages.head_dim);
     for (uint32_t i = 0; i < program->buffer_count; i++)
         if (program->buffers[i].dtype == TDM_DTYPE_FP16)
             return tdm_fail(err, TDM_INPUT, "%s: the cuda backend has no kernels for %s in %s",
-                            model->name, program->buffers[i].name,
+                            params->model, program->buffers[i].name,
                             tdm_dtype_name(program->buffers[i].dtype));
-    return TDM_OK;
-}
-
-/* Scratch is planned: here the kernels only say that it will do. */
-static enum tdm_status check_scratch(uint32_t count, const struct tdm_program *const *programs,
-                                     struct tdm_error *err)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t planned = programs[i]->buffers[programs[i]->scratch].bytes;
-        uint64_t needed = tdm_cuda_scratch_bytes(programs[i]);
-        if (needed > planned)
-            return tdm_fail(err, TDM_INTERNAL,
-                            "kernels need %llu bytes of scratch, %llu are planned",
-                            (unsigned long long)needed, (unsigned long long)planned);
-    }
     return TDM_OK;
 }
 
@@ -289,9 +228,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
                           : tdm_fail(err, TDM_NO_MEMORY, "no memory for the cuda backend");
     }
     int devices = 0;
-    enum tdm_status status = check_scratch(count, programs, err);
-    if (status == TDM_OK)
-        status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
+    enum tdm_status status = TDM_CUDA(cudaGetDeviceCount(&devices), err);
     if (status == TDM_OK) {
         tdm_driver_use_open(&executor->driver_use, 0);
         status = TDM_CUDA(cudaSetDevice(0), err);
@@ -303,7 +240,7 @@ static enum tdm_status open_cuda(uint32_t count, const struct tdm_program *const
     if (status == TDM_OK)
         status = open_documents(executor, count, programs, err);
     if (status == TDM_OK)
-        status = open_rope(executor, programs[0]->schedule->model, err);
+        status = open_rope(executor, &programs[0]->params.rope, err);
     if (status == TDM_OK)
         status = open_fault(executor, err);
     if (status == TDM_OK)
@@ -379,7 +316,7 @@ const struct tdm_backend tdm_cuda_backend = {
     .prepare = tdm_cuda_prepare,
     .supports = supports_cuda,
     .documents = documents_cuda,
-    .run = {EACH_OP(RUNS)},
+    .run = {TDM_CUDA_KERNELS(RUNS)},
     .wait = tdm_cuda_wait,
     .ended = tdm_cuda_ended,
     .finish = finish_cuda,

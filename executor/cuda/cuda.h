@@ -53,7 +53,7 @@ struct tdm_cuda_call {
     uint32_t threads;
 };
 
-/* What kernels must know of one program. */
+/* What kernels must know of the documents of one program. */
 struct tdm_cuda_program {
     const struct tdm_program *program;
     struct tdm_documents *documents; /* [sequences], with starts on the device */
@@ -128,26 +128,6 @@ static inline struct tdm_array tdm_array_at(const struct tdm_operand *operand, u
         array = (struct tdm_array){tdm_operand_at(operand, first), operand->dtype};
     return array;
 }
-
-/* Takes `bytes` from scratch, aligned to 256, and moves *scratch behind them. With *scratch counted up
- * from NULL the same code tells how much is needed. */
-static inline void *tdm_cuda_take(unsigned char **scratch, uint64_t bytes)
-{
-    void *taken = *scratch;
-    *scratch = (unsigned char *)((uintptr_t)*scratch + (bytes + 255) / 256 * 256);
-    return taken;
-}
-
-/* The most that an op of a program needs of scratch. */
-uint64_t tdm_cuda_scratch_bytes(const struct tdm_program *program);
-
-/* Scratch of the ops for a schedule, or for a model, and chunks of `tokens` tokens. */
-uint64_t tdm_cuda_attention_scratch(const struct tdm_schedule *schedule, uint64_t tokens);
-uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens);
-uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens);
 
 /* Lanes, their events and times; lanes.c. Functions of the backend's table, and what opens them. */
 enum tdm_status tdm_cuda_open_lanes(struct tdm_executor *executor, struct tdm_error *err);

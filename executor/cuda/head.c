@@ -10,12 +10,6 @@
 #include "ops/head.h"
 #include "schedule/layout.h"
 
-uint64_t tdm_cuda_head_scratch(const struct tdm_model *model, uint64_t tokens)
-{
-    (void)model;
-    return tokens * sizeof(double);
-}
-
 /* Products of a tile: rows [tokens, hidden], entries of the weight [entries, hidden], logits. */
 struct products {
     struct tdm_matrix rows, weight, logits;
@@ -43,7 +37,7 @@ static enum tdm_status rows_gradient(struct tdm_executor *executor, const struct
                                      const struct products *p, struct tdm_error *err)
 {
     const struct tdm_op *op = launch->op;
-    uint64_t hidden = launch->program->schedule->model->hidden;
+    uint64_t hidden = tdm_launch_params(launch)->head.hidden;
     if (op->kind == TDM_OP_HEAD)
         return multiply(executor, op->tokens, hidden, op->entries, p->logits, p->weight, false,
                         p->rows, err);
@@ -61,7 +55,6 @@ static enum tdm_status rows_gradient(struct tdm_executor *executor, const struct
 static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *executor,
                                                  const struct tdm_launch *launch)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *sums =
         &launch->operand[op->kind == TDM_OP_LOSS ? TDM_LOSS_LSE : TDM_HEAD_GRAD_LSE];
@@ -72,7 +65,7 @@ static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *exec
         .rows = op->tokens,
         .first_entry = op->first_entry,
         .entries = op->entries,
-        .vocabulary = schedule->model->vocabulary,
+        .vocabulary = tdm_launch_params(launch)->head.vocabulary,
         .per_token = 1.0 / (double)tdm_launch_trained_tokens(launch),
         .sums = op->kind == TDM_OP_HEAD ? NULL : sums->data,
         .sums_are_there = op->kind == TDM_OP_HEAD_GRAD,
@@ -86,17 +79,14 @@ static struct tdm_cross_entropy cross_entropy_of(const struct tdm_executor *exec
 enum tdm_status tdm_cuda_run_head(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
     const struct tdm_operand *normed = &launch->operand[TDM_HEAD_ROWS],
                              *w = &launch->operand[TDM_HEAD_WEIGHTS];
     const struct tdm_operand *logits = &launch->operand[TDM_HEAD_LOGITS],
                              *dw = &launch->operand[TDM_HEAD_DWEIGHTS];
     const struct tdm_operand *loss = &launch->operand[TDM_HEAD_LOSS];
-    uint32_t unit = model->tied ? tdm_model_embedding_unit(model) : tdm_model_head_unit(model);
-    const struct tdm_tensor *tensor =
-        tdm_model_tensor(model, unit, model->tied ? TDM_ROLE_EMBEDDING : TDM_ROLE_HEAD);
-    uint64_t hidden = model->hidden, at = tensor->offset + op->first_entry * hidden;
+    uint64_t hidden = tdm_launch_params(launch)->head.hidden;
+    uint64_t at = tdm_launch_tensors(launch).matrix[0]->offset + op->first_entry * hidden;
     struct tdm_cross_entropy x = cross_entropy_of(executor, launch);
     struct products p = {
         {tdm_operand_at(normed, op->first_row * hidden), normed->dtype, hidden, false},

@@ -39,7 +39,7 @@ enum tdm_status tdm_cuda_open_host_lane(struct tdm_executor *executor, uint32_t 
     cudaStream_t stream = executor->lanes[TDM_LANE_HOST].stream;
     bool used = false;
     for (uint32_t i = 0; i < count; i++)
-        used = used || programs[i]->schedule->optimizer.on == TDM_HOST;
+        used = used || programs[i]->params.update.on_host;
     if (!used)
         return TDM_OK;
     executor->calls = calloc(TDM_CUDA_RING, sizeof(*executor->calls));

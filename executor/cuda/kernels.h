@@ -16,8 +16,8 @@ extern "C" {
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "schedule/attend_scratch.h"
-#include "schedule/selector.h"
+#include "ops/scratch.h"
+#include "ops/selector.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -57,12 +57,9 @@ enum tdm_status tdm_cuda_pattern_scan(const uint64_t *words, uint64_t count, uin
 
 /* ---- norm_grad.cu ---- */
 
-/* Bytes of scratch of tdm_cuda_rms_norm_grad. */
-uint64_t tdm_cuda_rms_norm_grad_scratch(uint32_t hidden);
-
 /* Gradients of RMSNorm (norm.h): with s = 1 / sqrt(mean(x^2) + epsilon) of each row,
  * dx (+)= s w dy - x s^3 / hidden * sum(w dy x), dw (+)= sum over rows of dy x s. `add_input` and
- * `add_weight` say what is added to. dx may be x or dy. */
+ * `add_weight` say what is added to. dx may be x or dy. Scratch: fp32 [TDM_NORM_SLICES, hidden]. */
 enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weight,
                                        struct tdm_array dy, uint64_t rows, uint32_t hidden,
                                        float epsilon, bool add_input, struct tdm_array dx,
@@ -71,10 +68,7 @@ enum tdm_status tdm_cuda_rms_norm_grad(struct tdm_array x, struct tdm_array weig
 
 /* ---- sums.cu ---- */
 
-/* Bytes of scratch of tdm_cuda_column_sums. */
-uint64_t tdm_cuda_column_sums_scratch(uint64_t columns);
-
-/* sums[column] (+)= sum over rows of x[row * stride + column]. */
+/* sums[column] (+)= sum over rows of x[row * stride + column]. Scratch: fp32 [TDM_BIAS_SLICES, columns]. */
 enum tdm_status tdm_cuda_column_sums(struct tdm_array x, uint64_t rows, uint64_t stride,
                                      uint64_t columns, bool add, struct tdm_array sums,
                                      void *scratch, cudaStream_t stream, struct tdm_error *err);
@@ -118,10 +112,8 @@ struct tdm_turn {
     bool add_weight;
 };
 
-/* Bytes of scratch of tdm_cuda_turn. */
-uint64_t tdm_cuda_turn_scratch(uint32_t head_dim);
-
-/* RoPE over heads, with QK-norm before it or behind it on the way back, as executor/cpu/rope.c. */
+/* RoPE over heads, with QK-norm before it or behind it on the way back, as executor/cpu/rope.c. Scratch: fp32
+ * [TDM_HEAD_SLICES, head_dim], of the gradient of QK-norm's weights. */
 enum tdm_status tdm_cuda_turn(const struct tdm_turn *turn, void *scratch, cudaStream_t stream,
                               struct tdm_error *err);
 
@@ -207,7 +199,7 @@ struct tdm_update {
 enum tdm_status tdm_cuda_update(const struct tdm_update *update, cudaStream_t stream,
                                 struct tdm_error *err);
 
-/* Sums of squares of a gradient, of which tdm_cuda_square_blocks() come out. */
+/* Sums of squares of a gradient, of which tdm_cuda_square_blocks() come out, at most TDM_SQUARE_BLOCKS. */
 uint32_t tdm_cuda_square_blocks(uint64_t elements);
 enum tdm_status tdm_cuda_squares(struct tdm_array gradient, struct tdm_array second_gradient,
                                  uint64_t elements, double *squares, cudaStream_t stream,

@@ -12,7 +12,7 @@
  */
 #include "executor/cuda/device.cuh"
 
-#define SLICES 264u /* two for each multiprocessor of an H100 or H200 */
+#define SLICES TDM_NORM_SLICES
 #define THREADS 512u
 #define WARPS (THREADS / TDM_WARP)
 #define ROWS 2
@@ -142,11 +142,6 @@ static __global__ void __launch_bounds__(THREADS, W *V <= 8 ? 2 : 1)
         if (i < hidden)
             tdm_store<W>(partial, (uint64_t)blockIdx.x * hidden + i, dw[v]);
     }
-}
-
-extern "C" uint64_t tdm_cuda_rms_norm_grad_scratch(uint32_t hidden)
-{
-    return (uint64_t)SLICES * hidden * sizeof(float);
 }
 
 /* The kernel whose threads have all columns between them. */

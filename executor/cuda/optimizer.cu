@@ -15,7 +15,6 @@
 #include "executor/cuda/device.cuh"
 
 #define THREADS 256u
-#define MOST_BLOCKS 1024u
 #define VECTOR 8
 
 template <int W> struct halves {
@@ -195,7 +194,7 @@ static __global__ void __launch_bounds__(THREADS) update(const tdm_update x, boo
 
 static uint32_t blocks_for(uint64_t elements)
 {
-    return tdm_blocks(elements, (uint64_t)THREADS * VECTOR, MOST_BLOCKS);
+    return tdm_blocks(elements, (uint64_t)THREADS * VECTOR, TDM_SQUARE_BLOCKS);
 }
 
 extern "C" enum tdm_status tdm_cuda_update(const struct tdm_update *x, cudaStream_t stream,

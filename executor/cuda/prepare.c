@@ -15,8 +15,8 @@
 /* Does a selection come to a vote? Only then its kernels run. */
 static bool votes(const struct tdm_launch *launch)
 {
-    const struct tdm_schedule *schedule = launch->program->schedule;
-    struct tdm_page_rule rule = tdm_schedule_page_rule(schedule, launch->op->layer);
+    struct tdm_page_rule rule =
+        tdm_page_rule_of(&tdm_launch_params(launch)->pages, launch->op->layer);
     uint64_t pages = launch->operand[TDM_SELECT_MEANS].slots * tdm_pages_of_chunk(&rule);
     return launch->operand[TDM_SELECT_MEANS].data != NULL &&
            pages > rule.selector.budget / rule.page_tokens;

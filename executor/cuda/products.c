@@ -5,17 +5,10 @@
 #include "executor/cuda/cuda.h"
 #include "ops/product.h"
 
-uint64_t tdm_cuda_products_scratch(const struct tdm_model *model, uint64_t tokens)
-{
-    uint64_t heads = (uint64_t)model->query_heads + 2 * (uint64_t)model->kv_heads;
-    (void)tokens;
-    return tdm_cuda_column_sums_scratch(heads * model->head_dim);
-}
-
 enum tdm_status tdm_cuda_run_product(struct tdm_executor *executor, const struct tdm_launch *launch,
                                      struct tdm_error *err)
 {
-    struct tdm_product_part part;
+    struct tdm_part_tensors part;
     struct tdm_multiplication multiplications[2];
     uint32_t count;
     enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);
@@ -31,7 +24,7 @@ enum tdm_status tdm_cuda_run_product_grad_weight(struct tdm_executor *executor,
 {
     const struct tdm_operand *dy = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DOUT],
                              *dw = &launch->operand[TDM_PRODUCT_GRAD_WEIGHT_DWEIGHTS];
-    struct tdm_product_part part;
+    struct tdm_part_tensors part;
     struct tdm_multiplication multiplications[2];
     uint32_t count;
     enum tdm_status status = tdm_products_plan(launch, &part, multiplications, &count, err);

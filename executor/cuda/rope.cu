@@ -14,7 +14,7 @@
  */
 #include "executor/cuda/device.cuh"
 
-#define SLICES 528u /* four for each multiprocessor of an H100 or H200 */
+#define SLICES TDM_HEAD_SLICES
 #define THREADS 256u
 #define TOKENS 8u
 #define SHARED_FLOATS (TOKENS * TDM_CUDA_MOST_HEAD_DIM)
@@ -247,11 +247,6 @@ static __global__ void __launch_bounds__(THREADS, NORMED ? 2 : 4)
     }
     if (NORMED && turn.back)
         store_sums(sums, shared, dim, lanes, partial + (uint64_t)blockIdx.x * dim);
-}
-
-extern "C" uint64_t tdm_cuda_turn_scratch(uint32_t head_dim)
-{
-    return (uint64_t)SLICES * head_dim * sizeof(float);
 }
 
 template <typename From, typename To>

@@ -24,22 +24,16 @@ static bool adds(const struct tdm_operand *operand)
 
 /* ---- embedding ---- */
 
-static const struct tdm_tensor *embedding_of(const struct tdm_launch *launch)
-{
-    const struct tdm_model *model = launch->program->schedule->model;
-    return tdm_model_tensor(model, tdm_model_embedding_unit(model), TDM_ROLE_EMBEDDING);
-}
-
 enum tdm_status tdm_cuda_run_embed(struct tdm_executor *executor, const struct tdm_launch *launch,
                                    struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_embed_params *params = &tdm_launch_params(launch)->embed;
     const struct tdm_operand *operand = launch->operand;
+    uint64_t offset = tdm_launch_tensors(launch).matrix[0]->offset;
     return tdm_cuda_embed(operand[TDM_EMBED_TOKENS].data,
-                          tdm_array_at(&operand[TDM_EMBED_WEIGHTS], embedding_of(launch)->offset),
-                          launch->op->tokens, model->vocabulary, model->hidden,
-                          whole(&operand[TDM_EMBED_OUT]), executor->fault,
-                          tdm_cuda_compute(executor), err);
+                          tdm_array_at(&operand[TDM_EMBED_WEIGHTS], offset), launch->op->tokens,
+                          params->vocabulary, params->hidden, whole(&operand[TDM_EMBED_OUT]),
+                          executor->fault, tdm_cuda_compute(executor), err);
 }
 
 enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
@@ -53,12 +47,13 @@ enum tdm_status tdm_cuda_run_sort_tokens(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
                                         const struct tdm_launch *launch, struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_embed_params *params = &tdm_launch_params(launch)->embed;
     const struct tdm_operand *operand = launch->operand;
+    uint64_t offset = tdm_launch_tensors(launch).matrix[0]->offset;
     return tdm_cuda_embed_grad(
         operand[TDM_EMBED_GRAD_TOKENS].data, operand[TDM_EMBED_GRAD_ORDER].data,
-        whole(&operand[TDM_EMBED_GRAD_DOUT]), launch->op->tokens, model->vocabulary, model->hidden,
-        tdm_array_at(&operand[TDM_EMBED_GRAD_DWEIGHTS], embedding_of(launch)->offset),
+        whole(&operand[TDM_EMBED_GRAD_DOUT]), launch->op->tokens, params->vocabulary,
+        params->hidden, tdm_array_at(&operand[TDM_EMBED_GRAD_DWEIGHTS], offset),
         tdm_cuda_compute(executor), err);
 }
 
@@ -67,13 +62,8 @@ enum tdm_status tdm_cuda_run_embed_grad(struct tdm_executor *executor,
 static enum tdm_status norm_tensor(const struct tdm_launch *launch, uint64_t *offset,
                                    struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
     const struct tdm_op *op = launch->op;
-    enum tdm_role role = op->part == TDM_PART_ATTENTION_NORM ? TDM_ROLE_ATTENTION_NORM
-                         : op->part == TDM_PART_MLP_NORM     ? TDM_ROLE_MLP_NORM
-                                                             : TDM_ROLE_FINAL_NORM;
-    uint32_t unit = op->part == TDM_PART_FINAL_NORM ? tdm_model_head_unit(model) : op->layer;
-    const struct tdm_tensor *tensor = tdm_model_tensor(model, unit, role);
+    const struct tdm_tensor *tensor = tdm_launch_tensors(launch).matrix[0];
     if (tensor == NULL)
         return tdm_fail(err, TDM_INTERNAL, "op %llu: no norm in part %d of unit %u",
                         (unsigned long long)op->number, (int)op->part, op->layer);
@@ -81,16 +71,10 @@ static enum tdm_status norm_tensor(const struct tdm_launch *launch, uint64_t *of
     return TDM_OK;
 }
 
-uint64_t tdm_cuda_norm_scratch(const struct tdm_model *model, uint64_t tokens)
-{
-    (void)tokens;
-    return tdm_cuda_rms_norm_grad_scratch(model->hidden);
-}
-
 enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_norm_params *params = &tdm_launch_params(launch)->norm;
     const struct tdm_operand *x = &launch->operand[TDM_NORM_X],
                              *w = &launch->operand[TDM_NORM_WEIGHTS];
     uint64_t offset;
@@ -98,15 +82,15 @@ enum tdm_status tdm_cuda_run_norm(struct tdm_executor *executor, const struct td
     if (status != TDM_OK)
         return status;
     return (x->dtype == TDM_DTYPE_FP32 ? tdm_cuda_rms_norm_fp32 : tdm_cuda_rms_norm)(
-        x->data, tdm_operand_at(w, offset), w->dtype, launch->op->tokens, model->hidden,
-        (float)model->norm_epsilon, launch->operand[TDM_NORM_OUT].data, tdm_cuda_compute(executor),
+        x->data, tdm_operand_at(w, offset), w->dtype, launch->op->tokens, params->hidden,
+        (float)params->epsilon, launch->operand[TDM_NORM_OUT].data, tdm_cuda_compute(executor),
         err);
 }
 
 enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_norm_params *params = &tdm_launch_params(launch)->norm;
     const struct tdm_operand *operand = launch->operand;
     uint64_t offset;
     enum tdm_status status = norm_tensor(launch, &offset, err);
@@ -114,65 +98,64 @@ enum tdm_status tdm_cuda_run_norm_grad(struct tdm_executor *executor,
         return status;
     return tdm_cuda_rms_norm_grad(
         whole(&operand[TDM_NORM_GRAD_X]), tdm_array_at(&operand[TDM_NORM_GRAD_WEIGHTS], offset),
-        whole(&operand[TDM_NORM_GRAD_DOUT]), launch->op->tokens, model->hidden,
-        (float)model->norm_epsilon, adds(&operand[TDM_NORM_GRAD_DX]),
-        whole(&operand[TDM_NORM_GRAD_DX]), adds(&operand[TDM_NORM_GRAD_DWEIGHTS]),
+        whole(&operand[TDM_NORM_GRAD_DOUT]), launch->op->tokens, params->hidden,
+        (float)params->epsilon, adds(&operand[TDM_NORM_GRAD_DX]), whole(&operand[TDM_NORM_GRAD_DX]),
+        adds(&operand[TDM_NORM_GRAD_DWEIGHTS]),
         tdm_array_at(&operand[TDM_NORM_GRAD_DWEIGHTS], offset), executor->scratch,
         tdm_cuda_compute(executor), err);
 }
 
 /* ---- RoPE ---- */
 
-uint64_t tdm_cuda_rope_scratch(const struct tdm_model *model, uint64_t tokens)
-{
-    (void)tokens;
-    return tdm_cuda_turn_scratch(model->head_dim);
-}
-
 /* What all turns of an op's chunk have; `weights`: the operand with QK-norm's, if there is one. */
 static struct tdm_turn turn_of(const struct tdm_executor *executor, const struct tdm_launch *launch,
                                uint32_t heads, uint32_t weights, bool back)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
+    const struct tdm_rope_params *params = &tdm_launch_params(launch)->rope;
     const struct tdm_op *op = launch->op;
     struct tdm_turn turn = {.tokens = op->tokens,
                             .first_token = launch->program->chunks[op->chunk].first_token,
                             .documents = tdm_cuda_documents(executor, launch),
                             .heads = heads,
-                            .head_dim = model->head_dim,
+                            .head_dim = params->head_dim,
                             .back = back,
                             .frequencies = executor->frequencies,
                             .factor = executor->rope_factor,
-                            .epsilon = (float)model->norm_epsilon};
-    if (op->part == TDM_PART_Q_NORM || op->part == TDM_PART_K_NORM) {
-        const struct tdm_tensor *tensor = tdm_model_tensor(
-            model, op->layer, op->part == TDM_PART_Q_NORM ? TDM_ROLE_Q_NORM : TDM_ROLE_K_NORM);
+                            .epsilon = (float)params->norm_epsilon};
+    if (launch->operand[weights].data != NULL) {
+        const struct tdm_tensor *tensor = tdm_launch_tensors(launch).matrix[0];
         turn.weight = tdm_array_at(&launch->operand[weights], tensor->offset);
-        if (back) {
-            turn.dw = tdm_array_at(&launch->operand[weights + 1], tensor->offset);
-            turn.add_weight = adds(&launch->operand[weights + 1]);
-        }
     }
     return turn;
+}
+
+/* Where the gradient of QK-norm's weights goes, if there is one. */
+static void norm_back(const struct tdm_launch *launch, uint32_t dweights, struct tdm_turn *turn)
+{
+    const struct tdm_operand *dw = &launch->operand[dweights];
+    if (turn->weight.data == NULL)
+        return;
+    turn->dw = tdm_array_at(dw, tdm_launch_tensors(launch).matrix[0]->offset);
+    turn->add_weight = adds(dw);
 }
 
 /* Rows of `heads` heads. */
 static struct tdm_heads rows_of(const struct tdm_launch *launch, uint32_t operand, uint64_t heads)
 {
     return (struct tdm_heads){.array = whole(&launch->operand[operand]),
-                              .stride = heads * launch->program->schedule->model->head_dim};
+                              .stride = heads * tdm_launch_params(launch)->rope.head_dim};
 }
 
 static struct tdm_heads pages_of(const struct tdm_launch *launch, uint32_t operand)
 {
     return (struct tdm_heads){.array = whole(&launch->operand[operand]),
-                              .page_tokens = launch->program->schedule->page_tokens};
+                              .page_tokens = tdm_launch_params(launch)->pages.page_tokens};
 }
 
 enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct tdm_launch *launch,
                                   struct tdm_error *err)
 {
-    uint32_t heads = launch->program->schedule->model->query_heads;
+    uint32_t heads = tdm_launch_params(launch)->rope.query_heads;
     struct tdm_turn turn = turn_of(executor, launch, heads, TDM_ROPE_WEIGHTS, false);
     turn.from = rows_of(launch, TDM_ROPE_Q, heads);
     turn.to = rows_of(launch, turn.weight.data != NULL ? TDM_ROPE_OUT : TDM_ROPE_Q, heads);
@@ -182,17 +165,18 @@ enum tdm_status tdm_cuda_run_rope(struct tdm_executor *executor, const struct td
 enum tdm_status tdm_cuda_run_rope_grad(struct tdm_executor *executor,
                                        const struct tdm_launch *launch, struct tdm_error *err)
 {
-    uint32_t heads = launch->program->schedule->model->query_heads;
+    uint32_t heads = tdm_launch_params(launch)->rope.query_heads;
     struct tdm_turn turn = turn_of(executor, launch, heads, TDM_ROPE_GRAD_WEIGHTS, true);
     turn.from = turn.to = rows_of(launch, TDM_ROPE_GRAD_DQ, heads);
     turn.raw = rows_of(launch, TDM_ROPE_GRAD_RAW, heads);
+    norm_back(launch, TDM_ROPE_GRAD_DWEIGHTS, &turn);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
 enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
                                       const struct tdm_launch *launch, struct tdm_error *err)
 {
-    uint32_t heads = launch->program->schedule->model->kv_heads;
+    uint32_t heads = tdm_launch_params(launch)->rope.kv_heads;
     struct tdm_turn turn = turn_of(executor, launch, heads, TDM_KV_WRITE_WEIGHTS, false);
     turn.straight = heads;
     turn.from = rows_of(launch, TDM_KV_WRITE_RAW, 2 * (uint64_t)heads);
@@ -203,12 +187,13 @@ enum tdm_status tdm_cuda_run_kv_write(struct tdm_executor *executor,
 enum tdm_status tdm_cuda_run_kv_grad_read(struct tdm_executor *executor,
                                           const struct tdm_launch *launch, struct tdm_error *err)
 {
-    uint32_t heads = launch->program->schedule->model->kv_heads;
+    uint32_t heads = tdm_launch_params(launch)->rope.kv_heads;
     struct tdm_turn turn = turn_of(executor, launch, heads, TDM_KV_GRAD_READ_WEIGHTS, true);
     turn.straight = heads;
     turn.from = pages_of(launch, TDM_KV_GRAD_READ_DPAGES);
     turn.to = rows_of(launch, TDM_KV_GRAD_READ_DRAW, 2 * (uint64_t)heads);
     turn.raw = rows_of(launch, TDM_KV_GRAD_READ_RAW, 2 * (uint64_t)heads);
+    norm_back(launch, TDM_KV_GRAD_READ_DWEIGHTS, &turn);
     return tdm_cuda_turn(&turn, executor->scratch, tdm_cuda_compute(executor), err);
 }
 
@@ -218,7 +203,7 @@ enum tdm_status tdm_cuda_run_swiglu(struct tdm_executor *executor, const struct 
                                     struct tdm_error *err)
 {
     return tdm_cuda_swiglu(whole(&launch->operand[TDM_SWIGLU_GATE_UP]), launch->op->tokens,
-                           launch->program->schedule->model->intermediate,
+                           tdm_launch_params(launch)->mlp.intermediate,
                            whole(&launch->operand[TDM_SWIGLU_OUT]), tdm_cuda_compute(executor),
                            err);
 }
@@ -228,38 +213,24 @@ enum tdm_status tdm_cuda_run_swiglu_grad(struct tdm_executor *executor,
 {
     return tdm_cuda_swiglu_grad(whole(&launch->operand[TDM_SWIGLU_GRAD_GATE_UP]),
                                 whole(&launch->operand[TDM_SWIGLU_GRAD_DOUT]), launch->op->tokens,
-                                launch->program->schedule->model->intermediate,
+                                tdm_launch_params(launch)->mlp.intermediate,
                                 tdm_cuda_compute(executor), err);
 }
 
 /* ---- gradient norms and the optimizer ---- */
 
-uint64_t tdm_cuda_gradient_norm_scratch(const struct tdm_model *model, uint64_t tokens)
-{
-    uint64_t most = 0;
-    (void)tokens;
-    for (uint32_t u = 0; u < model->unit_count; u++) {
-        uint64_t blocks = 0;
-        for (uint32_t i = 0; i < model->units[u].tensor_count; i++)
-            blocks +=
-                tdm_cuda_square_blocks(model->tensors[model->units[u].first_tensor + i].elements);
-        most = blocks > most ? blocks : most;
-    }
-    return most * sizeof(double);
-}
-
 enum tdm_status tdm_cuda_run_gradient_norm(struct tdm_executor *executor,
                                            const struct tdm_launch *launch, struct tdm_error *err)
 {
-    const struct tdm_model *model = launch->program->schedule->model;
-    const struct tdm_unit *unit = &model->units[launch->op->layer];
+    const struct tdm_weights_params *weights = &tdm_launch_params(launch)->weights;
+    const struct tdm_unit *unit = &weights->units[launch->op->layer];
     const struct tdm_operand *operand = launch->operand;
     cudaStream_t stream = tdm_cuda_compute(executor);
     double *squares = executor->scratch;
     uint64_t blocks = 0;
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < unit->tensor_count && status == TDM_OK; i++) {
-        const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + i];
+        const struct tdm_tensor *tensor = &weights->tensors[unit->first_tensor + i];
         status =
             tdm_cuda_squares(tdm_array_at(&operand[TDM_GRADIENT_NORM_GRADIENT], tensor->offset),
                              tdm_array_at(&operand[TDM_GRADIENT_NORM_TIED], tensor->offset),
@@ -297,7 +268,7 @@ enum tdm_status tdm_cuda_run_optimizer(struct tdm_executor *executor,
     enum tdm_status status = TDM_OK;
     for (uint32_t i = 0; i < x.unit->tensor_count && status == TDM_OK; i++) {
         uint32_t number_of_tensor = x.unit->first_tensor + i;
-        const struct tdm_tensor *tensor = &x.model->tensors[number_of_tensor];
+        const struct tdm_tensor *tensor = &x.tensors[number_of_tensor];
         update.elements = tensor->elements;
         update.weights = tdm_array_at(&operand[TDM_OPTIMIZER_WEIGHTS], tensor->offset);
         update.gradient = tdm_array_at(&operand[TDM_OPTIMIZER_GRADIENT], tensor->offset);

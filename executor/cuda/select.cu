@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which pages a chunk's query pages see (schedule/selector.h), and the means of pages that votes are on.
+ * Which pages a chunk's query pages see (ops/selector.h), and the means of pages that votes are on.
  *
  * Without a vote a block has a query page, and asks the rule for every page before it. With one, rows of
  * queries score the means: first the LSE of each row, then, by candidate, the sum of the rows' probabilities;

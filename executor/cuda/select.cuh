@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Selection by vote: who votes for what (schedule/selector.h, top-k).
+ * Selection by vote: who votes for what (ops/selector.h, top-k).
  *
  * The candidates of a query page are the pages before its chunk from that on in which the document of its first
  * token begins. Its voters are the rows, tokens and query heads of a KV head, of that document: a token of

@@ -8,7 +8,7 @@
  */
 #include "executor/cuda/device.cuh"
 
-#define SLICES 64u
+#define SLICES TDM_BIAS_SLICES
 #define THREADS 256u
 #define GROUPS 32u
 
@@ -82,11 +82,6 @@ extern "C" enum tdm_status tdm_cuda_store(const float *from, uint64_t count, str
     else
         store<1><<<tdm_blocks(count, THREADS, INT32_MAX), THREADS, 0, stream>>>(from, count, to);
     return tdm_cuda_status(cudaGetLastError(), "store launch", err);
-}
-
-extern "C" uint64_t tdm_cuda_column_sums_scratch(uint64_t columns)
-{
-    return SLICES * columns * sizeof(float);
 }
 
 extern "C" enum tdm_status tdm_cuda_column_sums(struct tdm_array x, uint64_t rows, uint64_t stride,

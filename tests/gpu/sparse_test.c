@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention by selectors, and their lists of pages, against loops on the host that ask the rules of
- * schedule/selector.h for every pair of a query and a key: shapes with ragged pages and chunks, documents,
+ * ops/selector.h for every pair of a query and a key: shapes with ragged pages and chunks, documents,
  * several chunks, dK and dV written and added.
  *
  * Lists: exactly those of the rule. Where pages are voted for, the host counts the votes in fp64 from the same

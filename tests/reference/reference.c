@@ -776,7 +776,8 @@ enum tdm_status tdm_reference_new(const struct tdm_model *model, struct tdm_refe
         return tdm_fail(err, TDM_NO_MEMORY, "reference: no memory for %" PRIu64 " parameters",
                         model->parameters);
     }
-    tdm_rope_inverse_frequencies(model, r->inverse_frequencies, &r->attention_factor);
+    tdm_rope_inverse_frequencies(&model->rope, model->head_dim, r->inverse_frequencies,
+                                 &r->attention_factor);
     *reference = r;
     return TDM_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selectors: their names, the fields that each has, and what these may be. */
-#include "schedule/selector_fields.h"
+#include "ops/selector_fields.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selectors by name: the table of their fields, for files, options and checks. */
-#ifndef TDM_SCHEDULE_SELECTOR_FIELDS_H
-#define TDM_SCHEDULE_SELECTOR_FIELDS_H
+#ifndef TDM_OPS_SELECTOR_FIELDS_H
+#define TDM_OPS_SELECTOR_FIELDS_H
 
 #include "base/status.h"
-#include "schedule/selector.h"
+#include "ops/selector.h"
 
 #include <stddef.h>
 

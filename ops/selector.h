@@ -29,8 +29,8 @@
  *
  * Everything here is counted in tokens and pages of one sequence. Compiled as C and as CUDA C.
  */
-#ifndef TDM_SCHEDULE_SELECTOR_H
-#define TDM_SCHEDULE_SELECTOR_H
+#ifndef TDM_OPS_SELECTOR_H
+#define TDM_OPS_SELECTOR_H
 
 #include <stdbool.h>
 #include <stdint.h>

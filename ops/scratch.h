@@ -1,14 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch of the backward of attention: how much of what, for plans (scratch.c) and for the kernels that use it.
+ * Scratch of kernels: the constants that decide how much they use. The kernels that use it and the functions that
+ * plan it (the records of ops, attention_scratch.h) include this file. Compiled as C and as CUDA C.
+ */
+#ifndef TDM_OPS_SCRATCH_H
+#define TDM_OPS_SCRATCH_H
+
+#include "ops/selector.h"
+
+/* Every array in it begins on so many bytes. */
+#define TDM_SCRATCH_ALIGN 256u
+
+/* ---- sums over rows ----
+ *
+ * They are made in two steps, so that they repeat: of so many slices of the rows, whatever the GPU, then of the
+ * slices. */
+#define TDM_NORM_SLICES \
+    264u /* gradient of a norm: two for each multiprocessor of an H100 or H200 */
+#define TDM_HEAD_SLICES 528u /* gradient of a QK-norm, by head: four for each */
+#define TDM_BIAS_SLICES 64u  /* gradient of a bias */
+
+/* Sums of squares of a tensor, at most. */
+#define TDM_SQUARE_BLOCKS 1024u
+
+/* ---- backward of attention ----
  *
  * Kernels that add up dQ in scratch do so for tiles of rows and tiles of keys, with a counter for each tile that
- * orders the sums (executor/cuda/attention_grad_hopper.cu).
- */
-#ifndef TDM_SCHEDULE_ATTEND_SCRATCH_H
-#define TDM_SCHEDULE_ATTEND_SCRATCH_H
-
-#include "schedule/selector.h"
+ * orders the sums (executor/cuda/attention_grad_hopper.cu). */
 
 /* Tokens of a tile of rows, and of a tile of keys. */
 #define TDM_ATTEND_ROWS 64u

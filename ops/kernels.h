@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which kinds of ops each backend has kernels for.
+ *
+ * A backend's table run[] is made of its list here, so who does not link the backend, as the planner, knows what it can
+ * run: a kind that is not in the list is NULL in the table.
+ */
+#ifndef TDM_OPS_KERNELS_H
+#define TDM_OPS_KERNELS_H
+
+#include "ops/ops.h"
+
+/* KERNEL(kind, function) for each kind; the functions are the backend's own. */
+#define TDM_CPU_KERNELS(KERNEL)                              \
+    KERNEL(COPY, tdm_cpu_copy)                               \
+    KERNEL(ZERO, tdm_cpu_zero)                               \
+    KERNEL(EMBED, tdm_cpu_embed)                             \
+    KERNEL(SORT_TOKENS, tdm_cpu_sort_tokens)                 \
+    KERNEL(EMBED_GRAD, tdm_cpu_embed_grad)                   \
+    KERNEL(NORM, tdm_cpu_norm)                               \
+    KERNEL(NORM_GRAD, tdm_cpu_norm_grad)                     \
+    KERNEL(PRODUCT, tdm_cpu_product)                         \
+    KERNEL(PRODUCT_GRAD_INPUT, tdm_cpu_product)              \
+    KERNEL(PRODUCT_GRAD_WEIGHT, tdm_cpu_product_grad_weight) \
+    KERNEL(ROPE, tdm_cpu_rope)                               \
+    KERNEL(ROPE_GRAD, tdm_cpu_rope_grad)                     \
+    KERNEL(KV_WRITE, tdm_cpu_kv_write)                       \
+    KERNEL(KV_GRAD_READ, tdm_cpu_kv_grad_read)               \
+    KERNEL(PAGE_MEANS, tdm_cpu_page_means)                   \
+    KERNEL(SELECT, tdm_cpu_select)                           \
+    KERNEL(ATTENTION, tdm_cpu_attention)                     \
+    KERNEL(ATTENTION_GRAD, tdm_cpu_attention_grad)           \
+    KERNEL(SWIGLU, tdm_cpu_swiglu)                           \
+    KERNEL(SWIGLU_GRAD, tdm_cpu_swiglu_grad)                 \
+    KERNEL(HEAD, tdm_cpu_head)                               \
+    KERNEL(LOSS, tdm_cpu_head)                               \
+    KERNEL(HEAD_GRAD, tdm_cpu_head)                          \
+    KERNEL(GRADIENT_NORM, tdm_cpu_gradient_norm)             \
+    KERNEL(OPTIMIZER, tdm_cpu_optimizer)
+
+#define TDM_CUDA_KERNELS(KERNEL)                                  \
+    KERNEL(COPY, tdm_cuda_run_copy)                               \
+    KERNEL(ZERO, tdm_cuda_run_zero)                               \
+    KERNEL(EMBED, tdm_cuda_run_embed)                             \
+    KERNEL(SORT_TOKENS, tdm_cuda_run_sort_tokens)                 \
+    KERNEL(EMBED_GRAD, tdm_cuda_run_embed_grad)                   \
+    KERNEL(NORM, tdm_cuda_run_norm)                               \
+    KERNEL(NORM_GRAD, tdm_cuda_run_norm_grad)                     \
+    KERNEL(PRODUCT, tdm_cuda_run_product)                         \
+    KERNEL(PRODUCT_GRAD_INPUT, tdm_cuda_run_product)              \
+    KERNEL(PRODUCT_GRAD_WEIGHT, tdm_cuda_run_product_grad_weight) \
+    KERNEL(ROPE, tdm_cuda_run_rope)                               \
+    KERNEL(ROPE_GRAD, tdm_cuda_run_rope_grad)                     \
+    KERNEL(KV_WRITE, tdm_cuda_run_kv_write)                       \
+    KERNEL(KV_GRAD_READ, tdm_cuda_run_kv_grad_read)               \
+    KERNEL(PAGE_MEANS, tdm_cuda_run_page_means)                   \
+    KERNEL(SELECT, tdm_cuda_run_select)                           \
+    KERNEL(ATTENTION, tdm_cuda_run_attention)                     \
+    KERNEL(ATTENTION_GRAD, tdm_cuda_run_attention_grad)           \
+    KERNEL(SWIGLU, tdm_cuda_run_swiglu)                           \
+    KERNEL(SWIGLU_GRAD, tdm_cuda_run_swiglu_grad)                 \
+    KERNEL(HEAD, tdm_cuda_run_head)                               \
+    KERNEL(LOSS, tdm_cuda_run_head)                               \
+    KERNEL(HEAD_GRAD, tdm_cuda_run_head)                          \
+    KERNEL(GRADIENT_NORM, tdm_cuda_run_gradient_norm)             \
+    KERNEL(OPTIMIZER, tdm_cuda_run_optimizer)
+
+struct tdm_kernels {
+    const char *backend; /* "cuda" */
+    tdm_kinds kinds;     /* that it has kernels for */
+};
+
+/* The backends that compute, whether this build has them or not; the last one has no name. */
+enum tdm_computing { TDM_COMPUTING_CPU, TDM_COMPUTING_CUDA, TDM_COMPUTING };
+extern const struct tdm_kernels tdm_kernels[TDM_COMPUTING + 1];
+
+/* Room for the names of all kinds. */
+#define TDM_KINDS_TEXT 512
+
+/* Names the kinds of a set: "select, page_means"; "" if there are none. Returns `text`. */
+const char *tdm_kinds_show(tdm_kinds kinds, char text[TDM_KINDS_TEXT]);
+
+/* Has a backend kernels for all of `kinds`? If not, the line that says what it lacks: "the cuda backend has no kernel
+ * for select". Written to `line`. */
+#define TDM_LACKS_TEXT (TDM_KINDS_TEXT + 64)
+bool tdm_kernels_lack(const struct tdm_kernels *kernels, tdm_kinds kinds,
+                      char line[TDM_LACKS_TEXT]);
+
+#endif
