@@ -111,7 +111,7 @@ tidemark_executor_SOURCES += \
 # Single ops of the cpu backend against double.
 cmocka_tests += tests/unit_cpu tests/unit_cpu_parts tests/unit_optimizer tests/unit_tokens
 tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_qk_norm.c tests/cpu_fixture.c \
-	tests/cpu_fixture.h
+	tests/cpu_fixture.h tests/cases.c tests/cases.h
 tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 tests_unit_cpu_parts_SOURCES = tests/unit_cpu_parts.c tests/cpu_fixture.c tests/cpu_fixture.h
 cmocka_tests += tests/unit_backends

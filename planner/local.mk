@@ -64,6 +64,7 @@ tidemark_SOURCES += $(command_sources) planner/main.c
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
 cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
+tests_unit_answers_SOURCES = tests/unit_answers.c tests/cases.c tests/cases.h
 tests_unit_planner_SOURCES = tests/unit_planner.c $(random_schedule)
 
 cmocka_tests += tests/unit_bound

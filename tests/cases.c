@@ -18,12 +18,17 @@ static bool asked_for(const char *name)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
+bool tdm_case_long(void)
+{
+    return asked_for("TDM_LONG") && !asked_for("TDM_SANITIZED");
+}
+
 uint64_t tdm_case_count(uint64_t few, uint64_t many)
 {
     const char *cases = getenv("TDM_CASES");
     if (cases != NULL && *cases != '\0')
         return strtoull(cases, NULL, 0);
-    return asked_for("TDM_SHORT") || asked_for("TDM_SANITIZED") ? few : many;
+    return tdm_case_long() ? many : few;
 }
 
 void tdm_case_again(const char *test, uint64_t seed)

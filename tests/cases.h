@@ -15,7 +15,10 @@
 /* Seed of case `number` of a test: TDM_SEED, else `base`, + number. */
 uint64_t tdm_case_seed(uint64_t base, uint64_t number);
 
-/* Cases that a test runs: TDM_CASES, else `few` with TDM_SHORT=1 or under sanitizers, else `many`. */
+/* Whether a test runs in its long form, as `make check-long` asks for: TDM_LONG=1, and no sanitizers. */
+bool tdm_case_long(void);
+
+/* Cases that a test runs: TDM_CASES, else `many` in its long form, else `few`. */
 uint64_t tdm_case_count(uint64_t few, uint64_t many);
 
 /* Says on stderr how to run a case of tests/`test` alone. */

@@ -264,10 +264,10 @@ static void run_case(struct buffer *text, struct buffer *file)
 int main(void)
 {
     const char *count = getenv("TDM_CASES"), *seed = getenv("TDM_SEED"),
-               *brief = getenv("TDM_SHORT");
-    uint64_t cases = count != NULL && count[0] != '\0'  ? strtoull(count, NULL, 10)
-                     : brief != NULL && brief[0] == '1' ? 20000
-                                                        : 200000;
+               *longer = getenv("TDM_LONG");
+    uint64_t cases = count != NULL && count[0] != '\0'    ? strtoull(count, NULL, 10)
+                     : longer != NULL && longer[0] == '1' ? 200000
+                                                          : 20000;
     uint64_t first = seed != NULL && seed[0] != '\0' ? strtoull(seed, NULL, 10) : 0;
     struct buffer *text = malloc(sizeof(*text)), *file = malloc(sizeof(*file));
     CHECK(text != NULL && file != NULL);

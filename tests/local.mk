@@ -5,14 +5,16 @@
 #   plain_tests    tests/NAME, a program built from tests/NAME.c that prints TAP, or only exits with
 #                  0 (passed), 77 (skipped; its last line says why) or anything else (failed)
 #   script_tests   tests/NAME, an executable script that does the same
+#   golden_tests   tests/golden/NAME.test, commands and what they print; see tests/golden-run
 #   gpu_tests      tests/gpu/NAME, as plain_tests, built where there is nvcc; tests/gpu/run runs them
 #                  where there is a GPU
+#   long_tests     run by `make check-long`, with TDM_LONG=1. Those of the lists above run in `make check`
+#                  too, in their short form; a golden that is in no other list runs only here
 #
-# All are linked with both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES. Golden cases
-# are files in tests/golden and need no line here: see tests/golden-run.
+# Programs are linked with both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES.
 #
 # A test finds in its environment: TDM_SRCDIR and TDM_BUILDDIR (absolute), TIDEMARK_DATA, the built
-# programs first on PATH, TDM_SHORT=1 if it should be short, TDM_SANITIZED=1 if built with
+# programs first on PATH, TDM_LONG=1 if it should be long, TDM_SANITIZED=1 if built with
 # sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
 
 LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
@@ -21,7 +23,6 @@ script_tests += \
 	tests/address-space \
 	tests/calibrate-run \
 	tests/closed-streams \
-	tests/golden-run \
 	tests/huggingface-run \
 	tests/json-checked \
 	tests/killed-run \
@@ -45,6 +46,8 @@ tests_reference_libreference_a_SOURCES = \
 cmocka_tests += \
 	tests/reference/finite_differences_test \
 	tests/reference/huggingface_test
+tests_reference_finite_differences_test_SOURCES = tests/reference/finite_differences_test.c \
+	tests/cases.c tests/cases.h
 tests_reference_finite_differences_test_LDADD = tests/reference/libreference.a $(LDADD)
 tests_reference_huggingface_test_LDADD = tests/reference/libreference.a $(LDADD)
 EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
@@ -199,8 +202,92 @@ gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
 # What they compare and count, without a GPU.
 script_tests += tests/gpu/without-gpu
 
+# Commands and what they print.
+golden_tests += \
+	tests/golden/compare.test \
+	tests/golden/context.test \
+	tests/golden/diff.test \
+	tests/golden/doctor-schedules.test \
+	tests/golden/documents.test \
+	tests/golden/evaluate-like.test \
+	tests/golden/evaluate-optimizers.test \
+	tests/golden/gather.test \
+	tests/golden/gemma.test \
+	tests/golden/help.test \
+	tests/golden/inputs.test \
+	tests/golden/machine-rates.test \
+	tests/golden/machines.test \
+	tests/golden/megatron.test \
+	tests/golden/models.test \
+	tests/golden/names.test \
+	tests/golden/peaks.test \
+	tests/golden/plan-bad-values.test \
+	tests/golden/plan-budget.test \
+	tests/golden/plan-byte-1m.test \
+	tests/golden/plan-evaluate.test \
+	tests/golden/plan-json.test \
+	tests/golden/plan-nothing-fits.test \
+	tests/golden/plan-objective.test \
+	tests/golden/plan-optimizers.test \
+	tests/golden/plan-output.test \
+	tests/golden/plan-preset.test \
+	tests/golden/plan-qwen2.5-7b-256K.test \
+	tests/golden/plan-sweep.test \
+	tests/golden/plan-write-lp.test \
+	tests/golden/plot-unfinished.test \
+	tests/golden/plot.test \
+	tests/golden/predict-chunks.test \
+	tests/golden/predict-deepspeed.test \
+	tests/golden/predict-tidemark.test \
+	tests/golden/predict.test \
+	tests/golden/progress.test \
+	tests/golden/report-selection.test \
+	tests/golden/report-unfinished.test \
+	tests/golden/run-evaluate.test \
+	tests/golden/run-optimizers.test \
+	tests/golden/run-set.test \
+	tests/golden/run-without-executor.test \
+	tests/golden/run.test \
+	tests/golden/runner.test \
+	tests/golden/tokens.test \
+	tests/golden/usage-errors.test \
+	tests/golden/weights.test \
+	tests/golden/windows.test
+script_tests += tests/golden-listed
+
+# What is longer in `make check-long`.
+long_tests += \
+	tests/fuzz_safetensors \
+	tests/huggingface-run \
+	tests/lockstep_faults \
+	tests/no_allocation \
+	tests/property_documents \
+	tests/property_evaluation \
+	tests/property_gather \
+	tests/property_gradients \
+	tests/property_keys \
+	tests/property_memory \
+	tests/property_order \
+	tests/property_plans \
+	tests/property_search \
+	tests/property_selectors \
+	tests/reference/finite_differences_test \
+	tests/unit_answers \
+	tests/unit_bound \
+	tests/unit_cpu \
+	tests/unit_kv_row \
+	tests/unit_order \
+	tests/unit_pack \
+	tests/unit_planner \
+	tests/unit_schedule \
+	tests/unit_schedule_json \
+	tests/unit_sequence \
+	tests/unit_values \
+	tests/validator_mutations \
+	$(gpu_tests)
+
 check_PROGRAMS = $(plain_tests)
-TESTS = $(plain_tests) $(script_tests)
+TESTS = $(plain_tests) $(script_tests) $(golden_tests)
 
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
@@ -221,29 +308,50 @@ else
 tdm_sanitized = TDM_SANITIZED=
 endif
 
-TEST_EXTENSIONS =
+TEST_EXTENSIONS = .test
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-case
+TEST_LOG_DRIVER = $(LOG_DRIVER)
+TEST_LOG_COMPILER = $(LOG_COMPILER) $(top_srcdir)/tests/golden-run
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
 	OMP_NUM_THREADS="$${OMP_NUM_THREADS-1}" \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
-	TDM_SHORT="$${TDM_SHORT-$(TDM_SHORT)}" TDM_CMOCKA_TESTS='$(cmocka_tests)' $(tdm_sanitized); \
+	TDM_LONG="$${TDM_LONG-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
+	TDM_GOLDEN_TESTS='$(golden_tests) $(long_tests)' $(tdm_sanitized); \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
-	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
+	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
+	TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run tests/gpu/sanitize \
 	tests/gpu/huggingface.py tests/gpu/huggingface_test \
-	tests/golden tests/data
+	tests/golden-run $(golden_tests) $(golden_tests:.test=.expect) tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
+closing_line = tests/check.total
 check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
-	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG)
+	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG) $(closing_line)
 	@status=0; $(MAKE) $(AM_MAKEFLAGS) $(TEST_SUITE_LOG) || status=$$?; \
-	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
+	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs) | tee $(closing_line); \
 	exit $$status
+CLEANFILES += tests/check.total tests/check-long.total
+
+# The tests that take minutes, and more cases of others. The tests that are not in this build are left out.
+check-long:
+	@TDM_LONG=1; export TDM_LONG; \
+	$(MAKE) $(AM_MAKEFLAGS) check closing_line=tests/check-long.total \
+		TESTS='$(filter $(TESTS) $(golden_tests),$(long_tests))'
+
+# Both, one after the other, even if the first fails; the last line counts the cases of both.
+check-all:
+	@rm -f tests/check.total tests/check-long.total
+	@status=0; $(MAKE) $(AM_MAKEFLAGS) check || status=$$?; \
+	$(MAKE) $(AM_MAKEFLAGS) check-long || status=$$?; \
+	$(SHELL) $(srcdir)/tests/closing-line $$status tests/check.total tests/check-long.total; \
+	exit $$status
+.PHONY: check-long check-all
 
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
@@ -252,8 +360,8 @@ PROPERTY = tests/property_gradients tests/property_evaluation tests/property_ord
 	tests/property_plans tests/property_search tests/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
-	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
-	export TDM_CASES TDM_SEED; \
+	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_LONG=1 TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
+	export TDM_LONG TDM_CASES TDM_SEED; \
 	for test in $(PROPERTY); do echo "$$test"; ./$$test || status=1; done; exit $$status
 .PHONY: check-property
 

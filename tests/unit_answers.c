@@ -4,6 +4,7 @@
 #include "planner/nest_text.h"
 #include "planner/objective.h"
 #include "planner/sweep.h"
+#include "tests/cases.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,12 +21,6 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 {
     if (status != TDM_OK)
         fail_msg("%s", err->message);
-}
-
-static bool is_short(void)
-{
-    const char *value = getenv("TDM_SHORT");
-    return value != NULL && strcmp(value, "1") == 0;
 }
 
 static struct tdm_request new_request(const char *model, uint64_t context)
@@ -156,7 +151,7 @@ static void test_no_preset_is_faster(void **state)
         {"qwen2.5-0.5b", 65536, 14 * GIB, 60 * GIB},  {"llama-3.2-1b", 131072, 40 * GIB, 60 * GIB},
         {"qwen2.5-7b", 262144, 120 * GIB, 110 * GIB},
     };
-    size_t count = is_short() ? 2 : sizeof(cells) / sizeof(cells[0]);
+    size_t count = tdm_case_long() ? sizeof(cells) / sizeof(cells[0]) : 2;
     unsigned compared = 0;
     for (size_t i = 0; i < count; i++) {
         struct tdm_schedule *schedule;
@@ -188,7 +183,7 @@ static const struct tdm_objective_options any_time = {0};
 static void test_longest_context(void **state)
 {
     (void)state;
-    for (int timed = is_short(); timed < 2; timed++) {
+    for (int timed = !tdm_case_long(); timed < 2; timed++) {
         struct tdm_objective_options options = {.most_seconds = timed ? 5 : 0};
         struct tdm_objective_found found;
         struct tdm_schedule *more;
@@ -215,7 +210,7 @@ static void test_longest_context(void **state)
 static void test_least_memory(void **state)
 {
     (void)state;
-    for (int timed = is_short(); timed < 2; timed++) {
+    for (int timed = !tdm_case_long(); timed < 2; timed++) {
         struct tdm_objective_options options = {.most_seconds = timed ? 3 : 0};
         struct tdm_objective_found found;
         struct tdm_schedule *again;

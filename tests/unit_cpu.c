@@ -16,6 +16,7 @@
 #include "ops/product.h"
 #include "ops/rope.h"
 #include "schedule/layout.h"
+#include "tests/cases.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,8 +34,7 @@
 /* Random shapes of a run: fewer where time is short. */
 static int cases(void)
 {
-    const char *brief = getenv("TDM_SHORT"), *sanitized = getenv("TDM_SANITIZED");
-    return (brief != NULL && *brief) || (sanitized != NULL && *sanitized) ? 8 : 40;
+    return tdm_case_long() ? 40 : 8;
 }
 
 /* c[m, n] += a b in double, each with the distance of its rows and columns. */

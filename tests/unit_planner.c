@@ -30,12 +30,6 @@ static void must(enum tdm_status status, const struct tdm_error *err)
         fail_msg("%s", err->message);
 }
 
-static bool asked_for(const char *variable)
-{
-    const char *value = getenv(variable);
-    return value != NULL && strcmp(value, "1") == 0;
-}
-
 /* With so much host memory beside what the runtime takes. */
 static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uint64_t memory_bytes,
                                          uint64_t host_memory_bytes)
@@ -58,7 +52,7 @@ static struct tdm_schedule *new_schedule(const char *name, uint64_t context, uin
 static void test_estimates(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(CASES / 4, asked_for("TDM_SANITIZED") ? CASES / 4 : CASES);
+    uint64_t cases = tdm_case_count(CASES / 4, CASES);
     double time = 0, memory = 0, counted = 0;
     for (uint64_t i = 0; i < cases; i++) {
         const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS,
@@ -194,7 +188,7 @@ static void test_tighter_is_never_faster(void **state)
         {"llama-3.2-1b", 65536, 40 * GIB, 5 * GIB},
     };
     const struct tdm_pins pins = {0};
-    bool is_short = asked_for("TDM_SHORT") || asked_for("TDM_SANITIZED");
+    bool is_short = !tdm_case_long();
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (uint64_t host = 0; host <= 60 * GIB; host += 60 * GIB) {
             struct tdm_schedule *schedule = new_schedule(rows[i].model, rows[i].context, 0, host);

@@ -618,8 +618,7 @@ static double now_seconds(void)
 static void test_scale(void **state)
 {
     (void)state;
-    bool is_short = tdm_case_count(0, 1) == 0;
-    uint64_t tokens = UINT64_C(1048576) * (is_short ? 1 : 4);
+    uint64_t tokens = UINT64_C(1048576) * (tdm_case_long() ? 4 : 1);
     snprintf(described, sizeof(described), "qwen2.5-7b, %llu tokens", (unsigned long long)tokens);
     struct tdm_schedule *schedule = qwen(tokens, 4096);
     struct tdm_program *program = NULL;
