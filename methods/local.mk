@@ -114,4 +114,5 @@ cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/un
 	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
 	tests/property_keys tests/unit_remedies \
 	tests/unit_torch_allocator
+tests_unit_remedies_SOURCES = tests/unit_remedies.c tests/cases.c tests/cases.h
 tests_property_keys_SOURCES = tests/property_keys.c tests/cases.c tests/cases.h

@@ -179,27 +179,43 @@ static void test_no_preset_is_faster(void **state)
 
 static const struct tdm_objective_options any_time = {0};
 
+/* Of what longest contexts and least memory are asked: a model whose searches take little time, and in the long form
+ * one of 1B parameters. */
+struct target {
+    const char *model;
+    uint64_t context, memory_bytes, host_bytes;
+    double seconds_of_context, seconds_of_memory; /* limits of the step time */
+};
+
+static struct target target(void)
+{
+    if (tdm_case_long())
+        return (struct target){"llama-3.2-1b", 65536, 24 * GIB, 4 * GIB, 5, 3};
+    return (struct target){"byte-1m", 65536, 700 * (GIB >> 10), 0, 0.1, 0.04};
+}
+
 /* Many more tokens do not fit, or take too long. */
 static void test_longest_context(void **state)
 {
     (void)state;
-    for (int timed = !tdm_case_long(); timed < 2; timed++) {
-        struct tdm_objective_options options = {.most_seconds = timed ? 5 : 0};
+    const struct target of = target();
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? of.seconds_of_context : 0};
         struct tdm_objective_found found;
         struct tdm_schedule *more;
         struct tdm_error err;
-        struct tdm_request request = new_request("llama-3.2-1b", 0);
+        struct tdm_request request = new_request(of.model, 0);
         request.has_memory = request.has_host_memory = true;
-        request.memory_bytes = 24 * GIB;
-        request.host_memory_bytes = 4 * GIB;
+        request.memory_bytes = of.memory_bytes;
+        request.host_memory_bytes = of.host_bytes;
         must(tdm_objective_context(&request, &options, &found, &err), &err);
         request.context = found.schedule->sequences[0].tokens;
         assert_int_equal(request.context % 1024, 0);
-        assert_true(!timed || found.search.simulation.step_seconds <= 5);
-        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= 24 * GIB);
+        assert_true(!timed || found.search.simulation.step_seconds <= options.most_seconds);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= of.memory_bytes);
         request.context = (request.context + request.context / 16) / 16384 * 16384 + 16384;
         double seconds = search(&request, &more);
-        assert_true(timed ? seconds > 5 : seconds <= 0);
+        assert_true(timed ? seconds > options.most_seconds : seconds <= 0);
         tdm_schedule_free(more);
         tdm_schedule_free(found.schedule);
         tdm_pins_free(&found.pins);
@@ -210,14 +226,15 @@ static void test_longest_context(void **state)
 static void test_least_memory(void **state)
 {
     (void)state;
-    for (int timed = !tdm_case_long(); timed < 2; timed++) {
-        struct tdm_objective_options options = {.most_seconds = timed ? 3 : 0};
+    const struct target of = target();
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? of.seconds_of_memory : 0};
         struct tdm_objective_found found;
         struct tdm_schedule *again;
         struct tdm_error err;
-        struct tdm_request request = new_request("llama-3.2-1b", 65536);
+        struct tdm_request request = new_request(of.model, of.context);
         request.has_host_memory = true;
-        request.host_memory_bytes = 4 * GIB;
+        request.host_memory_bytes = of.host_bytes;
         must(tdm_objective_memory(&request, &options, &found, &err), &err);
         request.has_memory = true;
         request.memory_bytes = found.schedule->memory_bytes;
@@ -227,7 +244,7 @@ static void test_least_memory(void **state)
         tdm_schedule_free(again);
         request.memory_bytes -= request.memory_bytes / 16;
         seconds = search(&request, &again);
-        assert_true(timed ? seconds > 3 || seconds <= 0 : seconds <= 0);
+        assert_true(timed ? seconds > options.most_seconds : seconds <= 0);
         tdm_schedule_free(again);
         tdm_schedule_free(found.schedule);
         tdm_pins_free(&found.pins);
@@ -240,13 +257,19 @@ static void test_objectives_out_of_reach(void **state)
     struct tdm_objective_options soon = {.most_seconds = 1e-6};
     struct tdm_objective_found found;
     struct tdm_error err;
-    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    const struct target of = target();
+    struct tdm_request request = new_request(of.model, of.context);
     assert_int_equal(tdm_objective_memory(&request, &soon, &found, &err), TDM_INFEASIBLE);
     assert_null(found.schedule);
+    if (!tdm_case_long()) { /* it searches at the longest context that fits: a short one */
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = of.memory_bytes;
+        request.host_memory_bytes = of.host_bytes;
+    }
     assert_int_equal(tdm_objective_context(&request, &soon, &found, &err), TDM_INFEASIBLE);
     assert_null(found.schedule);
     request.has_memory = true;
-    request.memory_bytes = GIB;
+    request.memory_bytes = tdm_case_long() ? GIB : 529 * (GIB >> 10);
     assert_int_equal(tdm_objective_context(&request, &any_time, &found, &err), TDM_INFEASIBLE);
     assert_non_null(found.schedule); /* for the reasons */
     tdm_schedule_free(found.schedule);
