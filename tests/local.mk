@@ -9,7 +9,7 @@
 #   gpu_tests      tests/gpu/NAME, as plain_tests, built where there is nvcc; tests/gpu/run runs them
 #                  where there is a GPU
 #   long_tests     run by `make check-long`, with TDM_LONG=1. Those of the lists above run in `make check`
-#                  too, in their short form; a golden that is in no other list runs only here
+#                  too, in their short form; long_goldens run only here
 #
 # Programs are linked with both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES.
 #
@@ -254,10 +254,16 @@ golden_tests += \
 	tests/golden/weights.test \
 	tests/golden/windows.test
 script_tests += tests/golden-listed
+# Those that take longer than others of `make check` may.
+long_goldens = \
+	tests/golden/plan-nothing-fits-7b.test \
+	tests/golden/plan-windows.test
+all_goldens = $(golden_tests) $(long_goldens)
 
 # What is longer in `make check-long`.
 long_tests += \
 	tests/fuzz_safetensors \
+	tests/gpu/without-gpu \
 	tests/huggingface-run \
 	tests/lockstep_faults \
 	tests/no_allocation \
@@ -285,6 +291,7 @@ long_tests += \
 	tests/unit_sequence \
 	tests/unit_values \
 	tests/validator_mutations \
+	$(long_goldens) \
 	$(gpu_tests)
 
 check_PROGRAMS = $(plain_tests)
@@ -321,14 +328,14 @@ AM_TESTS_ENVIRONMENT = \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
 	TDM_LONG="$${TDM_LONG-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
-	TDM_GOLDEN_TESTS='$(golden_tests) $(long_tests)' $(tdm_sanitized); \
+	TDM_GOLDEN_TESTS='$(all_goldens)' $(tdm_sanitized); \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
 	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
 	TDM_SANITIZED;
 
 EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run tests/gpu/sanitize \
 	tests/gpu/huggingface.py tests/gpu/huggingface_test \
-	tests/golden-run $(golden_tests) $(golden_tests:.test=.expect) tests/data
+	tests/golden-run $(all_goldens) $(all_goldens:.test=.expect) tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
 closing_line = tests/check.total
@@ -343,7 +350,7 @@ CLEANFILES += tests/check.total tests/check-long.total
 check-long:
 	@TDM_LONG=1; export TDM_LONG; \
 	$(MAKE) $(AM_MAKEFLAGS) check closing_line=tests/check-long.total \
-		TESTS='$(filter $(TESTS) $(golden_tests),$(long_tests))'
+		TESTS='$(filter $(TESTS) $(long_goldens),$(long_tests))'
 
 # Both, one after the other, even if the first fails; the last line counts the cases of both.
 check-all:

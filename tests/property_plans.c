@@ -21,7 +21,7 @@ enum { BASE_SEED = 83000 };
 static void plans_run(void **state)
 {
     (void)state;
-    uint64_t cases = tdm_case_count(20, 60), failed = 0, tight = 0, host = 0, compared = 0;
+    uint64_t cases = tdm_case_count(8, 60), failed = 0, tight = 0, host = 0, compared = 0;
     const struct tdm_backend *backend;
     struct tdm_error err;
     assert_int_equal(tdm_backend_find("cpu", &backend, &err), TDM_OK);
