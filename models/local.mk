@@ -46,6 +46,7 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-8b.json
 
 cmocka_tests += tests/unit_models tests/unit_safetensors tests/unit_saving tests/unit_weights
+tests_unit_saving_SOURCES = tests/unit_saving.c tests/cases.c tests/cases.h
 tests_unit_saving_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
 plain_tests += tests/fuzz_safetensors

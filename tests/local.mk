@@ -286,6 +286,7 @@ long_tests += \
 	tests/unit_pack \
 	tests/unit_planner \
 	tests/unit_remedies \
+	tests/unit_saving \
 	tests/unit_schedule \
 	tests/unit_schedule_json \
 	tests/unit_sequence \
