@@ -62,58 +62,35 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
     return elements;
 }
 
-/* Parameters that fully_shard gathers for the backward too. */
-static double gathered_again(const struct tdm_model *model, const struct tdm_torch_settings *s)
-{
-    static const enum tdm_role ends[] = {TDM_ROLE_EMBEDDING, TDM_ROLE_FINAL_NORM, TDM_ROLE_HEAD};
-    const uint32_t units[] = {tdm_model_embedding_unit(model), tdm_model_head_unit(model),
-                              tdm_model_head_unit(model)};
-    double again = s->reshard == TDM_RESHARD_NO ? 0 : (double)model->parameters;
-    for (unsigned i = 0; i < 3 && s->reshard == TDM_RESHARD_DEFAULT; i++) {
-        const struct tdm_tensor *tensor = tdm_model_tensor(model, units[i], ends[i]);
-        bool alone = s->units_of_ends && ends[i] == TDM_ROLE_EMBEDDING && !model->tied;
-        if (tensor != NULL && !alone)
-            again -= (double)tensor->rows * (double)tensor->columns;
-    }
-    return again;
-}
-
 struct tdm_gpu_group tdm_torch_all_ranks(const struct tdm_torch_settings *s)
 {
     return (struct tdm_gpu_group){s->ranks, 1, s->context.gpus_per_node};
 }
 
+double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *s)
+{
+    double share = (double)(s->ranks - 1) / (double)s->ranks;
+    return tdm_torch_trained_parameters(model, s) * share *
+           (s->fp32_weights ? FP32_BYTES : BF16_BYTES);
+}
+
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost)
 {
-    const struct tdm_torch_settings *s = &settings->torch;
-    double share = (double)(s->ranks - 1) / (double)s->ranks;
-    double parameters = (double)model->parameters * share;
-    double trained = tdm_torch_trained_parameters(model, s) * share;
-    double gradient_bytes = s->fp32_weights ? FP32_BYTES : BF16_BYTES;
-    double sent = 0, exposed = 0;
+    const struct tdm_context *context = &settings->torch.context;
+    const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    if (context->divider != NULL && wrapper == &tdm_no_wrapper)
+        wrapper = &tdm_ddp_wrapper; /* gradients are summed all the same */
     *cost = (struct tdm_method_cost){.sequences = 0};
-    compute(model, s, cost);
-    switch (s->sharing) {
-    case TDM_SHARING_NONE:
-        break;
-    case TDM_SHARING_DDP:
-        sent = 2 * trained * gradient_bytes;
-        break;
-    case TDM_SHARING_ZERO1: /* and every rank sends the parameters that it has stepped */
-        sent = 2 * trained * gradient_bytes;
-        exposed = trained * gradient_bytes;
-        break;
-    case TDM_SHARING_FSDP:
-        sent = parameters * BF16_BYTES + share * gathered_again(model, s) * BF16_BYTES +
-               trained * gradient_bytes;
-        break;
-    case TDM_SHARING_ZERO2: /* tdm_zero_cost */
-    case TDM_SHARING_ZERO3:
-        break;
-    }
-    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(s), sent);
-    tdm_traffic_add(&cost->exposed, tdm_torch_all_ranks(s), exposed);
+    compute(model, &settings->torch, cost);
+    if (wrapper->cost != NULL)
+        wrapper->cost(model, settings, cost);
+    if (context->divider == NULL)
+        return;
+    cost->product_flops /= (double)context->ranks;
+    cost->attention_flops /= (double)context->ranks;
+    context->divider->cost(model, settings, cost);
 }
 
 double tdm_method_sent_bytes(const struct tdm_method_cost *cost)

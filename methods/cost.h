@@ -46,9 +46,11 @@ double tdm_torch_trained_parameters(const struct tdm_model *model,
 double tdm_torch_forwards_again(const struct tdm_model *model,
                                 const struct tdm_torch_settings *settings);
 
-/* What is computed without any sharing of a sequence, and what ddp, zero1 and fsdp send: gradients are reduced as
- * (R - 1) / R of their bytes twice (all-reduce) or once (reduce-scatter), parameters gathered once or twice.
- * Other methods start from it. */
+/* Bytes of gradients that a rank sends where they are reduced and scattered: (R - 1) / R of all. */
+double tdm_torch_shared_gradient_bytes(const struct tdm_model *model,
+                                       const struct tdm_torch_settings *settings);
+
+/* What is computed, and what the wrapper and the divider of a sequence send. Other methods start from it. */
 void tdm_torch_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                     struct tdm_method_cost *cost);
 

@@ -31,6 +31,8 @@ struct tdm_key_need {
 
 #define TDM_KEY_MOST_NEEDS 2u
 
+#define TDM_AUTO UINT64_MAX /* "auto", of a size that follows from the model */
+
 struct tdm_method_key {
     const char *name;    /* "checkpointing" */
     const char *values;  /* "off|on|on-reentrant", or "N" */
@@ -116,8 +118,7 @@ extern const struct tdm_key_need tdm_need_lora, tdm_need_chunked_logits, tdm_nee
 extern const struct tdm_method_key
     tdm_keys_torch[]; /* of all that Hugging Face's models run under */
 extern const struct tdm_method_key tdm_keys_ddp[], tdm_keys_fsdp[];
-extern const struct tdm_method_key tdm_keys_zero2[], tdm_keys_zero3[], tdm_keys_zero3_offload[],
-    tdm_keys_alst[];
+extern const struct tdm_method_key tdm_keys_burst[];
 extern const struct tdm_method_key tdm_keys_oomb[], tdm_keys_seco[], tdm_keys_longlora[];
 extern const struct tdm_method_key
     tdm_keys_megatron[]; /* and, before them, which sizes are assumed */

@@ -36,10 +36,10 @@ libtidemark_a_SOURCES += \
 libtidemark_a_SOURCES += \
 	methods/torch/allocator.c methods/torch/allocator.h \
 	methods/torch/cache.c \
-	methods/torch/ddp.c \
+	methods/torch/ddp.c methods/torch/ddp.h \
 	methods/torch/experts.c \
 	methods/torch/forward.c \
-	methods/torch/fsdp.c \
+	methods/torch/fsdp.c methods/torch/fsdp.h \
 	methods/torch/fsdp_units.c \
 	methods/torch/inputs.c \
 	methods/torch/keys.c \
@@ -49,13 +49,14 @@ libtidemark_a_SOURCES += \
 	methods/torch/optimizer.c \
 	methods/torch/parts.h \
 	methods/torch/run.c methods/torch/run.h \
-	methods/torch/system.c
+	methods/torch/system.c \
+	methods/torch/wrapper.c methods/torch/wrapper.h
 
 # DeepSpeed: ZeRO-2 and ZeRO-3.
 libtidemark_a_SOURCES += \
 	methods/deepspeed/deepspeed.c methods/deepspeed/deepspeed.h \
 	methods/deepspeed/gather.c \
-	methods/deepspeed/method.c methods/deepspeed/method.h \
+	methods/deepspeed/method.c \
 	methods/deepspeed/parts.h \
 	methods/deepspeed/zero2.c \
 	methods/deepspeed/zero3.c

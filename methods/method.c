@@ -79,24 +79,41 @@ enum tdm_status tdm_method_find(const char *name, const struct tdm_method **meth
                     tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 
-/* Hidden by a table before it, or taken from the method by name. */
+/* The divider's tables, the wrapper's, then those of the row; NULL past the last. */
+static const struct tdm_method_key *table_of(const struct tdm_method *method, size_t number)
+{
+    const struct tdm_method_key *const *lists[] = {
+        method->divider != NULL ? method->divider->keys : NULL,
+        method->wrapper != NULL ? method->wrapper->keys : NULL,
+        method->keys,
+    };
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        for (size_t table = 0; lists[i] != NULL && lists[i][table] != NULL; table++)
+            if (number-- == 0)
+                return lists[i][table];
+    return NULL;
+}
+
+/* By a table before it, or the wrapper has it not; a wrapper of the row leaves no choice of one. */
 static bool is_hidden(const struct tdm_method *method, size_t table, const char *name)
 {
     for (size_t before = 0; before < table; before++)
-        for (const struct tdm_method_key *key = method->keys[before]; key->name != NULL; key++)
+        for (const struct tdm_method_key *key = table_of(method, before); key->name != NULL; key++)
             if (strcmp(key->name, name) == 0)
                 return true;
-    for (const char *const *less = method->without; table > 0 && less != NULL && *less != NULL;
-         less++)
+    if (method->wrapper == NULL)
+        return false;
+    for (const char *const *less = method->wrapper->without; less != NULL && *less != NULL; less++)
         if (strcmp(*less, name) == 0)
             return true;
-    return false;
+    return strcmp(name, "sharding") == 0;
 }
 
 const struct tdm_method_key *tdm_method_key(const struct tdm_method *method, size_t number)
 {
-    for (size_t table = 0; method->keys[table] != NULL; table++)
-        for (const struct tdm_method_key *key = method->keys[table]; key->name != NULL; key++)
+    const struct tdm_method_key *key;
+    for (size_t table = 0; (key = table_of(method, table)) != NULL; table++)
+        for (; key->name != NULL; key++)
             if (!is_hidden(method, table, key->name) && number-- == 0)
                 return key;
     return NULL;
@@ -156,7 +173,13 @@ enum tdm_status tdm_method_settle(const struct tdm_method *method,
     enum tdm_status status = TDM_OK;
     settings->method = method;
     settings->torch.grads = TDM_GRADS_UNSAID;
-    settings->communicators = method->most_gpus > 1;
+    settings->torch.wrapper = method->wrapper != NULL ? method->wrapper : &tdm_no_wrapper;
+    settings->communicators = (method->most_gpus > 1) + settings->torch.wrapper->communicators;
+    if (method->divider != NULL) {
+        settings->torch.context = (struct tdm_context){.divider = method->divider};
+        settings->communicators += method->divider->communicators;
+        settings->sends_to_peers = true;
+    }
     if (method->preset != NULL)
         method->preset(settings);
     for (size_t k = 0; status == TDM_OK && (key = tdm_method_key(method, k)) != NULL; k++) {
@@ -195,12 +218,20 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
             err, "--gpus %" PRIu64 "; for several: ddp, fsdp, ring and others (tidemark methods)",
             method->most_gpus);
     }
-    return method->check == NULL ? TDM_OK : method->check(model, settings, err);
+    const struct tdm_wrapper *wrapper = settings->torch.wrapper;
+    enum tdm_status status = wrapper->check == NULL ? TDM_OK : wrapper->check(model, settings, err);
+    if (status == TDM_OK && method->divider != NULL && method->divider->check != NULL)
+        status = method->divider->check(model, settings, err);
+    return status != TDM_OK || method->check == NULL ? status : method->check(model, settings, err);
 }
 
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings)
 {
     const struct tdm_method *method = settings->method;
-    return method->assumption == NULL ? NULL : method->assumption(model, settings);
+    if (method->assumption != NULL)
+        return method->assumption(model, settings);
+    return method->divider == NULL || method->divider->assumption == NULL
+               ? NULL
+               : method->divider->assumption(model, settings);
 }

@@ -13,6 +13,7 @@
 #include "methods/key.h"
 #include "methods/megatron/megatron.h"
 #include "methods/torch/run.h"
+#include "methods/torch/wrapper.h"
 
 /* What a method was told: by the command line, by its keys and by itself. */
 struct tdm_method_settings {
@@ -32,18 +33,20 @@ struct tdm_method {
     const char *summary;   /* one line, lower case, no full stop */
     bool divides_sequence; /* --context is of all GPUs together */
     uint64_t least_gpus, most_gpus;
-    const struct tdm_method_key *const *keys; /* tables, ended by NULL */
-    /* Names of keys that it has not, though a table after the first has; ended by NULL, or NULL. */
-    const char *const *without;
+    const struct tdm_wrapper *wrapper; /* NULL: none, or the one that the key "sharding" names */
+    const struct tdm_divider *divider; /* of attention; NULL: sequences are whole */
+    /* Tables, ended by NULL, beside those of the divider and of the wrapper, which come first. */
+    const struct tdm_method_key *const *keys;
     const struct tdm_torch_system
         *system; /* NULL: the planner predicts it (planner/own_method.h) */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows
-     * from the keys. NULL: everything can. */
+     * from the keys. NULL: everything can that wrapper and divider can. */
     enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
                              struct tdm_error *err);
-    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL: nothing. */
+    /* What is taken for granted beside the keys where these settings are asked for, one line; NULL: what the divider
+     * takes for granted. */
     const char *(*assumption)(const struct tdm_model *model,
                               const struct tdm_method_settings *settings);
     void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
@@ -97,9 +100,5 @@ enum tdm_status tdm_method_check(const struct tdm_model *model,
 /* What is assumed of these settings beside the keys, one line; NULL: nothing. */
 const char *tdm_method_assumption(const struct tdm_model *model,
                                   const struct tdm_method_settings *settings);
-
-/* What fully_shard cannot have, of all methods that call it. */
-enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err);
 
 #endif

@@ -3,48 +3,22 @@
 #include "methods/method.h"
 
 #include "methods/chunk/method.h"
-#include "methods/deepspeed/method.h"
 
-#define MANY_GPUS 65536u
+#define ONE_GPU .least_gpus = 1, .most_gpus = 1
+#define GPUS_FROM(least) .least_gpus = least, .most_gpus = 65536u
 
-static void share_by_ddp(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_DDP;
-}
-
-static void share_by_zero1(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO1;
-}
-
-static void share_by_fsdp(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_FSDP;
-}
-
-enum tdm_status tdm_fsdp_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err)
-{
-    (void)model;
-    const struct tdm_torch_settings *torch = &settings->torch;
-    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
-        return tdm_fail(err, TDM_USAGE,
-                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
-                        settings->method->name);
-    return TDM_OK;
-}
+/* Models of Hugging Face, wrapped or not, on whole sequences or divided ones. */
+#define HUGGING_FACE .system = &tdm_torch_system, .cost = tdm_torch_cost
+#define MEGATRON                                                                            \
+    .system = &tdm_megatron_system, .cost = tdm_megatron_cost, .check = tdm_megatron_check, \
+    .assumption = tdm_megatron_assumption
 
 static const struct tdm_method_key *const torch_keys[] = {tdm_keys_torch, NULL};
-static const struct tdm_method_key *const ddp_keys[] = {tdm_keys_ddp, tdm_keys_torch, NULL};
+/* With the key "sharding". */
+static const struct tdm_method_key *const sharing_keys[] = {tdm_keys_fsdp, tdm_keys_ddp,
+                                                            tdm_keys_torch, NULL};
+static const struct tdm_method_key *const burst_keys[] = {tdm_keys_burst, NULL};
 static const struct tdm_method_key *const planned_keys[] = {tdm_keys_planned, NULL};
-static const struct tdm_method_key *const fsdp_keys[] = {tdm_keys_fsdp, tdm_keys_torch, NULL};
-
-static const struct tdm_method_key *const zero2_keys[] = {tdm_keys_zero2, tdm_keys_alst,
-                                                          tdm_keys_torch, NULL};
-static const struct tdm_method_key *const zero3_keys[] = {tdm_keys_zero3, tdm_keys_alst,
-                                                          tdm_keys_torch, NULL};
-static const struct tdm_method_key *const zero3_offload_keys[] = {
-    tdm_keys_zero3_offload, tdm_keys_alst, tdm_keys_torch, NULL};
 static const struct tdm_method_key *const oomb_keys[] = {tdm_keys_oomb, NULL};
 static const struct tdm_method_key *const seco_keys[] = {tdm_keys_seco, NULL};
 static const struct tdm_method_key *const longlora_keys[] = {tdm_keys_longlora, NULL};
@@ -56,72 +30,50 @@ static const struct tdm_method_key *const megatron_cp_keys[] = {tdm_keys_megatro
 static const struct tdm_method methods[] = {
     {.name = "parallel",
      .summary = "the whole sequence at once on one GPU: PyTorch and Hugging Face transformers",
-     .least_gpus = 1,
-     .most_gpus = 1,
+     ONE_GPU,
      .keys = torch_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_torch_cost},
+     HUGGING_FACE},
     {.name = "ddp",
      .summary = "the same on every GPU: DistributedDataParallel",
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = ddp_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_torch_cost,
-     .preset = share_by_ddp},
+     GPUS_FROM(2),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_ddp_wrapper},
     {.name = "zero1",
      .summary =
          "DistributedDataParallel with ZeroRedundancyOptimizer: optimizer states are divided",
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = ddp_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_torch_cost,
-     .preset = share_by_zero1},
+     GPUS_FROM(2),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_zero1_wrapper},
     {.name = "fsdp",
      .summary =
          "fully_shard on every layer and the whole: parameters, gradients and states are shards",
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = fsdp_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_torch_cost,
-     .preset = share_by_fsdp,
-     .check = tdm_fsdp_check},
+     GPUS_FROM(2),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_fsdp_wrapper},
     {.name = "zero2",
      .summary = "DeepSpeed ZeRO-2: gradients and optimizer states are divided",
-     .least_gpus = 1,
-     .most_gpus = MANY_GPUS,
-     .keys = zero2_keys,
-     .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero2_preset,
-     .check = tdm_zero_check},
+     GPUS_FROM(1),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_zero2_wrapper},
     {.name = "zero3",
      .summary = "DeepSpeed ZeRO-3: parameters, gradients and optimizer states are divided",
-     .least_gpus = 1,
-     .most_gpus = MANY_GPUS,
-     .keys = zero3_keys,
-     .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero3_preset,
-     .check = tdm_zero_check},
+     GPUS_FROM(1),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_zero3_wrapper},
     {.name = "zero3-offload",
      .summary = "DeepSpeed ZeRO-3 with parameters and optimizer in host memory",
-     .least_gpus = 1,
-     .most_gpus = MANY_GPUS,
-     .keys = zero3_offload_keys,
-     .without = tdm_zero_without,
-     .system = &tdm_deepspeed_system,
-     .cost = tdm_zero_cost,
-     .preset = tdm_zero3_preset,
-     .check = tdm_zero_check},
+     GPUS_FROM(1),
+     .keys = torch_keys,
+     HUGGING_FACE,
+     .wrapper = &tdm_zero3_offload_wrapper},
     {.name = "oomb",
      .summary = "chunk by chunk on one GPU, K and V and their gradients in pages: OOMB",
-     .least_gpus = 1,
-     .most_gpus = 1,
+     ONE_GPU,
      .keys = oomb_keys,
      .system = &tdm_chunk_system,
      .cost = tdm_oomb_cost,
@@ -129,8 +81,7 @@ static const struct tdm_method methods[] = {
      .check = tdm_oomb_check},
     {.name = "seco",
      .summary = "chunk by chunk on one GPU, K and V of all chunks joined for each attention: SeCO",
-     .least_gpus = 1,
-     .most_gpus = 1,
+     ONE_GPU,
      .keys = seco_keys,
      .system = &tdm_chunk_system,
      .cost = tdm_seco_cost,
@@ -138,8 +89,7 @@ static const struct tdm_method methods[] = {
      .check = tdm_seco_check},
     {.name = "longlora",
      .summary = "adapters, norms and embedding, attention in shifted groups, on one GPU: LongLoRA",
-     .least_gpus = 1,
-     .most_gpus = 1,
+     ONE_GPU,
      .keys = longlora_keys,
      .system = &tdm_torch_system,
      .cost = tdm_longlora_cost,
@@ -148,83 +98,57 @@ static const struct tdm_method methods[] = {
     {.name = "tensor-parallel",
      .summary = "Megatron-LM: tensor-parallel ranks divide heads, MLP and vocabulary",
      .divides_sequence = true,
-     .least_gpus = 1,
-     .most_gpus = MANY_GPUS,
+     GPUS_FROM(1),
      .keys = tensor_keys,
-     .system = &tdm_megatron_system,
-     .cost = tdm_megatron_cost,
-     .check = tdm_megatron_check,
-     .assumption = tdm_megatron_assumption},
+     MEGATRON},
     {.name = "megatron-cp",
      .summary = "Megatron-LM: context-parallel ranks divide every sequence",
      .divides_sequence = true,
-     .least_gpus = 1,
-     .most_gpus = MANY_GPUS,
+     GPUS_FROM(1),
      .keys = megatron_cp_keys,
-     .system = &tdm_megatron_system,
-     .cost = tdm_megatron_cost,
-     .check = tdm_megatron_check,
-     .assumption = tdm_megatron_assumption},
+     MEGATRON},
     {.name = "ring",
      .summary = "ring attention: a sequence over all GPUs, keys and values go round",
      .divides_sequence = true,
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = tdm_ring_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_context_cost,
-     .preset = tdm_ring_preset,
-     .check = tdm_context_check,
-     .assumption = tdm_context_assumption},
+     GPUS_FROM(2),
+     .divider = &tdm_ring_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "double-ring",
      .summary = "LoongTrain's ring of nodes around rings of GPUs, zigzag",
      .divides_sequence = true,
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = tdm_double_ring_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_context_cost,
-     .preset = tdm_double_ring_preset,
-     .check = tdm_context_check,
-     .assumption = tdm_context_assumption},
+     GPUS_FROM(2),
+     .divider = &tdm_double_ring_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "ulysses",
      .summary = "DeepSpeed-Ulysses: all-to-all of a sequence's tokens and heads around attention",
      .divides_sequence = true,
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = tdm_ulysses_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_context_cost,
-     .preset = tdm_ulysses_preset,
-     .check = tdm_context_check,
-     .assumption = tdm_context_assumption},
+     GPUS_FROM(2),
+     .divider = &tdm_ulysses_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "usp",
      .summary = "unified sequence parallelism: Ulysses among some GPUs, rings across them",
      .divides_sequence = true,
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = tdm_usp_keys,
-     .system = &tdm_torch_system,
-     .cost = tdm_context_cost,
-     .preset = tdm_usp_preset,
-     .check = tdm_context_check,
-     .assumption = tdm_context_assumption},
+     GPUS_FROM(2),
+     .divider = &tdm_usp_divider,
+     .keys = sharing_keys,
+     HUGGING_FACE},
     {.name = "burst",
      .summary =
          "BurstEngine: BurstAttention, selective checkpointing, fused head and loss, on BMTrain",
      .divides_sequence = true,
-     .least_gpus = 2,
-     .most_gpus = MANY_GPUS,
-     .keys = tdm_burst_keys,
+     GPUS_FROM(2),
+     .divider = &tdm_burst_divider,
+     .keys = burst_keys,
      .system = &tdm_burst_system,
-     .cost = tdm_burst_cost,
-     .preset = tdm_burst_preset,
+     .cost = tdm_torch_cost,
      .check = tdm_burst_check,
      .assumption = tdm_burst_assumption},
     {.name = "tidemark",
      .summary = "the schedule that tidemark plan finds; --set takes the knobs of plan too",
-     .least_gpus = 1,
-     .most_gpus = 1,
+     ONE_GPU,
      .keys = planned_keys},
     {.name = NULL},
 };

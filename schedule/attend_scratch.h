@@ -40,12 +40,12 @@ TDM_ANYWHERE uint64_t tdm_attend_parts(uint64_t read_pages, uint64_t query_pages
     return (read_pages + (query_pages + TDM_ATTEND_FEW_PAGES) * (parts - 1)) * lists;
 }
 
-/* Words of scratch that say in which order they are worked on: how many there are, then they; and the place of each
- * key page in the list of each query page, two to a word. `ratio`: query heads of a KV head. */
+/* Words of scratch that say in which order they are worked on: three numbers, one for each list, and the parts; and
+ * the rank of each key page in the list of each query page, two to a word. `ratio`: query heads of a KV head. */
 TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
                                        uint64_t ratio)
 {
-    return 1 + tdm_attend_parts(key_pages, query_pages, lists, ratio) +
+    return 3 + query_pages * lists + tdm_attend_parts(key_pages, query_pages, lists, ratio) +
            (key_pages * lists * query_pages + 1) / 2;
 }
 

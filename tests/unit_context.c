@@ -29,16 +29,16 @@ static void must(enum tdm_status status, const struct tdm_error *err)
 
 static void sequences_are_padded(void **state)
 {
-    struct tdm_context c = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 4, 4, 1, 8};
+    struct tdm_context c = {&tdm_ring_divider, TDM_RING_ZIGZAG, 4, 4, 1, 8};
     (void)state;
     assert_int_equal(tdm_context_padded_tokens(&c, 8), 8);
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 16); /* two slices a rank */
     assert_int_equal(tdm_context_local_tokens(&c, 9), 4);
     c.balance = TDM_RING_STRIPED;
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12);
-    c = (struct tdm_context){TDM_CONTEXT_USP, TDM_RING_ZIGZAG, 4, 2, 2, 8};
+    c = (struct tdm_context){&tdm_usp_divider, TDM_RING_ZIGZAG, 4, 2, 2, 8};
     assert_int_equal(tdm_context_padded_tokens(&c, 9), 12); /* slices are cut again */
-    c = (struct tdm_context){TDM_CONTEXT_ULYSSES, TDM_RING_ZIGZAG, 3, 1, 3, 8};
+    c = (struct tdm_context){&tdm_ulysses_divider, TDM_RING_ZIGZAG, 3, 1, 3, 8};
     assert_int_equal(tdm_context_padded_tokens(&c, 10), 12);
 }
 
@@ -107,7 +107,7 @@ static void ring_forward_by_hand(void **state)
                                      -2 * BLOCK, -SUMS,                 /* no longer */
                                      BLOCK,      -2 * BLOCK, -BLOCK,    -SUMS,
                                      -BLOCK,     -BLOCK,     -SUMS};
-    struct tdm_context context = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
     struct machine machine;
     (void)state;
     start(&machine, false);
@@ -135,7 +135,7 @@ static int64_t backward_peak(const struct tdm_context *context)
  * fp32, and at last the results in bf16. */
 static void ring_backward_by_hand(void **state)
 {
-    struct tdm_context context = {TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 2, 2, 1, 8};
+    struct tdm_context context = {&tdm_ring_divider, TDM_RING_ZIGZAG, 2, 2, 1, 8};
     const int64_t held = 5 * BLOCK + SUMS;
     const int64_t came = 3 * BLOCK + 2 * BLOCK, sums = 2 * BLOCK + 4 * BLOCK + 4 * BLOCK;
     (void)state;
@@ -146,7 +146,7 @@ static void ring_backward_by_hand(void **state)
     context.balance = TDM_RING_STRIPED;
     assert_int_equal(backward_peak(&context), held + came + sums + 4 * BLOCK);
     /* More ranks: there are always K and V that come too, but no results yet. */
-    context = (struct tdm_context){TDM_CONTEXT_RING, TDM_RING_ZIGZAG, 8, 8, 1, 8};
+    context = (struct tdm_context){&tdm_ring_divider, TDM_RING_ZIGZAG, 8, 8, 1, 8};
     assert_int_equal(backward_peak(&context),
                      held + SUMS / 2 + came + 2 * BLOCK + sums + 2 * BLOCK + SUMS);
 }
@@ -158,7 +158,7 @@ static void ulysses_by_hand(void **state)
                                      BLOCK,  -BLOCK, BLOCK,  SUMS,  16,    8,      -16,
                                      -8,     -SUMS,  BLOCK,  BLOCK, BLOCK, -BLOCK, -BLOCK,
                                      -BLOCK, -BLOCK, -BLOCK, -BLOCK};
-    struct tdm_context context = {TDM_CONTEXT_ULYSSES, TDM_RING_ZIGZAG, 2, 1, 2, 8};
+    struct tdm_context context = {&tdm_ulysses_divider, TDM_RING_ZIGZAG, 2, 1, 2, 8};
     struct machine machine;
     (void)state;
     start(&machine, false);
@@ -549,6 +549,97 @@ static void burst_peaks_are_near(void **state)
     }
 }
 
+/* ---- combinations ---- */
+
+/* Settings of a row with nothing said. */
+static void settle_row(const struct tdm_method *row, uint64_t tokens, uint64_t gpus,
+                       const struct tdm_model *model, struct tdm_method_settings *settings)
+{
+    struct tdm_method_choices choices;
+    struct tdm_error err;
+    memset(settings, 0, sizeof(*settings));
+    settings->torch.tokens = tokens;
+    settings->torch.batch = 1;
+    settings->torch.ranks = gpus;
+    must(tdm_method_apply(row, NULL, 0, settings, &choices, &err), &err);
+    must(tdm_method_check(model, settings, &err), &err);
+}
+
+static uint64_t third_peak(const struct tdm_method *row, uint64_t tokens,
+                           const struct tdm_model *model, const struct tdm_machine *machine)
+{
+    struct tdm_method_settings settings;
+    struct tdm_method_prediction prediction;
+    struct tdm_error err;
+    settle_row(row, tokens, 4, model, &settings);
+    must(tdm_method_predict(model, machine, &settings, 0, &prediction, &err), &err);
+    return prediction.steps[2].torch.peak.allocated;
+}
+
+static bool has_key(const struct tdm_method *row, const char *name)
+{
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(row, k)) != NULL; k++)
+        if (strcmp(key->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* DeepSpeed's engine around a model whose attention Ulysses divides: keys, limits, costs and memory are those of both,
+ * and nothing had to be written for the two together. */
+static void combination_is_a_row(void **state)
+{
+    static const struct tdm_method_key *const tables[] = {tdm_keys_torch, NULL};
+    static const struct tdm_method both = {.name = "zero3-ulysses",
+                                           .divides_sequence = true,
+                                           .least_gpus = 2,
+                                           .most_gpus = 8,
+                                           .wrapper = &tdm_zero3_wrapper,
+                                           .divider = &tdm_ulysses_divider,
+                                           .keys = tables,
+                                           .system = &tdm_torch_system,
+                                           .cost = tdm_torch_cost};
+    const uint64_t tokens = 8192;
+    const struct tdm_method *alone;
+    struct tdm_method_settings settings;
+    struct tdm_method_cost divided, whole;
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    struct tdm_error err = {0};
+    (void)state;
+    must(tdm_model_load("qwen2.5-7b", &model, &err), &err);
+    must(tdm_machine_load("h200", &machine, &err), &err);
+    must(tdm_method_find("zero3", &alone, &err), &err);
+    assert_true(has_key(&both, "stage3_max_live_parameters") && has_key(&both, "tiled_logits") &&
+                has_key(&both, "sequence_parallel_size") && has_key(&both, "lora_rank"));
+    assert_false(has_key(&both, "sharding") || has_key(&both, "weights_dtype"));
+
+    settle_row(alone, tokens, 4, model, &settings);
+    settings.method->cost(model, &settings, &whole);
+    settle_row(&both, tokens, 4, model, &settings);
+    settings.method->cost(model, &settings, &divided);
+    assert_int_equal(settings.communicators, 2);
+    assert_int_equal(settings.torch.context.ulysses_degree, 4);
+    assert_true(fabs(4 * divided.product_flops / whole.product_flops - 1) < 1e-12);
+    /* Ulysses' four exchanges of 28 query and 4 KV heads, forward and backward, of a rank's tokens in bf16. */
+    double exchanged_bytes = 28 * 2 * 2.0 * (28 + 4) * 128 * 2 * (double)(tokens / 4) * 3 / 4;
+    assert_true(fabs((tdm_traffic_bytes(&divided.exposed) - tdm_traffic_bytes(&whole.exposed)) /
+                         exchanged_bytes -
+                     1) < 1e-12);
+
+    uint64_t peak = third_peak(&both, tokens, model, machine);
+    uint64_t short_peak = third_peak(alone, tokens / 4, model, machine);
+    assert_true(peak < third_peak(alone, tokens, model, machine));
+    assert_true(fabs((double)peak / (double)short_peak - 1) < 0.02);
+
+    settings.torch.ranks = 3; /* which divide no heads */
+    settings.torch.context.ranks = 0;
+    assert_int_equal(tdm_method_check(model, &settings, &err), TDM_USAGE);
+    assert_non_null(strstr(err.message, "3 ranks do not divide 28 query heads"));
+    tdm_model_free(model);
+    tdm_machine_free(machine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +659,7 @@ int main(void)
         cmocka_unit_test(windows_take_no_memory),
         cmocka_unit_test(burst_adapters_alone_are_trained),
         cmocka_unit_test(burst_adapters_by_hand),
+        cmocka_unit_test(combination_is_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,7 +170,7 @@ static uint64_t gathered(const struct tdm_torch_model *t)
     uint64_t elements = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++)
         if (t->parameters[i]->storage->block != NULL)
-            elements += t->deepspeed->parameters[i].elements;
+            elements += tdm_zero_of(t)->parameters[i].elements;
     return elements;
 }
 
@@ -212,13 +212,13 @@ static void trace_holds(void **state)
             for (unsigned p = 0; p < TDM_TORCH_PHASES; p++)
                 chosen.method->system->phases[p](system);
         assert_int_equal(eager.status, TDM_OK);
-        assert_true(t->deepspeed->trace.complete);
-        assert_true(t->deepspeed->trace.length > 300);
-        assert_int_equal(t->deepspeed->trace.strays, 0);
-        assert_int_equal(t->deepspeed->trace.next_use, t->deepspeed->trace.use_count);
+        assert_true(tdm_zero_of(t)->trace.complete);
+        assert_true(tdm_zero_of(t)->trace.length > 300);
+        assert_int_equal(tdm_zero_of(t)->trace.strays, 0);
+        assert_int_equal(tdm_zero_of(t)->trace.next_use, tdm_zero_of(t)->trace.use_count);
         for (uint32_t k = 0; k < t->parameter_count; k++)
             assert_int_equal(t->parameters[k]->storage->block != NULL,
-                             t->deepspeed->parameters[k].persists);
+                             tdm_zero_of(t)->parameters[k].persists);
         chosen.method->system->free(system);
         tdm_eager_end(&eager);
         tdm_torch_allocator_free(allocator);
@@ -288,7 +288,7 @@ static void sizes_are_read(void **state)
     must(tdm_method_apply(method, good, 3, &settings, &choices, &err), &err);
     assert_int_equal(settings.torch.deepspeed.reduce_bucket_size, 5000000);
     assert_int_equal(settings.torch.deepspeed.sub_group_size, 123456);
-    assert_true(settings.torch.deepspeed.prefetch_bucket_size == TDM_DEEPSPEED_AUTO);
+    assert_true(settings.torch.deepspeed.prefetch_bucket_size == TDM_AUTO);
 }
 
 /* Of the 7B model's frozen parameters there are shards, but neither gradients nor states. */

@@ -18,8 +18,13 @@
  * A last pass scales dQ and rounds it.
  *
  * Where the tiles of the chunk itself are few, two query heads of each are a block (`split`), which add dK and dV one
- * after the other: else the last ones would leave most of the card idle. Over lists of pages (LISTS) a page is a tile of
- * keys, walks over the query pages of its inverse list (lists.cu), and is split where many read it.
+ * after the other: else the last ones would leave most of the card idle. 
+ * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a block, which walks over all
+ * of them, as its inverse list has them (lists.cu), or is split by query heads. Of other pages before the chunk there is a
+ * block for each query page that lists it: would a block walk over several, then it would often wait for another one
+ * that comes to the same rows with other rows before. They are handed out by their place in the lists, first of all lists
+ * the first, so that hardly ever two work on the same rows. In the order of dQ's sums the pages of many come first, then
+ * those of few, then the chunk's own.
  */
 #include "executor/cuda/gradients.cuh"
 #include "executor/cuda/hopper_maps.h"
@@ -37,6 +42,12 @@
 /* Tiles of the chunk itself are split by query heads where a card of some 132 multiprocessors would get fewer than four
  * of them each. */
 #define FEW_TILES 528u
+
+/* Pages of few query pages have ranks of their own, with this bit. */
+#define RANK_OF_FEW 0x8000u
+
+/* Of `order`: entries of parts; those of them before the pages of few; items of the pages of few. */
+enum { ORDER_PARTS, ORDER_BEFORE, ORDER_OF_FEW, ORDER_NUMBERS };
 
 /* An entry of `order`: (page, list), and which part of its query heads. */
 #define ENTRY_PART_BITS 6u
@@ -61,10 +72,12 @@ struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
     uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
-    /* over lists: query pages, words of bits for them, and the place of a page in the list of each, [page, list, query
-       page] */
+    uint32_t group; /* tiles that are split come in groups: part after part of a group */
+    /* over lists: query pages, and words of bits for them; the rank of a page in the list of each, [page, list, query
+       page], RANK_OF_FEW or not; and of each list how many pages of many it has, and of few, [query page, list, 2] */
     uint32_t query_pages, words;
-    const uint16_t *ranks;
+    uint16_t *ranks, *list_pages;
+    uint32_t *order; /* ORDER_PARTS and what follows, then entries */
     const float *
         facts; /* [query head, row tile, 2, STEP]: LSE in powers of two, rowsum(dO * O); see fact_at */
     float *dq;           /* [query head, row tile, half, HALF_FLOATS] */
@@ -77,10 +90,13 @@ struct plan {
 struct item {
     uint32_t key0, end, kv_head, head,
         end_head;         /* keys from key0 on, those that there are; query heads */
-    uint32_t part, turn;  /* part of a tile that is split, and its counter */
+    bool is_split;        /* others add to the same dK, dV: */
+    uint32_t part, turn;  /* after how many of them, and their counter */
     const uint2 *readers; /* over lists, and its row of `ranks` */
     const uint16_t *ranks;
+    uint32_t reader, rank; /* of a page of few: the query page, and the rank of both */
 };
+#define ALL_READERS UINT32_MAX
 
 struct state {
     uint64_t full_q[STAGES], full_out[STAGES], empty[STAGES], full_keys;
@@ -116,32 +132,90 @@ static __device__ __forceinline__ uint32_t fact_at(uint32_t row)
 
 /* ---- what a block works on ---- */
 
+static __device__ __forceinline__ const uint16_t *ranks_of(const tdm_attend &a, const plan &x,
+                                                           uint32_t page, uint32_t list)
+{
+    return x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
+}
+
+/* Item `number` of the pages of few: a KV head, a query page, and of its list a page that the other items leave. One KV
+ * head after the other, so that its rows and their sums stay in the second-level cache. False if the list has fewer. */
+static __device__ __forceinline__ bool find_item_of_few(const tdm_attend &a, const plan &x,
+                                                        uint32_t number, uint32_t &page, item &w)
+{
+    const uint32_t each = x.order[ORDER_OF_FEW] / a.kv_heads; /* of a KV head */
+    w.kv_head = number / each;
+    number -= w.kv_head * each;
+    const uint32_t place = number / x.query_pages;
+    w.reader = number - place * x.query_pages;
+    const uint32_t list = w.kv_head / (a.kv_heads / a.lists.lists);
+    const uint16_t *pages = x.list_pages + 2 * (w.reader * a.lists.lists + list);
+    const uint32_t of_many = pages[0];
+    if (place >= pages[1])
+        return false;
+    const uint32_t *entries = tdm_list_of(a, w.reader, w.kv_head) + 1;
+    uint32_t low = place, high = place + of_many, rank;
+    for (;;) { /* pages of few before an entry: they rise with it */
+        const uint32_t i = (low + high) / 2;
+        page = (entries[i] & TDM_PAGE_NUMBER) - tdm_first_page(a);
+        rank = ranks_of(a, x, page, list)[w.reader];
+        const bool is_of_few = (rank & RANK_OF_FEW) != 0;
+        const uint32_t before = is_of_few ? rank & ~RANK_OF_FEW : i - rank;
+        if (is_of_few && before == place)
+            break;
+        if (before <= place)
+            low = i + 1;
+        else
+            high = i - 1;
+    }
+    w.rank = of_many + place;
+    /* the order in which they are handed out is also that of the sums of dK, dV */
+    const uint2 *readers = tdm_readers_of(a, page, list);
+    const uint16_t *ranks = ranks_of(a, x, page, list);
+    for (uint32_t word = 0; word < x.words; word++)
+        for (uint32_t bits = readers[word].x; bits != 0; bits &= bits - 1) {
+            const uint32_t other = word * 32 + (uint32_t)__ffs((int)bits) - 1;
+            if (other == w.reader)
+                continue;
+            w.is_split = true;
+            if (ranks[other] < rank || (ranks[other] == rank && other < w.reader))
+                w.part++;
+        }
+    return true;
+}
+
 template <bool LISTS>
 static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan &x,
                                                  uint32_t ticket, item &w)
 {
     const uint32_t ratio = a.query_heads / a.kv_heads;
-    uint32_t tile;
-    bool is_split = false;
+    uint32_t tile, head = 0, end_head = ratio;
     w.end = (uint32_t)(a.first_token - a.key_token + a.tokens);
     w.part = 0;
+    w.is_split = false;
     if constexpr (LISTS) {
         const uint32_t heads = a.kv_heads / a.lists.lists;
-        if (ticket / heads >= a.order[0])
-            return false;
-        const uint32_t entry = a.order[1 + ticket / heads],
-                       page = (entry >> ENTRY_PART_BITS) / a.lists.lists;
-        const uint32_t list = (entry >> ENTRY_PART_BITS) - page * a.lists.lists;
-        const uint32_t part = entry & ENTRY_PART;
-        tile = page;
-        w.kv_head = list * heads + ticket % heads;
-        w.readers = tdm_readers_of(a, page, list);
-        w.ranks = x.ranks + (uint64_t)(page * a.lists.lists + list) * x.query_pages;
-        if (part != ENTRY_WHOLE) {
-            w.part = part;
-            is_split = true;
+        const uint32_t before = x.order[ORDER_BEFORE] * heads, of_few = x.order[ORDER_OF_FEW];
+        w.reader = ALL_READERS;
+        if (ticket >= before && ticket - before < of_few) {
+            if (!find_item_of_few(a, x, ticket - before, tile, w))
+                return false;
+        } else {
+            ticket -= ticket < before ? 0 : of_few;
+            if (ticket / heads >= x.order[ORDER_PARTS])
+                return false;
+            const uint32_t entry = x.order[ORDER_NUMBERS + ticket / heads];
+            const uint32_t part = entry & ENTRY_PART;
+            tile = (entry >> ENTRY_PART_BITS) / a.lists.lists;
+            w.kv_head =
+                ((entry >> ENTRY_PART_BITS) - tile * a.lists.lists) * heads + ticket % heads;
+            w.is_split = part != ENTRY_WHOLE;
+            w.part = w.is_split ? part : 0;
         }
-        w.key0 = tdm_keys_of_page(a, page).first;
+        const uint32_t list = w.kv_head / heads;
+        w.readers = tdm_readers_of(a, tile, list);
+        w.ranks = ranks_of(a, x, tile, list);
+        w.key0 = tdm_keys_of_page(a, tile).first;
     } else {
         const uint32_t whole = x.whole_tiles * a.kv_heads;
         const uint32_t rest = x.key_tiles - x.whole_tiles;
@@ -150,16 +224,16 @@ static __device__ __forceinline__ bool find_item(const tdm_attend &a, const plan
         if (ticket >= whole) {
             w.part = (tile - x.whole_tiles) / rest;
             tile = x.whole_tiles + (tile - x.whole_tiles) % rest;
-            is_split = true;
+            w.is_split = true;
         }
         w.key0 = tile * TILE;
     }
-    w.head = w.kv_head * ratio;
-    w.end_head = w.head + ratio;
-    if (is_split) {
-        w.head += w.part * x.part_heads;
-        w.end_head = min(w.head + x.part_heads, w.end_head);
+    if (w.is_split && (!LISTS || w.reader == ALL_READERS)) {
+        head = w.part * x.part_heads;
+        end_head = min(head + x.part_heads, ratio);
     }
+    w.head = w.kv_head * ratio + head;
+    w.end_head = w.kv_head * ratio + end_head;
     w.turn = tile * a.kv_heads + w.kv_head;
     return true;
 }
@@ -217,11 +291,17 @@ template <> struct walk<true> {
         row_tile = bits = page = 0;
         head = w.end_head - 1;
         word = x.words;
+        if (w.reader != ALL_READERS) {
+            word = w.reader / 32;
+            bits = 1u << w.reader % 32;
+        }
     }
 
     __device__ __forceinline__ uint32_t count(const plan &x, const item &w) const
     {
         uint32_t tiles = 0;
+        if (w.reader != ALL_READERS)
+            return (2 * w.reader + 1 < x.row_tiles ? 2 : 1) * (w.end_head - w.head);
         for (uint32_t i = 0; i < word; i++)
             tiles += 2 * (uint32_t)__popc(w.readers[i].x);
         /* the last query page may have one tile of rows alone */
@@ -257,10 +337,10 @@ template <> struct walk<true> {
         return t0 + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
     }
 
-    /* Pages before this one in the list of the query page. */
+    /* Pages whose dQ is added before that of this one. */
     __device__ __forceinline__ uint32_t rank(const tdm_attend &, const plan &, const item &w) const
     {
-        return w.ranks[page];
+        return w.reader != ALL_READERS ? w.rank : w.ranks[page];
     }
 };
 
@@ -649,15 +729,14 @@ static __device__ __forceinline__ void consume(const tdm_attend &a, const plan &
     if (s.count > 0)
         sum_keys<P, G>(a, shared, s, facts, scale * TDM_LOG2_E, dk, dv);
     const item w = s.work;
-    const bool is_split = w.end_head - w.head < a.query_heads / a.kv_heads;
-    if (is_split && w.part > 0) {
+    if (w.is_split && w.part > 0) {
         if (threadIdx.x == TDM_WARPGROUP)
             wait_turn(x.key_turns + w.turn, w.part);
         asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
     }
     put_keys<T>(a, w.key0 + G * 64 + tdm_hopper_warp_row(), w.end, w.kv_head, dk, dv, scale,
                 w.part > 0);
-    if (is_split) {
+    if (w.is_split) {
         __threadfence();
         asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * TDM_WARPGROUP) : "memory");
         if (threadIdx.x == TDM_WARPGROUP)
@@ -714,39 +793,74 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- before and after ---- */
 
-/* The place of each page in the list of each query page: a block a list. */
-static __global__ void __launch_bounds__(128)
-    find_ranks(const tdm_attend a, uint32_t query_pages, uint16_t *ranks)
+/* Query pages that list a page. */
+static __device__ __forceinline__ uint32_t count_readers(const tdm_attend &a, const plan &x,
+                                                         uint32_t page, uint32_t list)
 {
+    const uint2 *readers = tdm_readers_of(a, page, list);
+    uint32_t read = 0;
+    for (uint32_t i = 0; i < x.words; i++)
+        read += (uint32_t)__popc(readers[i].x);
+    return read;
+}
+
+static __device__ __forceinline__ bool is_of_many(const plan &x, uint32_t read)
+{
+    return 2 * read >= x.query_pages;
+}
+
+/* The rank of each page in the list of each query page: a block a list. Pages of the chunk have the last ones. `with_few`:
+ * there are pages of few. */
+static __global__ void __launch_bounds__(128)
+    find_ranks(const tdm_attend a, const plan x, bool with_few)
+{
+    __shared__ uint32_t of_warp[128 / TDM_WARP];
     const uint32_t list = blockIdx.x % a.lists.lists, query_page = blockIdx.x / a.lists.lists;
     const uint32_t *entries = tdm_list_of(a, query_page, list * (a.kv_heads / a.lists.lists));
-    const uint32_t first = tdm_first_page(a);
-    for (uint32_t i = threadIdx.x; i < entries[0]; i += 128) {
-        const uint64_t page = (entries[1 + i] & TDM_PAGE_NUMBER) - first;
-        ranks[(page * a.lists.lists + list) * query_pages + query_page] = (uint16_t)i;
+    const uint32_t first = tdm_first_page(a), warp = threadIdx.x / TDM_WARP;
+    const uint32_t own = (uint32_t)tdm_attend_key_pages(&a) - x.query_pages;
+    uint32_t of_many = 0, of_few = 0; /* of the entries so far */
+    for (uint32_t begin = 0; begin < entries[0]; begin += 128) {
+        const uint32_t i = begin + threadIdx.x;
+        const uint32_t page = i < entries[0] ? (entries[1 + i] & TDM_PAGE_NUMBER) - first : own;
+        const bool few = with_few && page < own && !is_of_many(x, count_readers(a, x, page, list));
+        const uint32_t bits = __ballot_sync(TDM_FULL_WARP, few);
+        if (threadIdx.x % TDM_WARP == 0)
+            of_warp[warp] = (uint32_t)__popc(bits);
+        __syncthreads();
+        uint32_t before = of_few + (uint32_t)__popc(bits & ((1u << threadIdx.x % TDM_WARP) - 1));
+        for (uint32_t k = 0; k < 128 / TDM_WARP; k++) {
+            before += k < warp ? of_warp[k] : 0;
+            of_few += of_warp[k];
+        }
+        const uint32_t many = page < own && !few;
+        of_many += (uint32_t)__syncthreads_count((int)many);
+        const uint32_t rank = few ? RANK_OF_FEW | before : page < own ? i - before : i;
+        if (i < entries[0])
+            x.ranks[(uint64_t)(page * a.lists.lists + list) * x.query_pages + query_page] =
+                (uint16_t)rank;
+    }
+    if (threadIdx.x == 0) {
+        x.list_pages[2 * blockIdx.x] = (uint16_t)of_many;
+        x.list_pages[2 * blockIdx.x + 1] = (uint16_t)of_few;
     }
 }
 
-/* In which order the parts of (page, list) are worked on: their number, then an entry for each. Pages before the chunk by
- * rising position, then those of the chunk part by part. One block. */
+/* In which order the parts of (page, list) are worked on: pages of many before the chunk by rising position, the pages of
+ * few, the pages of the chunk part by part. One block, after find_ranks. `parts`: of a page that is split. */
 #define ORDER_THREADS 1024u
 
 static __global__ void __launch_bounds__(ORDER_THREADS)
-    order_pages(const tdm_attend a, uint32_t items, uint32_t query_pages, uint32_t parts)
+    order_pages(const tdm_attend a, const plan x, uint32_t items, uint32_t parts, bool with_few)
 {
-    __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP];
+    __shared__ uint32_t of_warp[ORDER_THREADS / TDM_WARP], most_of_few;
     const uint32_t lane = threadIdx.x % TDM_WARP, warp = threadIdx.x / TDM_WARP;
-    const uint32_t words = (uint32_t)tdm_attend_words(&a);
-    const uint32_t own = items - query_pages * a.lists.lists; /* the first item of the chunk */
-    uint32_t count = 0;                                       /* entries so far */
+    const uint32_t lists = a.lists.lists;
+    const uint32_t own = items - x.query_pages * lists; /* the first item of the chunk */
+    uint32_t count = 0;                                 /* entries so far */
     const auto readers_of = [&](uint32_t item) {
-        const uint2 *readers = (const uint2 *)a.readers + (uint64_t)item * words;
-        uint32_t read = 0;
-        for (uint32_t i = 0; i < words; i++)
-            read += (uint32_t)__popc(readers[i].x);
-        return read;
+        return count_readers(a, x, item / lists, item % lists);
     };
-    const auto is_popular = [&](uint32_t read) { return 2 * read >= query_pages; };
     /* Appends `mine` entries of each thread; returns where the thread's begin. */
     const auto append = [&](uint32_t mine) {
         uint32_t sum = mine, all = 0;
@@ -763,22 +877,32 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
             all += of_warp[i];
         }
         count += all;
-        return a.order + 1 + (count - all) + sum - mine;
+        return x.order + ORDER_NUMBERS + (count - all) + sum - mine;
     };
 
+    if (threadIdx.x == 0)
+        most_of_few = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < x.query_pages * lists; i += ORDER_THREADS)
+        atomicMax(&most_of_few, (uint32_t)x.list_pages[2 * i + 1]);
     uint32_t popular = 0;
     for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
         const uint32_t item = first + threadIdx.x;
-        popular += (uint32_t)__syncthreads_count(item < own && is_popular(readers_of(item)));
+        popular += (uint32_t)__syncthreads_count(item < own && is_of_many(x, readers_of(item)));
     }
-    const bool splits = parts > 1 && popular <= TDM_ATTEND_FEW_PAGES * a.lists.lists;
+    const bool splits = parts > 1 && popular <= TDM_ATTEND_FEW_PAGES * lists;
     for (uint32_t first = 0; first < own; first += ORDER_THREADS) {
         const uint32_t item = first + threadIdx.x, read = item < own ? readers_of(item) : 0;
-        const bool is_split = splits && read > 0 && is_popular(read);
-        const uint32_t mine = is_split ? parts : read > 0;
+        const bool is_split = splits && read > 0 && is_of_many(x, read);
+        const bool is_left = read == 0 || (with_few && !is_of_many(x, read));
+        const uint32_t mine = is_left ? 0 : is_split ? parts : 1;
         uint32_t *to = append(mine);
         for (uint32_t i = 0; i < mine; i++)
             to[i] = item << ENTRY_PART_BITS | (is_split ? i : ENTRY_WHOLE);
+    }
+    if (threadIdx.x == 0) {
+        x.order[ORDER_BEFORE] = count;
+        x.order[ORDER_OF_FEW] = most_of_few * x.query_pages * a.kv_heads;
     }
     for (uint32_t part = 0; part < parts; part++) {
         for (uint32_t first = own; first < items; first += ORDER_THREADS) {
@@ -790,7 +914,7 @@ static __global__ void __launch_bounds__(ORDER_THREADS)
         }
     }
     if (threadIdx.x == 0)
-        a.order[0] = count;
+        x.order[ORDER_PARTS] = count;
 }
 
 /* The facts of all rows, of those behind the last token that nothing comes of them; and no turns yet. A block has
@@ -875,6 +999,20 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
+/* Pages before the chunk in a list of each query page, at most. */
+static uint64_t entries_before(const tdm_attend &a, const plan &x)
+{
+    const struct tdm_page_rule *rule = &a.lists.rule;
+    uint64_t most = tdm_attend_key_pages(&a) - x.query_pages;
+    if (most > a.lists.capacity)
+        most = a.lists.capacity;
+    /* of a part of a chunk, pages of the chunk before it are in the lists beside those of the budget */
+    if (rule->selector.kind == TDM_SELECT_TOP_K && x.query_pages == tdm_pages_of_chunk(rule) &&
+        most > rule->selector.budget / rule->page_tokens)
+        most = rule->selector.budget / rule->page_tokens;
+    return most * x.query_pages;
+}
+
 template <class P, typename T, bool LISTS>
 static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, const plan &x,
                               uint64_t turns, cudaStream_t stream, struct tdm_error *err)
@@ -891,16 +1029,22 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     uint32_t blocks = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
+        const bool is_exact =
+            sizeof(T) == sizeof(float); /* sums may be added to in several steps */
+        const bool with_few = is_exact && a.lists.capacity < RANK_OF_FEW;
+        const uint32_t split = is_exact && x.parts < ENTRY_WHOLE ? x.parts : 1;
+        /* pages of many have at least half of the query pages each */
         const uint64_t entries = (uint64_t)x.query_pages * a.lists.capacity;
-        const uint32_t split = sizeof(T) == sizeof(float) && x.parts < ENTRY_WHOLE ? x.parts : 1;
-        blocks = (uint32_t)(tdm_attend_parts(pages < entries ? pages : entries, x.query_pages,
-                                             a.lists.lists, split) *
-                            (a.kv_heads / a.lists.lists));
+        const uint64_t read = with_few ? 2 * (uint64_t)a.lists.capacity + x.query_pages : entries;
+        uint64_t items =
+            tdm_attend_parts(pages < read ? pages : read, x.query_pages, a.lists.lists, split);
+        if (with_few)
+            items += entries_before(a, x) * a.lists.lists;
+        blocks = (uint32_t)(items * (a.kv_heads / a.lists.lists));
         tdm_launch_unread<T>(&a, stream);
-        find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x.query_pages,
-                                                                      (uint16_t *)x.ranks);
-        order_pages<<<1, ORDER_THREADS, 0, stream>>>(a, (uint32_t)(pages * a.lists.lists),
-                                                     x.query_pages, split);
+        find_ranks<<<x.query_pages * a.lists.lists, 128, 0, stream>>>(a, x, with_few);
+        order_pages<<<1, ORDER_THREADS, 0, stream>>>(a, x, (uint32_t)(pages * a.lists.lists), split,
+                                                     with_few);
     }
     if ((a.first_token + a.tokens - a.key_token) <=
         a.chunk_tokens) /* one slot, whose last page is whole */
@@ -936,9 +1080,11 @@ static enum tdm_status run(const struct tdm_attend *a, cudaStream_t stream, stru
     if (lists) {
         x.query_pages = (uint32_t)((a->tokens + a->page_tokens - 1) / a->page_tokens);
         x.words = (uint32_t)tdm_attend_words(a);
-        x.ranks = (const uint16_t *)(a->order + 1 +
-                                     tdm_attend_parts(tdm_attend_key_pages(a), x.query_pages,
-                                                      a->lists.lists, ratio));
+        x.order = a->order;
+        x.list_pages = (uint16_t *)(a->order + ORDER_NUMBERS +
+                                    tdm_attend_parts(tdm_attend_key_pages(a), x.query_pages,
+                                                     a->lists.lists, ratio));
+        x.ranks = x.list_pages + 2 * x.query_pages * a->lists.lists;
     }
     if (gradients == TDM_DTYPE_FP32 && x.parts > 1 &&
         (x.key_tiles - before / TILE) * a->kv_heads < FEW_TILES)

@@ -29,12 +29,19 @@
 #define LARGEST_SUM 1.8446744e19f /* 2^64: far from overflow, with all that it is multiplied by */
 #define PIECE 16u /* keys of the smallest piece of a step; pieces are 16, 32, 64, 128 */
 #define PIECES 4u
+#define QUEUES 64u       /* launches that may run at the same time */
+#define MOST_ITEMS 1024u /* that a cluster does */
+#define FACTS 8u /* items of which consumers can know: more than the producers can be ahead */
+#define NO_ITEM 0xffffffffu /* the queue is empty */
+#define NOT_YET 0xfffffffeu
+#define AGAIN 0x80000000u /* beside an item's number: a sum was too large */
 
 /* What a kernel is made for. */
 template <int DIM_, uint32_t KEYS_, uint32_t CLUSTER_, bool LISTS_> struct made_for {
     static constexpr int DIM = DIM_;
     static constexpr uint32_t KEYS = KEYS_, CLUSTER = CLUSTER_, COLUMNS = DIM_ / 64;
     static constexpr bool LISTS = LISTS_;
+    static constexpr int PRODUCER = LISTS_ ? 40 : 24, CONSUMER = LISTS_ ? 232 : 240; /* registers */
     static constexpr uint32_t Q_BYTES = ROWS * DIM_ * 2, TILE_BYTES = KEYS_ * DIM_ * 2;
     static constexpr uint32_t SHARED_BYTES = Q_BYTES + 2 * STAGES * TILE_BYTES + 1024;
     static_assert(CLUSTER_ == 1 || (CLUSTER_ == 2 && COLUMNS == 2), "a block copies one column");
@@ -44,12 +51,34 @@ struct maps {
     CUtensorMap q, keys[PIECES]; /* boxes of 128, 64, 32, 16 keys; over lists the first alone */
 };
 
-struct barriers {
-    uint64_t full_q, full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES];
-    uint32_t again; /* a sum was too large */
-    /* over lists: TDM_STEP_FIRST and what follows; what all rows see, near and whole, and before their own tokens */
-    uint32_t step[STAGES], all_from, all_start, all_end;
+/* What the consumers of a block must know of an item. */
+struct facts {
+    uint32_t number, at; /* NO_ITEM: there is none any more; where it stands in board.items */
+    uint32_t t0, head, kv_head, begin, count, last_from;
+    bool is_extra;
 };
+
+struct barriers {
+    uint64_t full_q, empty_q, full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES];
+};
+
+/* What the threads of a block tell each other. */
+struct board {
+    struct barriers of_pass[2];
+    uint32_t step[STAGES]; /* over lists: TDM_STEP_FIRST and what follows */
+    uint32_t again;        /* an item has AGAIN */
+    struct facts facts[FACTS];
+    uint32_t items[MOST_ITEMS +
+                   1]; /* of the cluster, in each of its blocks: as they were drawn, then NO_ITEM */
+};
+
+/* The next number that nobody has drawn, and the clusters that have found the queue empty: the last leaves
+ * it as it was. */
+struct queue {
+    uint32_t next, left;
+};
+
+static __device__ struct queue queues[QUEUES];
 
 /* What a block works on. Keys [begin, end) are those that a row of the cluster sees. */
 template <class P> struct item {
@@ -58,22 +87,27 @@ template <class P> struct item {
         is_extra; /* there is no tile for the second block: it does the first one's, and writes nothing */
     const uint32_t *list;
 
-    /* One KV head after the other, so that the second-level cache holds what all blocks read; of each its row tiles, the
-     * longest first, of each the query heads; neighbours make a cluster. */
-    __device__ __forceinline__ item(const tdm_attend &a)
+    /* Of a KV head; one KV head after the other, so that the second-level cache holds what all blocks read. */
+    static __host__ __device__ __forceinline__ uint32_t clusters(const tdm_attend &a)
+    {
+        const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS);
+        return (row_tiles * (a.query_heads / a.kv_heads) + P::CLUSTER - 1) / P::CLUSTER;
+    }
+
+    /* Of each KV head its row tiles, the longest first, of each the query heads; neighbours make a cluster. */
+    __device__ __forceinline__ item(const tdm_attend &a, uint32_t cluster)
     {
         const uint32_t ratio = a.query_heads / a.kv_heads;
         const uint32_t row_tiles = (uint32_t)((a.tokens + ROWS - 1) / ROWS),
                        all = row_tiles * ratio;
-        const uint32_t clusters = (all + P::CLUSTER - 1) / P::CLUSTER; /* of a KV head */
-        const uint32_t cluster = blockIdx.x / P::CLUSTER, rank = blockIdx.x % P::CLUSTER;
-        const uint32_t first = cluster % clusters * P::CLUSTER;
+        const uint32_t rank = blockIdx.x % P::CLUSTER;
+        kv_head = cluster / clusters(a);
+        const uint32_t first = (cluster - kv_head * clusters(a)) * P::CLUSTER;
         const uint32_t last = first + P::CLUSTER - 1 < all ? first + P::CLUSTER - 1 : all - 1;
         const uint32_t number = first + rank < all ? first + rank : last;
         const uint32_t top = (row_tiles - 1 - first / ratio) * ROWS;
         const uint32_t bottom = (row_tiles - 1 - last / ratio) * ROWS;
         is_extra = first + rank > last;
-        kv_head = cluster / clusters;
         head = kv_head * ratio + number % ratio;
         t0 = (row_tiles - 1 - number / ratio) * ROWS;
         before = (uint32_t)(a.first_token - a.key_token);
@@ -87,7 +121,49 @@ template <class P> struct item {
     {
         return P::LISTS ? list[0] : (end - begin + P::KEYS - 1) / P::KEYS;
     }
+
+    __device__ __forceinline__ uint32_t last_token(const tdm_attend &a) const
+    {
+        return (t0 + ROWS < a.tokens ? t0 + ROWS : (uint32_t)a.tokens) - 1;
+    }
 };
+
+/* The item at `at` of the cluster's, when it is known, or in the second pass the next from there that must be made
+ * again; NO_ITEM behind the last. */
+static __device__ __forceinline__ uint32_t item_at(const board &shared, uint32_t pass, uint32_t &at)
+{
+    for (;; at++) {
+        uint32_t number;
+        do
+            number = *(const volatile uint32_t *)&shared.items[at];
+        while (number == NOT_YET);
+        if (number == NO_ITEM || pass == 0 || (number & AGAIN) != 0)
+            return number == NO_ITEM ? number : number & ~AGAIN;
+    }
+}
+
+/* Draws the cluster's item `at` from the queue, if there are more items than clusters. */
+template <class P>
+static __device__ __forceinline__ void draw(const tdm_attend &a, board &shared, queue &from,
+                                            uint32_t at)
+{
+    const uint32_t clusters = gridDim.x / P::CLUSTER;
+    const uint32_t items = item<P>::clusters(a) * a.kv_heads;
+    uint32_t number = NO_ITEM;
+    if (clusters < items) {
+        if (at < MOST_ITEMS)
+            number = clusters + atomicAdd(&from.next, 1);
+        if (number >= items) {
+            number = NO_ITEM;
+            if (atomicAdd(&from.left, 1) == clusters - 1) {
+                from.next = 0;
+                from.left = 0;
+            }
+        }
+    }
+    for (uint32_t rank = 0; rank < P::CLUSTER; rank++)
+        tdm_cluster_store(&shared.items[at], rank, number);
+}
 
 /* ---- the producers ---- */
 
@@ -147,60 +223,113 @@ static __device__ __forceinline__ void wait_empty(uint64_t *barrier, uint32_t ph
         tdm_barrier_wait(barrier, phase);
 }
 
+/* Over lists: what all rows see, near and whole, and before their own tokens. */
+struct limits {
+    uint32_t from, start, end;
+};
+
 /* What the consumers must know of a step over a list. */
 static __device__ __forceinline__ uint32_t step_of(uint32_t entry, uint32_t first_page,
-                                                   const barriers &b)
+                                                   const limits &all)
 {
     const uint32_t key = ((entry & TDM_PAGE_NUMBER) - first_page) * TDM_HOPPER_PAGE;
     const bool whole = (entry & TDM_PAGE_WHOLE) != 0;
-    const bool masked =
-        key + TDM_HOPPER_PAGE > b.all_end || key < (whole ? b.all_start : b.all_from);
+    const bool masked = key + TDM_HOPPER_PAGE > all.end || key < (whole ? all.start : all.from);
     return key + (whole ? TDM_STEP_WHOLE : 0) + (masked ? TDM_STEP_MASKED : 0);
 }
 
-/* K, or V (`plane` 1), of all steps; of each a thread, so that neither waits for the room of the other. `number`: of the
- * first step among all that this block has made. */
-template <class P, uint32_t plane>
-static __device__ __forceinline__ void produce(const tdm_attend &a, const maps &m, const item<P> &w,
-                                               uint32_t tiles, barriers &b, uint32_t number)
+/* Q of all items of a pass. One block of the cluster also draws them. */
+template <class P>
+static __device__ __forceinline__ void produce_rows(const tdm_attend &a, const maps &m,
+                                                    uint32_t tiles, board &shared, queue &from,
+                                                    uint32_t pass)
 {
-    const uint32_t rank = blockIdx.x % P::CLUSTER, column = w.kv_head * P::COLUMNS + rank;
+    barriers &b = shared.of_pass[pass];
+    uint32_t number, made = 0;
+    for (uint32_t at = 0; (number = item_at(shared, pass, at)) != NO_ITEM; at++) {
+        const item<P> w(a, number);
+        if (w.count() > 0) {
+            tdm_barrier_wait(&b.empty_q, made++ + 1);
+            tdm_barrier_expect(&b.full_q, P::Q_BYTES);
+            tdm_copy_rows(tiles, m.q, w.t0, w.head * P::COLUMNS, &b.full_q);
+        }
+        if (pass == 0 && blockIdx.x % P::CLUSTER == 0)
+            draw<P>(a, shared, from, at + 1);
+    }
+}
+
+/* K, or V (`plane` 1), of all steps of all items of a pass; of each a thread, so that neither waits for the room of the
+ * other. */
+template <class P, uint32_t plane>
+static __device__ __forceinline__ void produce_keys(const tdm_attend &a, const maps &m,
+                                                    uint32_t tiles, board &shared, uint32_t pass)
+{
+    barriers &b = shared.of_pass[pass];
+    const uint32_t rank = blockIdx.x % P::CLUSTER;
     const uint32_t to =
         tiles + P::Q_BYTES + plane * STAGES * P::TILE_BYTES + rank * (P::KEYS * 128);
-    const uint32_t end = number + w.count();
     uint64_t *const full = plane == 0 ? b.full_k : b.full_v;
     uint64_t *const empty = plane == 0 ? b.empty_k : b.empty_v;
-    if constexpr (P::LISTS) {
-        const uint32_t first_page = tdm_first_page(a);
-        const uint32_t slot_pages = (uint32_t)a.chunk_tokens / TDM_HOPPER_PAGE;
-        const uint32_t *entries = w.list + 1;
-        uint32_t entry = *entries; /* read a step ahead, so that it need not be waited for */
-#pragma unroll 1
-        for (; number < end; number++) {
-            const uint32_t stage = number % STAGES, page = (entry & TDM_PAGE_NUMBER) - first_page;
-            const uint32_t slot = page / slot_pages;
-            const uint32_t step = step_of(entry, first_page, b);
-            if (number + 1 < end)
-                entry = *++entries;
-            tdm_barrier_wait(&empty[stage], number / STAGES + 1);
-            if (plane == 0)
-                b.step[stage] = step;
-            tdm_barrier_expect(&full[stage], P::TILE_BYTES);
-            tdm_copy_keys(to + stage * P::TILE_BYTES, m.keys[0], 0, column,
-                          2 * (page - slot * slot_pages) + plane, slot, &full[stage]);
+    uint32_t number, step = 0, made = 0;
+    for (uint32_t at = 0; (number = item_at(shared, pass, at)) != NO_ITEM; at++) {
+        const item<P> w(a, number);
+        const uint32_t count = w.count(), end = step + count,
+                       column = w.kv_head * P::COLUMNS + rank;
+        if (count == 0)
+            continue;
+        if (plane == 0) {
+            /* consumers read it when the first keys are there */
+            struct facts &f = shared.facts[made++ % FACTS];
+            f.number = number;
+            f.at = at;
+            f.t0 = w.t0;
+            f.head = w.head;
+            f.kv_head = w.kv_head;
+            f.begin = w.begin;
+            f.count = count;
+            f.last_from = a.from[w.last_token(a)];
+            f.is_extra = w.is_extra;
         }
-    } else {
-        /* keys behind the last token were never written */
-        uint32_t left = (w.before + (uint32_t)a.tokens - w.begin + PIECE - 1) / PIECE * PIECE;
-        place at = place_of(a, w.begin, plane);
+        if constexpr (P::LISTS) {
+            const limits all = {tdm_seen_from(a, false, w.kv_head)[w.last_token(a)],
+                                tdm_seen_from(a, true, w.kv_head)[w.last_token(a)],
+                                w.before + w.t0 + 1};
+            const uint32_t first_page = tdm_first_page(a);
+            const uint32_t slot_pages = (uint32_t)a.chunk_tokens / TDM_HOPPER_PAGE;
+            const uint32_t *entries = w.list + 1;
+            uint32_t entry = *entries; /* read a step ahead, so that it need not be waited for */
 #pragma unroll 1
-        for (; number < end; number++) {
-            const uint32_t stage = number % STAGES, keys = left < P::KEYS ? left : P::KEYS;
-            left -= keys;
-            wait_empty<P>(&empty[stage], number / STAGES + 1);
-            tdm_barrier_expect(&full[stage], keys * P::DIM * 2);
-            copy_keys<P>(a, m, column, to + stage * P::TILE_BYTES, at, keys, &full[stage]);
+            for (; step < end; step++) {
+                const uint32_t stage = step % STAGES, page = (entry & TDM_PAGE_NUMBER) - first_page;
+                const uint32_t slot = page / slot_pages;
+                const uint32_t what = step_of(entry, first_page, all);
+                if (step + 1 < end)
+                    entry = *++entries;
+                tdm_barrier_wait(&empty[stage], step / STAGES + 1);
+                if (plane == 0)
+                    shared.step[stage] = what;
+                tdm_barrier_expect(&full[stage], P::TILE_BYTES);
+                tdm_copy_keys(to + stage * P::TILE_BYTES, m.keys[0], 0, column,
+                              2 * (page - slot * slot_pages) + plane, slot, &full[stage]);
+            }
+        } else {
+            /* keys behind the last token were never written */
+            uint32_t left = (w.before + (uint32_t)a.tokens - w.begin + PIECE - 1) / PIECE * PIECE;
+            place from = place_of(a, w.begin, plane);
+#pragma unroll 1
+            for (; step < end; step++) {
+                const uint32_t stage = step % STAGES, keys = left < P::KEYS ? left : P::KEYS;
+                left -= keys;
+                wait_empty<P>(&empty[stage], step / STAGES + 1);
+                tdm_barrier_expect(&full[stage], keys * P::DIM * 2);
+                copy_keys<P>(a, m, column, to + stage * P::TILE_BYTES, from, keys, &full[stage]);
+            }
         }
+    }
+    if (plane == 0) {
+        wait_empty<P>(&empty[step % STAGES], step / STAGES + 1);
+        shared.facts[made % FACTS].number = NO_ITEM;
+        tdm_barrier_arrive(&full[step % STAGES]);
     }
 }
 
@@ -239,6 +368,13 @@ template <class P> static __device__ __forceinline__ void release(uint64_t *barr
         if (lane == 0)
             tdm_barrier_arrive(barrier);
     }
+}
+
+/* Q belongs to this block alone. */
+static __device__ __forceinline__ void release_rows(uint64_t *barrier)
+{
+    if (threadIdx.x % 32 == 0)
+        tdm_barrier_arrive(barrier);
 }
 
 /* Zeros for the rows [first, P::KEYS) of a tile of V, which hold what was never written. */
@@ -288,18 +424,20 @@ static __device__ __forceinline__ void put_rows(const float (&out)[P::DIM / 8][4
     }
 }
 
-/* True if a sum of the warp's rows came out too large. `always`: with care in all steps. */
+/* An item, whose first keys are there. `number`: of its first step among all of the pass; it becomes that of the next
+ * item's. True if a sum of the warp's rows came out too large. What is needed seldom is read from `w` again: registers
+ * are short. */
 template <class P>
-static __device__ __forceinline__ bool consume(const tdm_attend &a, const item<P> &w,
-                                               uint32_t tiles, barriers &b, uint32_t number,
-                                               bool always, float scale)
+static __device__ __forceinline__ bool consume(const tdm_attend &a, const facts &w, uint32_t tiles,
+                                               board &shared, uint32_t pass, uint32_t &number,
+                                               float scale)
 {
     const uint32_t group = __shfl_sync(TDM_FULL_WARP, threadIdx.x / TDM_WARPGROUP, 0) - 1;
-    const uint32_t k = tiles + P::Q_BYTES, v = k + STAGES * P::TILE_BYTES, count = w.count();
-    const uint32_t first = w.t0 + group * 64;
-    const uint64_t t = first + tdm_hopper_warp_row();
-    const uint32_t last = (w.t0 + ROWS < a.tokens ? w.t0 + ROWS : (uint32_t)a.tokens) - 1;
-    const uint32_t last_from = a.from[last];
+    const uint32_t k = tiles + P::Q_BYTES, v = k + STAGES * P::TILE_BYTES;
+    const uint32_t before = (uint32_t)(a.first_token - a.key_token);
+    const uint32_t all_from = w.last_from, all_end = before + w.t0 + group * 64 + 1;
+    barriers &b = shared.of_pass[pass];
+    uint32_t left = w.count;
     const tdm_uniform_tile q = tdm_uniform(tiles + group * 64 * 128, 16);
     tdm_softmax<1> rows = tdm_no_sums<1>();
     float scores[1][P::KEYS / 8][4], out[1][P::DIM / 8][4] = {};
@@ -307,86 +445,97 @@ static __device__ __forceinline__ bool consume(const tdm_attend &a, const item<P
     float rescale[1][2];
     bool was_masked = true;
 
-    /* Masks S of step n, and follows its largest scores where that is due; true if what was summed must be rescaled. */
-    const auto prepare = [&](uint32_t n, uint32_t stage) {
-        const uint32_t step = P::LISTS ? b.step[stage] : w.begin + n * P::KEYS;
-        const bool masked = P::LISTS ? (step & TDM_STEP_MASKED) != 0
-                                     : step + P::KEYS > w.before + first + 1 || step < last_from;
-        const bool careful = masked || was_masked || always;
+    /* Masks S of a step, and follows its largest scores where that is due; true if what was summed must be rescaled. */
+    const auto prepare = [&](uint32_t step) {
+        const bool masked =
+            P::LISTS ? (step & TDM_STEP_MASKED) != 0 : step + P::KEYS > all_end || step < all_from;
+        const bool careful = masked || was_masked || pass > 0;
         was_masked = masked;
         if (masked)
-            tdm_mask(scores, a, tdm_seen_from(a, P::LISTS && (step & TDM_STEP_WHOLE), w.kv_head), t,
+            tdm_mask(scores, a, tdm_seen_from(a, P::LISTS && (step & TDM_STEP_WHOLE), w.kv_head),
+                     w.t0 + group * 64 + tdm_hopper_warp_row(),
                      P::LISTS ? step & TDM_STEP_FIRST : step);
         return careful && tdm_follow(scores, rows, scale, rescale);
     };
-    const auto k_of = [&](uint32_t stage) { return tdm_uniform(k + stage * P::TILE_BYTES, 16); };
-    const auto v_of = [&](uint32_t stage) {
-        return tdm_uniform(v + stage * P::TILE_BYTES, P::KEYS * 128);
+    const auto k_of = [&](uint32_t number) {
+        return tdm_uniform(k + number % STAGES * P::TILE_BYTES, 16);
+    };
+    const auto v_of = [&](uint32_t number) {
+        return tdm_uniform(v + number % STAGES * P::TILE_BYTES, P::KEYS * 128);
     };
 
-    uint32_t stage = number % STAGES, phase = number / STAGES;
-    tdm_barrier_wait(&b.full_k[stage], phase);
+    /* Waits for the keys of a step that is not the last. As a loop between the exponentials and the wait for O it
+     * also keeps the compiler from doing them after that wait. */
+    const auto wait_keys = [&](uint32_t number) {
+        if (left > 1)
+            tdm_barrier_wait(&b.full_k[number % STAGES], number / STAGES);
+    };
+
+    uint32_t step =
+        P::LISTS ? shared.step[number % STAGES] : w.begin; /* read before the stage is given back */
     tdm_products_hold(scores[0]);
     tdm_products_begin();
-    ask_scores<P>(scores[0], q, k_of(stage));
+    ask_scores<P>(scores[0], q, k_of(number));
     tdm_products_wait<0>();
     tdm_products_hold(scores[0]);
-    release<P>(&b.empty_k[stage]);
-    prepare(0, stage);
+    release<P>(&b.empty_k[number % STAGES]);
+    if (left == 1)
+        release_rows(&b.empty_q);
+    prepare(step);
 #pragma unroll
     for (int block = 0; block < (int)P::KEYS / 16; block++)
         tdm_raise(scores, block, rows, scale);
+    wait_keys(number + 1);
 #pragma unroll
     for (int block = 0; block < (int)P::KEYS / 16; block++)
         tdm_as_a(p[block], scores[0][2 * block], scores[0][2 * block + 1]);
 #pragma unroll 1
-    for (uint32_t n = 1; n < count; n++) {
-        const uint32_t old = stage, old_phase = phase;
-        if (++stage == STAGES) {
-            stage = 0;
-            phase++;
-        }
-        const tdm_uniform_tile key_tile = k_of(stage), value_tile = v_of(old);
-        tdm_barrier_wait(&b.full_k[stage], phase);
+    while (--left > 0) {
+        const tdm_uniform_tile value_tile = v_of(number++), key_tile = k_of(number);
+        step = P::LISTS ? shared.step[number % STAGES] : step + P::KEYS;
         tdm_turn_wait(1 + group);
         tdm_products_hold(scores[0]);
         tdm_products_hold(out[0]);
         tdm_products_begin();
         ask_scores<P>(scores[0], q, key_tile);
-        tdm_barrier_wait(&b.full_v[old], old_phase);
+        tdm_barrier_wait(&b.full_v[(number - 1) % STAGES], (number - 1) / STAGES);
         tdm_products_begin();
         ask_values<P>(out[0], p, value_tile);
         tdm_turn_give(2 - group);
         tdm_products_wait<1>();
         tdm_products_hold(scores[0]);
-        release<P>(&b.empty_k[stage]);
-        const bool lags = prepare(n, stage);
+        release<P>(&b.empty_k[number % STAGES]);
+        if (left == 1)
+            release_rows(&b.empty_q);
+        const bool lags = prepare(step);
 #pragma unroll
         for (int block = 0; block < (int)P::KEYS / 16; block++)
             tdm_raise(scores, block, rows, scale);
+        tdm_products_hold(scores[0]);
+        wait_keys(number + 1);
         tdm_products_wait<0>();
         tdm_products_hold(out[0]);
-        release<P>(&b.empty_v[old]);
+        release<P>(&b.empty_v[(number - 1) % STAGES]);
 #pragma unroll
         for (int block = 0; block < (int)P::KEYS / 16; block++)
             tdm_as_a(p[block], scores[0][2 * block], scores[0][2 * block + 1]);
         if (lags)
             tdm_rescale(out, rescale);
     }
-    tdm_barrier_wait(&b.full_v[stage], phase);
-    const uint32_t key =
-        P::LISTS ? b.step[stage] & TDM_STEP_FIRST : w.begin + (count - 1) * P::KEYS;
+    tdm_barrier_wait(&b.full_v[number % STAGES], number / STAGES);
+    const uint32_t key = P::LISTS ? step & TDM_STEP_FIRST : step;
     if (key + P::KEYS >
-        w.before + (uint32_t)a.tokens) /* the last keys of the chunk are in a last step */
-        clear_rows<P>(v + stage * P::TILE_BYTES, w.before + (uint32_t)a.tokens - key);
+        before + (uint32_t)a.tokens) /* the last keys of the chunk are in a last step */
+        clear_rows<P>(v + number % STAGES * P::TILE_BYTES, before + (uint32_t)a.tokens - key);
     tdm_products_hold(out[0]);
     tdm_products_begin();
-    ask_values<P>(out[0], p, v_of(stage));
+    ask_values<P>(out[0], p, v_of(number));
     tdm_products_wait<0>();
     tdm_products_hold(out[0]);
-    release<P>(&b.empty_v[stage]);
+    release<P>(&b.empty_v[number % STAGES]);
+    number++;
     if (!w.is_extra)
-        put_rows<P>(out[0], rows, a, t, w.head);
+        put_rows<P>(out[0], rows, a, w.t0 + group * 64 + tdm_hopper_warp_row(), w.head);
     const float most = fmaxf(rows.sum[0][0], rows.sum[0][1]);
     return !(most <= LARGEST_SUM) || rows.sum[0][0] != rows.sum[0][0] ||
            rows.sum[0][1] != rows.sum[0][1];
@@ -401,68 +550,84 @@ template <class P> static __device__ __forceinline__ void end_pass(void)
         __syncthreads();
 }
 
+template <class P> static __device__ __forceinline__ void init(barriers &b)
+{
+    tdm_barrier_init(&b.full_q, 1);
+    tdm_barrier_init(&b.empty_q, CONSUMERS * TDM_WARPGROUP / 32);
+    for (uint32_t i = 0; i < STAGES; i++) {
+        tdm_barrier_init(&b.full_k[i], 1);
+        tdm_barrier_init(&b.full_v[i], 1);
+        tdm_barrier_init(&b.empty_k[i], P::CLUSTER * CONSUMERS * TDM_WARPGROUP / 32);
+        tdm_barrier_init(&b.empty_v[i], P::CLUSTER * CONSUMERS * TDM_WARPGROUP / 32);
+    }
+}
+
+/* The items of a pass, by the consumers. */
+template <class P>
+static __device__ __forceinline__ void consume_all(const tdm_attend &a, uint32_t tiles,
+                                                   board &shared, uint32_t pass, float scale)
+{
+    const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
+    barriers &b = shared.of_pass[pass];
+    uint32_t number = 0;
+    if (group == 1)
+        tdm_turn_give(1);
+#pragma unroll 1
+    for (uint32_t made = 0;; made++) {
+        tdm_barrier_wait(&b.full_k[number % STAGES], number / STAGES);
+        const facts &w = shared.facts[made % FACTS];
+        if (w.number == NO_ITEM)
+            break;
+        tdm_barrier_wait(&b.full_q, made);
+        if (consume<P>(a, w, tiles, shared, pass, number, scale) && pass == 0) {
+            for (uint32_t rank = 0; rank < P::CLUSTER; rank++) {
+                tdm_cluster_store(&shared.items[w.at], rank, w.number | AGAIN);
+                tdm_cluster_store(&shared.again, rank, 1);
+            }
+        }
+        __syncwarp();
+    }
+    if (group == 0)
+        tdm_turn_wait(1);
+}
+
 template <class P>
 static __global__ void __launch_bounds__(THREADS, 1)
-    attend_hopper(const __grid_constant__ tdm_attend a, const __grid_constant__ maps m, float scale)
+    attend_hopper(const __grid_constant__ tdm_attend a, const __grid_constant__ maps m,
+                  uint32_t queue_number, float scale)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ barriers b;
+    __shared__ board shared;
     const uint32_t tiles = (tdm_shared(memory) + 1023) / 1024 * 1024;
-    const item<P> w(a);
-    if (P::LISTS && w.count() == 0)
-        return;
+    for (uint32_t i = threadIdx.x; i <= MOST_ITEMS; i += THREADS)
+        shared.items[i] = i == 0 ? blockIdx.x / P::CLUSTER : NOT_YET;
     if (threadIdx.x == 0) {
-        tdm_barrier_init(&b.full_q, 1);
-        for (uint32_t i = 0; i < STAGES; i++) {
-            tdm_barrier_init(&b.full_k[i], 1);
-            tdm_barrier_init(&b.full_v[i], 1);
-            tdm_barrier_init(&b.empty_k[i], P::CLUSTER * CONSUMERS * TDM_WARPGROUP / 32);
-            tdm_barrier_init(&b.empty_v[i], P::CLUSTER * CONSUMERS * TDM_WARPGROUP / 32);
-        }
-        b.again = 0;
-        if (P::LISTS) {
-            const uint64_t last = (w.t0 + ROWS < a.tokens ? w.t0 + ROWS : a.tokens) - 1;
-            b.all_from = tdm_seen_from(a, false, w.kv_head)[last];
-            b.all_start = tdm_seen_from(a, true, w.kv_head)[last];
-            b.all_end = w.before + w.t0 + 1;
-        }
+        shared.again = 0;
+        init<P>(shared.of_pass[0]);
+        init<P>(shared.of_pass[1]);
         tdm_barriers_ready();
     }
     end_pass<P>();
     if (threadIdx.x < TDM_WARPGROUP) {
-        tdm_give_registers<24>();
-        if (threadIdx.x == 0) {
-            tdm_barrier_expect(&b.full_q, P::Q_BYTES);
-            tdm_copy_rows(tiles, m.q, w.t0, w.head * P::COLUMNS, &b.full_q);
-        }
+        tdm_give_registers<P::PRODUCER>();
 #pragma unroll 1
-        for (uint32_t pass = 0; pass == 0 || (b.again != 0 && pass < 2); pass++) {
+        for (uint32_t pass = 0; pass == 0 || (shared.again != 0 && pass < 2); pass++) {
             if (threadIdx.x == 0)
-                produce<P, 0>(a, m, w, tiles, b, pass * w.count());
+                produce_keys<P, 0>(a, m, tiles, shared, pass);
             else if (threadIdx.x == 32)
-                produce<P, 1>(a, m, w, tiles, b, pass * w.count());
+                produce_keys<P, 1>(a, m, tiles, shared, pass);
+            else if (threadIdx.x == 64)
+                produce_rows<P>(a, m, tiles, shared, queues[queue_number], pass);
             __syncwarp();
             end_pass<P>();
         }
     } else {
-        tdm_take_registers<240>();
-        const uint32_t group = threadIdx.x / TDM_WARPGROUP - 1;
-        if (group == 1)
-            tdm_turn_give(1);
-        tdm_barrier_wait(&b.full_q, 0);
+        tdm_take_registers<P::CONSUMER>();
 #pragma unroll 1
-        for (uint32_t pass = 0; pass == 0 || (b.again != 0 && pass < 2); pass++) {
-            const bool large = consume<P>(a, w, tiles, b, pass * w.count(), pass > 0, scale);
-            if (large && pass == 0) {
-                b.again = 1;
-                if constexpr (P::CLUSTER == 2)
-                    tdm_cluster_store(&b.again, blockIdx.x % 2 ^ 1, 1);
-            }
-            __syncwarp();
+        for (uint32_t pass = 0; pass == 0 || (shared.again != 0 && pass < 2); pass++) {
+            consume_all<P>(a, tiles, shared, pass, scale);
             end_pass<P>();
         }
-        if (group == 0)
-            tdm_turn_wait(1);
     }
 }
 
@@ -482,7 +647,9 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
 {
     struct tdm_attend a = *attend;
     const uint64_t keys = a.first_token + a.tokens - a.key_token;
-    const uint64_t rows = (a.tokens + ROWS - 1) / ROWS * (a.query_heads / a.kv_heads);
+    const uint32_t items = item<P>::clusters(a) * a.kv_heads;
+    static uint32_t launches; /* of all threads */
+    const uint32_t queue_number = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED) % QUEUES;
     const float scale = (float)(1.0 / sqrt((double)P::DIM)) * TDM_LOG2_E;
     maps m;
     enum tdm_status status = TDM_OK;
@@ -497,20 +664,25 @@ static enum tdm_status launch(const struct tdm_attend *attend, cudaStream_t stre
                           err);
     if (status != TDM_OK)
         return status;
+    /* over lists new blocks were 5% faster than blocks that stay, measured where all rows see the same pages */
+    uint32_t clusters = P::LISTS ? items : tdm_multiprocessors() / P::CLUSTER;
+    if (clusters < (items + MOST_ITEMS - 1) / MOST_ITEMS)
+        clusters = (items + MOST_ITEMS - 1) / MOST_ITEMS;
+    if (clusters > items)
+        clusters = items;
     if (keys <= a.chunk_tokens) /* one slot, whose last page is whole */
         a.chunk_tokens = (a.chunk_tokens + a.page_tokens - 1) / a.page_tokens * a.page_tokens;
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {P::CLUSTER, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim =
-        dim3((unsigned)((rows + P::CLUSTER - 1) / P::CLUSTER * P::CLUSTER * a.kv_heads));
+    config.gridDim = dim3(clusters * P::CLUSTER);
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = P::SHARED_BYTES;
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    return tdm_cuda_status(cudaLaunchKernelEx(&config, attend_hopper<P>, a, m, scale),
+    return tdm_cuda_status(cudaLaunchKernelEx(&config, attend_hopper<P>, a, m, queue_number, scale),
                            "attention launch", err);
 }
 

@@ -26,6 +26,17 @@ static inline bool tdm_is_hopper(void)
     return is_hopper;
 }
 
+static inline unsigned tdm_multiprocessors(void)
+{
+    static int count = 0; /* asked for once: a process has one device */
+    int device;
+    if (count == 0 &&
+        (cudaGetDevice(&device) != cudaSuccess ||
+         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
+        count = 1;
+    return (unsigned)count;
+}
+
 /* First row of a warp, of its warpgroup's 64. */
 static __device__ __forceinline__ uint32_t tdm_hopper_warp_row(void)
 {

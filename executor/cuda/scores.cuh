@@ -49,12 +49,14 @@ static __device__ __forceinline__ void tdm_mask(float (&scores)[R][N][4], const 
             const uint64_t token = t + 16 * r + 8 * h + lane / 4;
             const uint32_t from = seen[token < a.tokens ? token : a.tokens - 1];
             const uint32_t position = (uint32_t)(a.first_token - a.key_token + token);
+            /* counted from the lane's first key: constants are compared with these two */
+            const int first = (int)(from - (first_key + lane % 4 * 2));
+            const int last = (int)(position - (first_key + lane % 4 * 2));
 #pragma unroll
             for (int n = 0; n < N; n++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const uint32_t key = first_key + 8 * n + lane % 4 * 2 + i;
-                    if (key < from || key > position)
+                    if (8 * n + i < first || 8 * n + i > last)
                         scores[r][n][2 * h + i] = -INFINITY;
                 }
             }

@@ -504,18 +504,6 @@ extern "C" bool tdm_cuda_votes_hopper_suit(const struct tdm_select *s)
            s->slot_elements == tdm_pages_of_chunk(rule) * s->kv_heads * DIM;
 }
 
-/* Multiprocessors of the device. */
-static unsigned processors(void)
-{
-    static int count = 0; /* asked for once: a process has one device */
-    int device;
-    if (count == 0 &&
-        (cudaGetDevice(&device) != cudaSuccess ||
-         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
-        count = 1;
-    return (unsigned)count;
-}
-
 template <bool VOTES>
 static enum tdm_status launch(const struct tdm_select *s, uint64_t work, cudaStream_t stream,
                               struct tdm_error *err)
@@ -527,7 +515,8 @@ static enum tdm_status launch(const struct tdm_select *s, uint64_t work, cudaStr
         err);
     if (status != TDM_OK)
         return status;
-    count<VOTES><<<tdm_blocks(work, 1, processors()), THREADS, SHARED_BYTES, stream>>>(*s, scale);
+    count<VOTES>
+        <<<tdm_blocks(work, 1, tdm_multiprocessors()), THREADS, SHARED_BYTES, stream>>>(*s, scale);
     return tdm_cuda_status(cudaGetLastError(), "votes launch", err);
 }
 

@@ -2,7 +2,6 @@
 /* Attention of a rank that has part of a sequence, and how many tokens that are. */
 #include "base/size.h"
 #include "methods/context/parts.h"
-#include "methods/torch/parts.h"
 
 #include <stddef.h>
 
@@ -15,7 +14,7 @@ uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t t
 {
     uint64_t multiple = ranks(context);
     /* Two slices for each member of the ring. */
-    if (context->kind != TDM_CONTEXT_ULYSSES && context->balance == TDM_RING_ZIGZAG &&
+    if (context->divider->rings && context->balance == TDM_RING_ZIGZAG &&
         context->ulysses_degree % 2 != 0)
         multiple *= 2;
     return tdm_size_mul(tdm_size_ceil_div(tokens, multiple), multiple);
@@ -23,6 +22,8 @@ uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t t
 
 uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t tokens)
 {
+    if (context->divider == NULL)
+        return tokens;
     return tdm_context_padded_tokens(context, tokens) / ranks(context);
 }
 
@@ -48,10 +49,7 @@ static void ring_backward(struct tdm_eager *m, struct tdm_node *node,
     for (uint32_t i = 0; i < RING_SAVED; i++)
         saved[i] = tdm_node_saved(m, node, i);
     struct tdm_pair kv = {saved[RING_K], saved[RING_V]};
-    if (context->kind == TDM_CONTEXT_DOUBLE_RING)
-        tdm_double_ring_backward(m, context, &shape, saved[RING_Q], kv, results);
-    else
-        tdm_ring_backward(m, context, &shape, saved[RING_Q], kv, results);
+    context->divider->backward(m, context, &shape, saved[RING_Q], kv, results);
     for (uint32_t i = 0; i < RING_SAVED; i++)
         tdm_drop(m, saved[i]);
 }
@@ -72,9 +70,7 @@ static struct tdm_eager_value *ring(struct tdm_eager *m, const struct tdm_contex
                                     .key_tokens = shape->tokens,
                                     .head_dim = shape->head_dim};
     struct tdm_pair kv = {k, v};
-    output = context->kind == TDM_CONTEXT_DOUBLE_RING
-                 ? tdm_double_ring_forward(m, context, &block, kv, &sums)
-                 : tdm_ring_forward(m, context, &block, kv, &sums);
+    output = context->divider->forward(m, context, &block, kv, &sums);
     if (node != NULL) {
         const uint64_t facts[] = {block.batch, block.query_heads, block.kv_heads,
                                   block.query_tokens, block.head_dim};
@@ -112,7 +108,7 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
             parts[i] = received;
         }
     }
-    if (context->kind == TDM_CONTEXT_ULYSSES)
+    if (context->divider->forward == NULL)
         output = tdm_attention(m, parts[0], parts[1], parts[2], NULL, &part);
     else
         output = ring(m, context, &part, parts[0], parts[1], parts[2]);
@@ -124,19 +120,4 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
     for (unsigned i = 0; i < 3; i++)
         tdm_drop(m, parts[i]);
     return output;
-}
-
-struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
-                                                    const struct tdm_torch_model *t,
-                                                    struct tdm_eager_value *q,
-                                                    struct tdm_eager_value *k,
-                                                    struct tdm_eager_value *v)
-{
-    const struct tdm_attention_shape shape = {.kernel = TDM_ATTENTION_FLASH,
-                                              .batch = t->settings.batch,
-                                              .query_heads = t->config->query_heads,
-                                              .kv_heads = t->config->kv_heads,
-                                              .tokens = t->settings.tokens,
-                                              .head_dim = t->config->head_dim};
-    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
 }

@@ -13,8 +13,6 @@
 
 #include <stdbool.h>
 
-struct tdm_method_cost;
-
 /* What of attention is kept until the backward, of checkpointed layers. */
 enum tdm_burst_checkpoint {
     TDM_BURST_NOTHING,     /* it is computed again */
@@ -32,14 +30,9 @@ struct tdm_burst {
     bool offload;    /* optimizer states, and the step, in host memory */
 };
 
-extern const struct tdm_method_key *const tdm_burst_keys[];
-
-void tdm_burst_preset(struct tdm_method_settings *settings);
 enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method_settings *settings,
                                 struct tdm_error *err);
 const char *tdm_burst_assumption(const struct tdm_model *model,
                                  const struct tdm_method_settings *settings);
-void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
-                    struct tdm_method_cost *cost);
 
 #endif

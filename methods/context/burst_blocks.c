@@ -223,13 +223,7 @@ struct tdm_eager_value *burst_mark(struct burst_model *b, uint32_t layer, struct
 {
     static const struct tdm_eager_op post = {"PostHookFuncBackward", false, post_hook_backward},
                                      pre = {"PreHookFuncBackward", false, pre_hook_backward};
-    struct tdm_node *node = tdm_node_new(b->m, output ? &post : &pre, &x, 1);
-    if (node != NULL) {
-        node->facts[0] = layer;
-        node->context = b;
-    }
-    struct tdm_eager_value *y = tdm_value_view(b->m, x);
-    return tdm_node_finish(b->m, node, y);
+    return tdm_mark(b->m, output ? &post : &pre, layer, b, x);
 }
 
 static void first_layer_backward(struct tdm_eager *m, struct tdm_node *node,

@@ -22,7 +22,7 @@ static const struct tdm_key_need needs_nodes = {"within one node of gpus_per_nod
 static const struct tdm_key_need needs_optimizer = {"with optimizer=none", has_optimizer};
 
 /* Choices whose first value is what is said where an option of the program is given. */
-static const struct tdm_method_key burst_keys[] = {
+const struct tdm_method_key tdm_keys_burst[] = {
     {"use_checkpoint", "on|off", "on", "of blocks: every layer is run again for the backward",
      tdm_key_read_switch, FIELD(burst.whole_layers)},
     {"grad_ckpt", "none|seq-wise|full", "none",
@@ -56,19 +56,6 @@ static const struct tdm_method_key burst_keys[] = {
     {.name = NULL},
 };
 
-const struct tdm_method_key *const tdm_burst_keys[] = {burst_keys, NULL};
-
-/* Communicators of all ranks, of ZeRO, of a node, between nodes, of the context. */
-#define COMMUNICATORS 5u
-
-void tdm_burst_preset(struct tdm_method_settings *settings)
-{
-    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
-    settings->torch.context = (struct tdm_context){.kind = TDM_CONTEXT_RING};
-    settings->communicators = COMMUNICATORS;
-    settings->sends_to_peers = true;
-}
-
 static enum tdm_status refuse_model(const struct tdm_model *model, struct tdm_error *err)
 {
     tdm_fail(err, TDM_USAGE, "method burst: its model is Llama, with a head of its own; %s is not",
@@ -82,12 +69,12 @@ enum tdm_status tdm_burst_check(const struct tdm_model *model, struct tdm_method
     const struct tdm_burst *burst = &settings->burst;
     struct tdm_context *c = &settings->torch.context;
     const struct tdm_layer_kind *first = &model->layer_kinds[0];
-    c->ranks = c->ring_degree = settings->torch.ranks;
-    c->ulysses_degree = 1;
+    tdm_context_settle(model, settings);
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
     settings->torch.checkpointing =
         burst->whole_layers ? TDM_CHECKPOINTING_OFF : TDM_CHECKPOINTING_REENTRANT;
-    settings->torch.sharing = burst->replicated ? TDM_SHARING_NONE : TDM_SHARING_FSDP;
-    settings->torch.reshard = TDM_RESHARD_YES;
+    settings->torch.wrapper = burst->replicated ? &tdm_no_wrapper : &tdm_fsdp_wrapper;
+    settings->torch.fsdp.reshard = TDM_RESHARD_YES;
     if (burst->whole_layers && burst->checkpoint != TDM_BURST_NOTHING)
         return tdm_fail(err, TDM_USAGE,
                         "--set grad_ckpt: there is nothing to keep without use_checkpoint=on");
@@ -122,8 +109,8 @@ static double forwards_again(const struct tdm_burst *burst)
     return burst->checkpoint == TDM_BURST_LATTER_HALF ? 0.25 : 1;
 }
 
-void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
-                    struct tdm_method_cost *cost)
+static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                     struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *s = &settings->torch;
     const struct tdm_burst *burst = &settings->burst;
@@ -131,7 +118,6 @@ void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_setti
     double row = (double)model->query_heads * (double)model->head_dim; /* K and V are repeated */
     double block = tokens * row * 2, sums = tokens * (double)model->query_heads * 4;
     double again = forwards_again(burst), shipped = again > 0 && again < 1 ? 0.5 : again;
-    tdm_context_share_cost(model, settings, cost);
     if (!burst->whole_layers) /* one forward of its 4.5 comes again only where nothing is kept */
         cost->attention_flops *= (3.5 + again) / 4.5;
     cost->ring = tdm_ring_of(tdm_torch_all_ranks(s));
@@ -145,3 +131,7 @@ void tdm_burst_cost(const struct tdm_model *model, const struct tdm_method_setti
         cost->host_bytes += 2 * 2 * tdm_torch_trained_parameters(model, s) /
                             (burst->replicated ? 1 : (double)s->ranks);
 }
+
+/* Attention itself is part of BurstEngine's model (burst_attention.c). NCCL has communicators of all ranks, of ZeRO, of
+ * a node, between nodes, of the context. */
+const struct tdm_divider tdm_burst_divider = {.communicators = 4, .rings = true, .cost = add_cost};

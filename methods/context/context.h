@@ -14,28 +14,56 @@
 #include "methods/eager/ops.h"
 #include "models/model.h"
 
+struct tdm_block_shape;
 struct tdm_method_cost;
-
-enum tdm_context_kind {
-    TDM_CONTEXT_NONE,
-    TDM_CONTEXT_RING,
-    TDM_CONTEXT_DOUBLE_RING,
-    TDM_CONTEXT_ULYSSES,
-    TDM_CONTEXT_USP,
-};
 
 /* Which tokens a rank has: slices i and 2R - 1 - i of 2R; every R-th; slice i of R. */
 enum tdm_ring_balance { TDM_RING_ZIGZAG, TDM_RING_STRIPED, TDM_RING_CONTIGUOUS };
 
+/* K and V of a rank. */
+struct tdm_pair {
+    struct tdm_eager_value *k, *v;
+};
+
+struct tdm_context;
+
+/* How attention is divided: a row of method.c. A divider may have both: rings among groups that exchange. */
+struct tdm_divider {
+    const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
+    uint32_t communicators;                   /* that NCCL makes for it, beside the first */
+    bool exchanges;      /* ranks change tokens for heads and back: all-to-all */
+    bool rings;          /* keys and values go round */
+    bool rings_of_nodes; /* in whole nodes, and round the nodes */
+    bool caps_scores;    /* kernels of the ring take attn_logit_softcapping */
+    /* Of the ring: the output, and *sums, the log-sum-exps; results become dQ, dK and dV. NULL: attention is that of
+     * one rank, or of a system of its own. */
+    struct tdm_eager_value *(*forward)(struct tdm_eager *m, const struct tdm_context *context,
+                                       const struct tdm_block_shape *shape, struct tdm_pair kv,
+                                       struct tdm_eager_value **sums);
+    void (*backward)(struct tdm_eager *m, const struct tdm_context *context,
+                     const struct tdm_block_shape *shape, const struct tdm_eager_value *q,
+                     struct tdm_pair kv, struct tdm_eager_value **results);
+    /* What cannot be run together; settles the degrees. NULL: the method's check does that. */
+    enum tdm_status (*check)(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err);
+    /* What is taken for granted, one line or NULL. */
+    const char *(*assumption)(const struct tdm_model *model,
+                              const struct tdm_method_settings *settings);
+    /* Adds what is sent to a cost that has a rank's share of the FLOPs. */
+    void (*cost)(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                 struct tdm_method_cost *cost);
+};
+
 struct tdm_context {
-    enum tdm_context_kind kind;
+    const struct tdm_divider *divider; /* NULL: every rank has whole sequences */
     enum tdm_ring_balance balance;
     uint64_t ranks;                       /* that share a sequence; 0: all GPUs */
     uint64_t ring_degree, ulysses_degree; /* their product is the number of ranks */
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
 };
 
-/* Tokens of a sequence after padding, so that every rank has as many; their number on a rank. */
+/* Tokens of a sequence after padding, so that every rank has as many; their number on a rank, which are all without a
+ * divider. */
 uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t tokens);
 uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t tokens);
 
@@ -47,22 +75,13 @@ struct tdm_eager_value *tdm_context_attention(struct tdm_eager *m,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);
 
-/* ---- methods (method.c) ---- */
+/* ---- dividers and their limits (method.c) ---- */
 
-extern const struct tdm_method_key *const tdm_ring_keys[];
-extern const struct tdm_method_key *const tdm_double_ring_keys[];
-extern const struct tdm_method_key *const tdm_ulysses_keys[];
-extern const struct tdm_method_key *const tdm_usp_keys[];
+extern const struct tdm_divider tdm_ring_divider, tdm_double_ring_divider, tdm_ulysses_divider,
+    tdm_usp_divider, tdm_burst_divider;
 
-void tdm_ring_preset(struct tdm_method_settings *settings);
-void tdm_double_ring_preset(struct tdm_method_settings *settings);
-void tdm_ulysses_preset(struct tdm_method_settings *settings);
-void tdm_usp_preset(struct tdm_method_settings *settings);
-enum tdm_status tdm_context_check(const struct tdm_model *model,
-                                  struct tdm_method_settings *settings, struct tdm_error *err);
-
-const char *tdm_context_assumption(const struct tdm_model *model,
-                                   const struct tdm_method_settings *settings);
+/* Degrees that were not said. */
+void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings);
 
 /* Refuses, for a method whose ring passes blocks of keys, a window that hides some of the tokens. */
 enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
@@ -73,13 +92,7 @@ enum tdm_status tdm_context_refuse_window(const struct tdm_model *model,
 enum tdm_status tdm_check_nodes(const char *method, uint64_t ranks, uint64_t gpus_per_node,
                                 struct tdm_error *err);
 
-/* ---- costs (cost.c) ---- */
-
-/* A rank's share of the work of the whole sequence, and what sharding sends; rings and all-to-alls add to it. */
-void tdm_context_share_cost(const struct tdm_model *model,
-                            const struct tdm_method_settings *settings,
-                            struct tdm_method_cost *cost);
-
+/* What rings and all-to-alls send (cost.c). */
 void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
                       struct tdm_method_cost *cost);
 

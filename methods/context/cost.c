@@ -17,19 +17,6 @@ static struct rank_bytes bytes_of(const struct tdm_model *model, const struct td
                                .key = numbers * model->kv_heads};
 }
 
-void tdm_context_share_cost(const struct tdm_model *model,
-                            const struct tdm_method_settings *settings,
-                            struct tdm_method_cost *cost)
-{
-    double ranks = (double)settings->torch.context.ranks;
-    struct tdm_method_settings whole = *settings;
-    if (whole.torch.sharing == TDM_SHARING_NONE) /* gradients are summed all the same */
-        whole.torch.sharing = TDM_SHARING_DDP;
-    tdm_torch_cost(model, &whole, cost);
-    cost->product_flops /= ranks;
-    cost->attention_flops /= ranks;
-}
-
 /* K and V go round, and in the backward dK and dV with them: in fp32, of a double ring after its first turn in bf16. */
 static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_bytes)
 {
@@ -37,7 +24,7 @@ static struct tdm_ring_turn ring_of(const struct tdm_context *c, double key_byte
     struct tdm_ring_turn ring = tdm_ring_of(group);
     const double wide = FP32_BYTES / BF16_BYTES, turns = (double)ring.nodes;
     ring.forward_bytes = ring.backward_bytes = 2 * key_bytes;
-    ring.double_ring = c->kind == TDM_CONTEXT_DOUBLE_RING;
+    ring.double_ring = c->divider->rings_of_nodes;
     ring.gradient_bytes = 2 * key_bytes * (ring.double_ring ? (wide + turns - 1) / turns : wide);
     ring.node_gradient_bytes = 2 * key_bytes;
     return ring;
@@ -52,7 +39,6 @@ void tdm_context_cost(const struct tdm_model *model, const struct tdm_method_set
     double tokens = (double)tdm_context_local_tokens(c, s->tokens), layers = model->layers;
     double forwards = 1 + tdm_torch_forwards_again(model, s), ulysses = (double)c->ulysses_degree;
     struct rank_bytes b = bytes_of(model, s, tokens);
-    tdm_context_share_cost(model, settings, cost);
     /* q, k, v and the output change places, and in the backward their gradients. */
     tdm_traffic_add_exchange(&cost->exposed, exchanging,
                              layers * (forwards + 1) * (2 * b.query + 2 * b.key) * (ulysses - 1) /

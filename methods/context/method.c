@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods that divide a sequence, over Hugging Face's models: keys, presets, and what cannot be. */
+/* Dividers of attention in Hugging Face's models: their keys, what cannot be, and their rows. */
 #include "base/size.h"
+#include "methods/context/parts.h"
 #include "methods/divisors.h"
 #include "methods/method.h"
 
@@ -11,46 +12,27 @@
 
 /* ---- keys ---- */
 
+static const struct tdm_method_key group_keys[] = {
+    {"sequence_parallel_size", "N", NULL,
+     "GPUs that share a sequence, of which there are then several; unsaid: all", tdm_key_read_count,
+     FIELD(torch.context.ranks), 1, MOST_RANKS},
+    {"sharding", "none|ddp|zero1|fsdp", "fsdp",
+     "of weights, gradients and optimizer states, over all ranks; none: all on every rank",
+     .read = tdm_key_read_wrapper},
+    {"gpus_per_node", "N", "8", "GPUs that are joined by more than the network", tdm_key_read_count,
+     FIELD(torch.context.gpus_per_node), 1, MOST_RANKS},
+    {"attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package",
+     tdm_key_read_choice, FIELD(torch.attention)},
+    {.name = NULL},
+};
+
 #define BALANCE_MEANING "which tokens a rank has"
-#define SHARDING_KEY                                                                               \
-    {                                                                                              \
-        "sharding", "none|ddp|zero1|fsdp", "fsdp",                                                 \
-            "of weights, gradients and optimizer states, over all ranks; none: all on every rank", \
-            tdm_key_read_choice, FIELD(torch.sharing)                                              \
-    }
-#define GROUP_KEY                                                                       \
-    {                                                                                   \
-        "sequence_parallel_size", "N", NULL,                                            \
-            "GPUs that share a sequence, of which there are then several; unsaid: all", \
-            tdm_key_read_count, FIELD(torch.context.ranks), 1, MOST_RANKS               \
-    }
-#define NODE_KEY                                                                    \
-    {                                                                               \
-        "gpus_per_node", "N", "8", "GPUs that are joined by more than the network", \
-            tdm_key_read_count, FIELD(torch.context.gpus_per_node), 1, MOST_RANKS   \
-    }
-
-#define ATTENTION_KEY                                                                       \
-    {                                                                                       \
-        "attention", "flash_attention_2", "flash_attention_2", "of the flash_attn package", \
-            tdm_key_read_choice, FIELD(torch.attention)                                     \
-    }
-
-/* ---- tables ---- */
 
 static const struct tdm_method_key ring_keys[] = {
     {"balance", "zigzag|striped|contiguous", "zigzag",
      BALANCE_MEANING ": zigzag_ring_flash_attn_func, stripe_flash_attn_func, ring_flash_attn_func",
      tdm_key_read_choice, FIELD(torch.context.balance)},
-    GROUP_KEY,
-    SHARDING_KEY,
-    NODE_KEY,
-    ATTENTION_KEY,
     {.name = NULL},
-};
-
-static const struct tdm_method_key double_ring_keys[] = {
-    GROUP_KEY, SHARDING_KEY, NODE_KEY, ATTENTION_KEY, {.name = NULL},
 };
 
 static const struct tdm_method_key usp_keys[] = {
@@ -61,52 +43,12 @@ static const struct tdm_method_key usp_keys[] = {
      FIELD(torch.context.ring_degree), 1, MOST_RANKS},
     {"ring_impl_type", "zigzag|strip|basic", "zigzag", BALANCE_MEANING, tdm_key_read_choice,
      FIELD(torch.context.balance)},
-    GROUP_KEY,
-    SHARDING_KEY,
-    NODE_KEY,
-    ATTENTION_KEY,
     {.name = NULL},
 };
 
-const struct tdm_method_key *const tdm_ring_keys[] = {ring_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                      tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_double_ring_keys[] = {double_ring_keys, tdm_keys_fsdp,
-                                                             tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_ulysses_keys[] = {double_ring_keys, tdm_keys_fsdp,
-                                                         tdm_keys_ddp, tdm_keys_torch, NULL};
-const struct tdm_method_key *const tdm_usp_keys[] = {usp_keys, tdm_keys_fsdp, tdm_keys_ddp,
-                                                     tdm_keys_torch, NULL};
-
-/* ---- presets ---- */
-
-static void preset(struct tdm_method_settings *settings, enum tdm_context_kind kind,
-                   uint32_t communicators)
-{
-    settings->torch.context = (struct tdm_context){.kind = kind};
-    settings->communicators = communicators;
-    settings->sends_to_peers = true;
-}
-
-void tdm_ring_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_RING, 1);
-}
-
-/* Groups inside and between nodes, for keys and for their gradients. */
-void tdm_double_ring_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_DOUBLE_RING, 5);
-}
-
-void tdm_ulysses_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_ULYSSES, 1);
-}
-
-void tdm_usp_preset(struct tdm_method_settings *settings)
-{
-    preset(settings, TDM_CONTEXT_USP, 3);
-}
+static const struct tdm_method_key *const group_tables[] = {group_keys, NULL};
+static const struct tdm_method_key *const ring_tables[] = {ring_keys, group_keys, NULL};
+static const struct tdm_method_key *const usp_tables[] = {usp_keys, group_keys, NULL};
 
 /* ---- checks ---- */
 
@@ -126,25 +68,15 @@ static uint64_t quotient(uint64_t ranks, uint64_t degree)
     return ranks % degree == 0 ? ranks / degree : 0;
 }
 
-static void settle_degrees(const struct tdm_model *model, struct tdm_torch_settings *torch)
+void tdm_context_settle(const struct tdm_model *model, struct tdm_method_settings *settings)
 {
-    struct tdm_context *c = &torch->context;
+    struct tdm_context *c = &settings->torch.context;
     if (c->ranks == 0)
-        c->ranks = torch->ranks;
-    switch (c->kind) {
-    case TDM_CONTEXT_NONE:
+        c->ranks = settings->torch.ranks;
+    if (!c->divider->exchanges || !c->divider->rings) {
+        c->ring_degree = c->divider->rings ? c->ranks : 1;
+        c->ulysses_degree = c->divider->rings ? 1 : c->ranks;
         return;
-    case TDM_CONTEXT_RING:
-    case TDM_CONTEXT_DOUBLE_RING:
-        c->ring_degree = c->ranks;
-        c->ulysses_degree = 1;
-        return;
-    case TDM_CONTEXT_ULYSSES:
-        c->ring_degree = 1;
-        c->ulysses_degree = c->ranks;
-        return;
-    case TDM_CONTEXT_USP:
-        break;
     }
     if (c->ulysses_degree == 0 && c->ring_degree == 0)
         c->ulysses_degree = usual_ulysses_degree(c, model, c->ranks);
@@ -168,7 +100,7 @@ static enum tdm_status refuse_heads(const struct tdm_model *model,
              "method %s: %" PRIu64 " ranks do not divide %" PRIu32 " query heads and %" PRIu32
              " KV heads",
              name, c->ulysses_degree, model->query_heads, model->kv_heads);
-    if (c->kind == TDM_CONTEXT_USP)
+    if (c->divider->rings)
         return tdm_hint(err, "--set ulysses_degree: %s",
                         tdm_divisors_format(of_gpus, 1, UINT64_MAX, text));
     if (of_gpus > 1)
@@ -229,7 +161,7 @@ static enum tdm_status check_degrees(const struct tdm_model *model,
         return refuse_degrees(model, settings, err);
     if (model->query_heads % u != 0 || model->kv_heads % u != 0)
         return refuse_heads(model, settings, err);
-    if (c->kind == TDM_CONTEXT_DOUBLE_RING)
+    if (c->divider->rings_of_nodes)
         return tdm_check_nodes(name, ranks, c->gpus_per_node, err);
     return TDM_OK;
 }
@@ -274,7 +206,7 @@ static enum tdm_status check_scores(const struct tdm_model *model,
     const struct tdm_context *c = &settings->torch.context;
     if (c->ring_degree == 1)
         return TDM_OK;
-    if (model->attention_softcap > 0 && c->kind != TDM_CONTEXT_USP) {
+    if (model->attention_softcap > 0 && !c->divider->caps_scores) {
         tdm_fail(err, TDM_USAGE,
                  "method %s: its kernels take no \"attn_logit_softcapping\", which %s has",
                  settings->method->name, model->name);
@@ -283,25 +215,54 @@ static enum tdm_status check_scores(const struct tdm_model *model,
     return tdm_context_refuse_window(model, settings, err);
 }
 
-enum tdm_status tdm_context_check(const struct tdm_model *model,
-                                  struct tdm_method_settings *settings, struct tdm_error *err)
+static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err)
 {
-    struct tdm_torch_settings *torch = &settings->torch;
-    torch->attention = TDM_TORCH_SDPA_FLASH;
-    if (torch->sharing == TDM_SHARING_FSDP) {
-        enum tdm_status status = tdm_fsdp_check(model, settings, err);
-        if (status != TDM_OK)
-            return status;
-    }
-    settle_degrees(model, torch);
+    settings->torch.attention = TDM_TORCH_SDPA_FLASH;
+    tdm_context_settle(model, settings);
     enum tdm_status status = check_degrees(model, settings, err);
     return status == TDM_OK ? check_scores(model, settings, err) : status;
 }
 
-const char *tdm_context_assumption(const struct tdm_model *model,
-                                   const struct tdm_method_settings *settings)
+static const char *assumption(const struct tdm_model *model,
+                              const struct tdm_method_settings *settings)
 {
     if (tdm_model_shortest_window(model, settings->torch.tokens) > 0)
         return "flash_attn is given the windows of layers; it stores no less for them";
     return NULL;
 }
+
+/* ---- rows ---- */
+
+#define COMMON .check = check, .assumption = assumption, .cost = tdm_context_cost
+
+const struct tdm_divider tdm_ring_divider = {
+    COMMON,
+    .keys = ring_tables,
+    .rings = true,
+    .forward = tdm_ring_forward,
+    .backward = tdm_ring_backward,
+};
+
+const struct tdm_divider tdm_double_ring_divider = {
+    COMMON,
+    .keys = group_tables,
+    .communicators = 4, /* inside and between nodes, for keys and for their gradients */
+    .rings = true,
+    .rings_of_nodes = true,
+    .forward = tdm_double_ring_forward,
+    .backward = tdm_double_ring_backward,
+};
+
+const struct tdm_divider tdm_ulysses_divider = {COMMON, .keys = group_tables, .exchanges = true};
+
+const struct tdm_divider tdm_usp_divider = {
+    COMMON,
+    .keys = usp_tables,
+    .communicators = 2, /* of those that exchange, and of the rings */
+    .exchanges = true,
+    .rings = true,
+    .caps_scores = true,
+    .forward = tdm_ring_forward,
+    .backward = tdm_ring_backward,
+};

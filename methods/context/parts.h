@@ -40,10 +40,6 @@ struct tdm_eager_value *tdm_partial_end(struct tdm_eager *m, struct tdm_partial 
 struct tdm_eager_value *tdm_sent_like(struct tdm_eager *m, const struct tdm_eager_value *like);
 
 /* Two tensors that go together: K and V, or dK and dV. */
-struct tdm_pair {
-    struct tdm_eager_value *k, *v;
-};
-
 struct tdm_pair tdm_pair_take(struct tdm_pair pair);
 struct tdm_pair tdm_pair_sent_like(struct tdm_eager *m, struct tdm_pair like);
 struct tdm_pair tdm_pair_new(struct tdm_eager *m, struct tdm_pair like, uint16_t element_bytes);
@@ -51,8 +47,7 @@ void tdm_pair_drop(struct tdm_eager *m, struct tdm_pair pair);
 /* A name bound anew. */
 void tdm_pair_replace(struct tdm_eager *m, struct tdm_pair *old, struct tdm_pair pair);
 
-/* Rings: the output, and *sums, the log-sum-exps; results become dQ, dK and dV (ring.c,
- * double_ring.c). */
+/* Rings, for dividers (ring.c, double_ring.c). */
 struct tdm_eager_value *tdm_ring_forward(struct tdm_eager *m, const struct tdm_context *context,
                                          const struct tdm_block_shape *shape, struct tdm_pair kv,
                                          struct tdm_eager_value **sums);

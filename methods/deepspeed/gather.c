@@ -36,9 +36,9 @@ static bool has_memory(const struct tdm_deepspeed *d)
 
 static void occupy(struct tdm_torch_model *t, uint32_t number)
 {
-    if (!has_memory(t->deepspeed))
+    if (!has_memory(tdm_zero_of(t)))
         return;
-    t->m->stream = t->deepspeed->s.overlap_comm ? ZERO_GATHER : ZERO_COMPUTE;
+    t->m->stream = tdm_zero_of(t)->s.overlap_comm ? ZERO_GATHER : ZERO_COMPUTE;
     tdm_value_occupy(t->m, t->parameters[number]);
     t->m->stream = ZERO_COMPUTE;
 }
@@ -46,7 +46,7 @@ static void occupy(struct tdm_torch_model *t, uint32_t number)
 /* What comes from the host first. */
 static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t elements)
 {
-    const struct tdm_deepspeed *d = t->deepspeed;
+    const struct tdm_deepspeed *d = t->wrapped;
     return d->s.offload_param && d->ranks > 1
                ? tdm_zero_new(t, ZERO_GATHER, TDM_METHOD_COMMUNICATION, elements, BF16)
                : NULL;
@@ -55,7 +55,7 @@ static struct tdm_eager_value *bring(struct tdm_torch_model *t, uint64_t element
 /* Together, through a buffer. */
 static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = calloc(1, sizeof(*gather) + count * sizeof(gather->numbers[0]));
     uint64_t share = 0;
     if (gather == NULL) {
@@ -75,7 +75,7 @@ static void gather_many(struct tdm_torch_model *t, const uint32_t *numbers, uint
 
 static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t count)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < count; i++) {
         d->parameters[numbers[i]].status = ZERO_IN_FLIGHT;
         d->trace.here += (int64_t)d->parameters[numbers[i]].elements;
@@ -93,7 +93,7 @@ static void gather(struct tdm_torch_model *t, const uint32_t *numbers, uint32_t 
 
 static void wait_for(struct tdm_torch_model *t, uint32_t number)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_gather *gather = d->parameters[number].gather;
     d->parameters[number].status = ZERO_HERE;
     if (gather == NULL)
@@ -113,19 +113,19 @@ static void wait_for(struct tdm_torch_model *t, uint32_t number)
 
 static void give_back(struct tdm_torch_model *t, uint32_t number)
 {
-    struct zero_parameter *p = &t->deepspeed->parameters[number];
+    struct zero_parameter *p = &tdm_zero_of(t)->parameters[number];
     if (p->status != ZERO_HERE || p->users != 0)
         return;
     tdm_value_vacate(t->m, t->parameters[number]);
     p->status = ZERO_AWAY;
-    t->deepspeed->trace.here -= (int64_t)p->elements;
+    tdm_zero_of(t)->trace.here -= (int64_t)p->elements;
 }
 
 /* ---- the trace ---- */
 
 static void record(struct tdm_torch_model *t, uint32_t module)
 {
-    struct zero_trace *trace = &t->deepspeed->trace;
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
     if (trace->length == trace->room) {
         uint32_t room = trace->room == 0 ? 1024 : 2 * trace->room;
         uint32_t *modules = realloc(trace->modules, room * sizeof(*modules));
@@ -141,8 +141,8 @@ static void record(struct tdm_torch_model *t, uint32_t module)
 
 static void complete_trace(struct tdm_torch_model *t)
 {
-    const struct tdm_deepspeed *d = t->deepspeed;
-    struct zero_trace *trace = &t->deepspeed->trace;
+    const struct tdm_deepspeed *d = t->wrapped;
+    struct zero_trace *trace = &tdm_zero_of(t)->trace;
     trace->uses = calloc((size_t)trace->length * ZERO_MODULE_PARAMETERS + 1, sizeof(*trace->uses));
     if (trace->uses == NULL) {
         t->m->status = TDM_NO_MEMORY;
@@ -160,7 +160,7 @@ static void complete_trace(struct tdm_torch_model *t)
 
 void tdm_zero3_begin_trace(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &d->trace;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         struct zero_parameter *p = &d->parameters[i];
@@ -183,7 +183,7 @@ void tdm_zero3_begin_trace(struct tdm_torch_model *t)
 
 static void fetch_ahead(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &d->trace;
     int64_t room = (int64_t)d->s.max_live_parameters - trace->here;
     int64_t bucket = (int64_t)d->s.prefetch_bucket_size, most = room < bucket ? room : bucket;
@@ -206,7 +206,7 @@ static void fetch_ahead(struct tdm_torch_model *t)
 /* Takes what the module uses from the trace. */
 static void advance(struct tdm_torch_model *t, const struct zero_module *module)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &d->trace;
     uint32_t due = 0;
     for (uint32_t i = 0; i < module->count; i++)
@@ -221,9 +221,9 @@ static void advance(struct tdm_torch_model *t, const struct zero_module *module)
     }
 }
 
-void tdm_zero3_fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
+static void fetch(struct tdm_torch_model *t, uint32_t number, bool forward)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct zero_trace *trace = &d->trace;
     const struct zero_module *module = &d->modules[number];
     uint32_t away[ZERO_MODULE_PARAMETERS], count = 0;
@@ -278,7 +278,7 @@ static bool used_soon(const struct tdm_deepspeed *d, uint32_t number)
 /* What a layer that ran again in this module's backward has gathered. */
 static void release_owned(struct tdm_torch_model *t, uint32_t module)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         struct zero_parameter *p = &d->parameters[i];
         if (p->trained || p->owner != module)
@@ -302,9 +302,9 @@ static void end_backward(struct zero_trace *trace, uint32_t module)
     }
 }
 
-void tdm_zero3_release(struct tdm_torch_model *t, uint32_t number, bool forward)
+static void release(struct tdm_torch_model *t, uint32_t number, bool forward)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     const struct zero_module *module = &d->modules[number];
     for (uint32_t i = 0; i < module->count; i++) {
         struct zero_parameter *p = &d->parameters[module->parameters[i]];
@@ -321,7 +321,7 @@ void tdm_zero3_release(struct tdm_torch_model *t, uint32_t number, bool forward)
 
 void tdm_zero3_leftovers(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     while (d->trace.backward_count > 0) {
         uint32_t number = d->trace.backward[--d->trace.backward_count];
         const struct zero_module *module = &d->modules[number];
@@ -337,7 +337,7 @@ void tdm_zero3_leftovers(struct tdm_torch_model *t)
 
 void tdm_zero3_release_all(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         struct zero_parameter *p = &d->parameters[i];
         if (p->status == ZERO_IN_FLIGHT || p->gather != NULL)
@@ -349,7 +349,7 @@ void tdm_zero3_release_all(struct tdm_torch_model *t)
 
 void tdm_zero3_gather_persistent(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].persists)
             continue;
@@ -366,4 +366,50 @@ void tdm_zero3_free_gathers(struct tdm_deepspeed *d)
         if (gather != NULL && --gather->waiting == 0)
             free(gather);
     }
+}
+
+/* ---- the hooks of modules ---- */
+
+static void before_backward(struct tdm_eager *m, struct tdm_node *node,
+                            struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    (void)m;
+    fetch(node->context, (uint32_t)node->facts[0], false);
+    results[0] = tdm_take(grads[0]);
+}
+
+static void after_backward(struct tdm_eager *m, struct tdm_node *node,
+                           struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
+{
+    struct tdm_torch_model *t = node->context;
+    uint32_t module = (uint32_t)node->facts[0];
+    (void)m;
+    if (--tdm_zero_of(t)->modules[module].inputs_waiting == 0)
+        release(t, module, false);
+    results[0] = tdm_take(grads[0]);
+}
+
+struct tdm_eager_value *tdm_zero3_enter(const struct tdm_torch_model *t, uint32_t module,
+                                        struct tdm_eager_value *x)
+{
+    static const struct tdm_eager_op after = {"PostBackwardFunctionModuleBackward", false,
+                                              after_backward};
+    struct tdm_deepspeed *d = t->wrapped;
+    fetch(d->model, module, true);
+    d->modules[module].inputs_waiting = 0;
+    if (x == NULL)
+        return NULL;
+    struct tdm_eager_value *marked = tdm_mark(t->m, &after, module, d->model, x);
+    d->modules[module].inputs_waiting += marked != x;
+    return marked;
+}
+
+struct tdm_eager_value *tdm_zero3_leave(const struct tdm_torch_model *t, uint32_t module,
+                                        struct tdm_eager_value *y)
+{
+    static const struct tdm_eager_op before = {"PreBackwardFunctionForModuleBackward", false,
+                                               before_backward};
+    struct tdm_deepspeed *d = t->wrapped;
+    release(d->model, module, true);
+    return y == NULL ? NULL : tdm_replace(t->m, y, tdm_mark(t->m, &before, module, d->model, y));
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero2, zero3 and zero3-offload as methods: keys by the names of a DeepSpeed config, what cannot be combined, what is
- * sent, and the system that runs them. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
-#include "methods/deepspeed/method.h"
-
+ * sent, and their wrappers. Those of tdm_keys_torch that a DeepSpeed config has no word in stay theirs. */
+#include "methods/deepspeed/parts.h"
 #include "methods/eager/tiles.h"
+#include "methods/method.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
     char *end;
     double number = strtod(value, &end);
     if (strstr(key->values, "auto") != NULL && strcmp(value, "auto") == 0) {
-        *field = TDM_DEEPSPEED_AUTO;
+        *field = TDM_AUTO;
         return TDM_OK;
     }
     double most = (double)(key->most > 0 ? key->most : MOST_ELEMENTS);
@@ -36,7 +36,7 @@ static enum tdm_status read_elements(const struct tdm_method_key *key, const cha
 static bool may_leave_gradients(const struct tdm_key_case *c)
 {
     const struct tdm_torch_settings *torch = &c->settings->torch;
-    return torch->sharing != TDM_SHARING_ZERO2 || !torch->deepspeed.offload_optimizer;
+    return torch->wrapper != &tdm_zero2_wrapper || !torch->deepspeed.offload_optimizer;
 }
 
 static bool has_buckets(const struct tdm_key_case *c)
@@ -57,48 +57,29 @@ static const struct tdm_key_need needs_offload = {"where nothing is offloaded", 
 
 /* ---- tables ---- */
 
-#define COMMON_KEYS                                                                                    \
-    {"contiguous_gradients",                                                                           \
-     "false|true",                                                                                     \
-     "true",                                                                                           \
-     "gradients are copied to buckets",                                                                \
-     tdm_key_read_switch,                                                                              \
-     FIELD(contiguous_gradients),                                                                      \
-     .needs = {&needs_choice}},                                                                        \
-        {"reduce_bucket_size",                                                                         \
-         "N|auto",                                                                                     \
-         "5e8",                                                                                        \
-         "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",     \
-         read_elements,                                                                                \
-         FIELD(reduce_bucket_size)},                                                                   \
-        {"reduce_scatter",         "false|true",        "true",                                        \
-         "or all-reduce",          tdm_key_read_switch, FIELD(reduce_scatter),                         \
-         .needs = {&needs_buckets}},                                                                   \
-        {"communication_data_type",       "bf16|fp32",         "bf16",                                 \
-         "of gradients that are reduced", tdm_key_read_switch, FIELD(fp32_communication)},             \
-        {"pin_memory",                                                                                 \
-         "false|true",                                                                                 \
-         "true",                                                                                       \
-         "of what is offloaded: pinned blocks are powers of two",                                      \
-         tdm_key_read_switch,                                                                          \
-         FIELD(pin_memory),                                                                            \
-         .needs = {&needs_offload}},                                                                   \
-        {"gradient_accumulation_steps",                                                                \
-         "N",                                                                                          \
-         "1",                                                                                          \
-         "backwards before a step",                                                                    \
-         tdm_key_read_count,                                                                           \
-         FIELD(gradient_accumulation_steps),                                                           \
-         .least = 1,                                                                                   \
-         .most = MOST_ACCUMULATION},                                                                   \
-    {                                                                                                  \
-        "optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",                                     \
-            "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused", \
-            tdm_key_read_choice, FIELD(optimizer)                                                      \
-    }
+/* Of all stages. */
+static const struct tdm_method_key common_keys[] = {
+    {"contiguous_gradients", "false|true", "true", "gradients are copied to buckets",
+     tdm_key_read_switch, FIELD(contiguous_gradients), .needs = {&needs_choice}},
+    {"reduce_bucket_size", "N|auto", "5e8",
+     "elements of a bucket of gradients; auto: hidden_size squared, as transformers fills in",
+     read_elements, FIELD(reduce_bucket_size)},
+    {"reduce_scatter", "false|true", "true", "or all-reduce", tdm_key_read_switch,
+     FIELD(reduce_scatter), .needs = {&needs_buckets}},
+    {"communication_data_type", "bf16|fp32", "bf16", "of gradients that are reduced",
+     tdm_key_read_switch, FIELD(fp32_communication)},
+    {"pin_memory", "false|true", "true", "of what is offloaded: pinned blocks are powers of two",
+     tdm_key_read_switch, FIELD(pin_memory), .needs = {&needs_offload}},
+    {"gradient_accumulation_steps", "N", "1", "backwards before a step", tdm_key_read_count,
+     FIELD(gradient_accumulation_steps), .least = 1, .most = MOST_ACCUMULATION},
+    {"optimizer", "AdamW|torch_adam|torch_adam_fused", "AdamW",
+     "AdamW: FusedAdam, or DeepSpeedCPUAdam with offload; torch.optim.AdamW, foreach or fused",
+     tdm_key_read_choice, FIELD(optimizer)},
+    {.name = NULL},
+};
 
 /* Of Arctic Long Sequence Training, which is built on DeepSpeed; the first two by the names of ArcticTraining. */
-const struct tdm_method_key tdm_keys_alst[] = {
+static const struct tdm_method_key alst_keys[] = {
     {"activation_checkpoint_cpu_offload", "false|true", "false",
      "inputs of checkpointed layers (use_reentrant=True) in host memory", tdm_key_read_switch,
      .field = offsetof(struct tdm_method_settings, torch.offload_checkpoints)},
@@ -111,91 +92,68 @@ const struct tdm_method_key tdm_keys_alst[] = {
     {.name = NULL},
 };
 
-#define STAGE3_KEYS                                                                              \
-    {"stage3_prefetch_bucket_size",                                                              \
-     "N|auto",                                                                                   \
-     "5e7",                                                                                      \
-     "elements gathered ahead at a time; auto: 0.9 hidden_size squared",                         \
-     read_elements,                                                                              \
-     FIELD(prefetch_bucket_size)},                                                               \
-        {"stage3_max_live_parameters",                                                           \
-         "N",                                                                                    \
-         "1e9",                                                                                  \
-         "elements up to which is gathered ahead",                                               \
-         read_elements,                                                                          \
-         FIELD(max_live_parameters)},                                                            \
-        {"stage3_max_reuse_distance",                                                            \
-         "N",                                                                                    \
-         "1e9",                                                                                  \
-         "elements within which what is used again stays",                                       \
-         read_elements,                                                                          \
-         FIELD(max_reuse_distance)},                                                             \
-        {"stage3_param_persistence_threshold",                                                   \
-         "N|auto",                                                                               \
-         "1e5",                                                                                  \
-         "parameters of so few elements stay gathered; auto: 10 hidden_size",                    \
-         read_elements,                                                                          \
-         FIELD(param_persistence_threshold)},                                                    \
-        {"sub_group_size",     "N", "1e9", "elements that are stepped at a time", read_elements, \
-         FIELD(sub_group_size)},                                                                 \
-    {                                                                                            \
-        "grad_accum_dtype", "bf16|fp32", "bf16", "of the gradients that are kept",               \
-            tdm_key_read_switch, FIELD(fp32_accumulation)                                        \
-    }
+static const struct tdm_method_key stage3_keys[] = {
+    {"stage3_prefetch_bucket_size", "N|auto", "5e7",
+     "elements gathered ahead at a time; auto: 0.9 hidden_size squared", read_elements,
+     FIELD(prefetch_bucket_size)},
+    {"stage3_max_live_parameters", "N", "1e9", "elements up to which is gathered ahead",
+     read_elements, FIELD(max_live_parameters)},
+    {"stage3_max_reuse_distance", "N", "1e9", "elements within which what is used again stays",
+     read_elements, FIELD(max_reuse_distance)},
+    {"stage3_param_persistence_threshold", "N|auto", "1e5",
+     "parameters of so few elements stay gathered; auto: 10 hidden_size", read_elements,
+     FIELD(param_persistence_threshold)},
+    {"sub_group_size", "N", "1e9", "elements that are stepped at a time", read_elements,
+     FIELD(sub_group_size)},
+    {"grad_accum_dtype", "bf16|fp32", "bf16", "of the gradients that are kept", tdm_key_read_switch,
+     FIELD(fp32_accumulation)},
+    {.name = NULL},
+};
 
 #define OVERLAP_MEANING "gathers and reductions run beside the computation: buffers of their own"
 
-const struct tdm_method_key tdm_keys_zero2[] = {
+static const struct tdm_method_key zero2_keys[] = {
     {"overlap_comm", "false|true", "false", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"check_grad_overflow", "false|true", "true", "of bf16: gradients are looked through for inf",
      tdm_key_read_switch, FIELD(check_grad_overflow)},
-    COMMON_KEYS,
     {.name = NULL},
 };
 
-const struct tdm_method_key tdm_keys_zero3[] = {
+static const struct tdm_method_key zero3_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "none", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"offload_param", "none|cpu", "none", "parts of parameters in host memory", tdm_key_read_switch,
      FIELD(offload_param)},
-    STAGE3_KEYS,
-    COMMON_KEYS,
     {.name = NULL},
 };
 
-const struct tdm_method_key tdm_keys_zero3_offload[] = {
+static const struct tdm_method_key zero3_offload_keys[] = {
     {"overlap_comm", "false|true", "true", OVERLAP_MEANING, tdm_key_read_switch,
      FIELD(overlap_comm)},
     {"offload_optimizer", "none|cpu", "cpu", "states, and the step, in host memory",
      tdm_key_read_switch, FIELD(offload_optimizer)},
     {"offload_param", "none|cpu", "cpu", "parts of parameters in host memory", tdm_key_read_switch,
      FIELD(offload_param)},
-    STAGE3_KEYS,
-    COMMON_KEYS,
     {.name = NULL},
 };
 
+static const struct tdm_method_key *const zero2_tables[] = {zero2_keys, common_keys, alst_keys,
+                                                            NULL};
+static const struct tdm_method_key *const zero3_tables[] = {zero3_keys, stage3_keys, common_keys,
+                                                            alst_keys, NULL};
+static const struct tdm_method_key *const zero3_offload_tables[] = {zero3_offload_keys, stage3_keys,
+                                                                    common_keys, alst_keys, NULL};
+
 /* bf16 is enabled, which makes adapters bf16 too; gradients go with every step. */
-const char *const tdm_zero_without[] = {"optimizer", "weights_dtype", "grads", "lora", NULL};
+static const char *const without[] = {"weights_dtype", "grads", "lora", NULL};
 
-void tdm_zero2_preset(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO2;
-}
-
-void tdm_zero3_preset(struct tdm_method_settings *settings)
-{
-    settings->torch.sharing = TDM_SHARING_ZERO3;
-    settings->communicators = 2; /* of barriers, too */
-}
-
-enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_settings *settings,
-                               struct tdm_error *err)
+static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err)
 {
     const struct tdm_deepspeed_settings *s = &settings->torch.deepspeed;
     if (settings->torch.ranks == 1)
@@ -217,8 +175,8 @@ enum tdm_status tdm_zero_check(const struct tdm_model *model, struct tdm_method_
 
 /* Stage 2 reduces gradients to their owners and gathers parameters after the step; stage 3 gathers parameters for the
  * forward, the backward and, with checkpointing, the forward in between unless what is used soon stays. */
-void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
-                   struct tdm_method_cost *cost)
+static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                     struct tdm_method_cost *cost)
 {
     const struct tdm_torch_settings *torch = &settings->torch;
     const struct tdm_deepspeed_settings *s = &torch->deepspeed;
@@ -226,8 +184,7 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
     double all = (double)model->parameters, steps = (double)s->gradient_accumulation_steps;
     double trained = tdm_torch_trained_parameters(model, torch);
     double gradient = s->fp32_communication ? sizeof(float) : 2.0;
-    bool two = torch->sharing == TDM_SHARING_ZERO2;
-    tdm_torch_cost(model, settings, cost);
+    bool two = torch->wrapper == &tdm_zero2_wrapper;
     cost->product_flops *= steps;
     cost->attention_flops *= steps;
     /* Stage 2's buckets are all-reduced: use_multi_rank_bucket_allreduce. */
@@ -241,45 +198,42 @@ void tdm_zero_cost(const struct tdm_model *model, const struct tdm_method_settin
             (sizeof(float) + (s->offload_param ? 0 : 2.0)) * trained / (double)torch->ranks;
     if (s->offload_param)
         cost->host_bytes += 2.0 * 2 * all / (double)torch->ranks * steps;
-    double tokens = (double)torch->tokens * (double)torch->batch * steps;
+    double sequences = (double)torch->batch * steps, tokens = (double)torch->tokens * sequences;
+    double own_tokens =
+        (double)tdm_context_local_tokens(&torch->context, torch->tokens) * sequences;
     if (torch->offload_checkpoints)
-        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * tokens;
+        cost->host_bytes += 2 * 2.0 * model->hidden * model->layers * own_tokens;
     if (torch->mlp_tiles > 0) /* each tile's forward again in its backward */
         cost->product_flops +=
             2.0 * 3 * model->hidden * model->intermediate * model->layers * tokens;
 }
 
-/* ---- the system ---- */
-
-/* A second backward finds the gradients of the first; later ones are like it. */
-static void forward(void *state)
-{
-    if (tdm_deepspeed_accumulates(state)) {
-        tdm_torch_forward(state);
-        tdm_torch_backward(state);
-    }
-    tdm_torch_forward(state);
-}
-
-static void step(void *state)
-{
-    tdm_deepspeed_step(state);
-}
-
-static void end_step(void *state)
-{
-    (void)state;
-}
-
-static uint64_t weight_bytes(const void *state)
-{
-    return tdm_deepspeed_weight_bytes(state);
-}
-
-const struct tdm_torch_system tdm_deepspeed_system = {
-    .create = tdm_torch_system_create,
-    .free = tdm_torch_system_free,
-    .phases = {forward, tdm_torch_system_backward, step},
-    .end_step = end_step,
-    .weight_bytes = weight_bytes,
+const struct tdm_wrapper tdm_zero2_wrapper = {
+    .name = "zero2",
+    .keys = zero2_tables,
+    .without = without,
+    .check = check,
+    .cost = add_cost,
+    .create = tdm_zero_create,
+    .free = tdm_zero_free,
+    .parameter = tdm_zero_parameter,
+    .start = tdm_zero2_start,
+    .after_backward = tdm_zero2_after_backward,
+    .gradient = tdm_zero2_gradient,
+    .accumulates = tdm_zero_accumulates,
+    .step = tdm_zero2_step,
 };
+
+/* A second communicator is for barriers. */
+#define ZERO3                                                                           \
+    .without = without, .communicators = 1, .check = check, .cost = add_cost,           \
+    .create = tdm_zero_create, .free = tdm_zero_free, .parameter = tdm_zero3_parameter, \
+    .start = tdm_zero3_start, .before_forward = tdm_zero3_begin_trace,                  \
+    .after_backward = tdm_zero3_after_backward, .enter_module = tdm_zero3_enter,        \
+    .leave_module = tdm_zero3_leave, .gradient = tdm_zero3_gradient,                    \
+    .accumulates = tdm_zero_accumulates, .step = tdm_zero3_step,                        \
+    .weight_bytes = tdm_zero3_weight_bytes
+
+const struct tdm_wrapper tdm_zero3_wrapper = {.name = "zero3", .keys = zero3_tables, ZERO3};
+const struct tdm_wrapper tdm_zero3_offload_wrapper = {
+    .name = "zero3-offload", .keys = zero3_offload_tables, ZERO3};

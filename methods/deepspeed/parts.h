@@ -53,7 +53,6 @@ struct zero_trace {
 struct tdm_deepspeed {
     struct tdm_torch_model *model;
     struct tdm_deepspeed_settings s;
-    uint32_t stage;
     uint64_t ranks;
     uint32_t most_parameters;
     struct zero_parameter *parameters; /* in the order of tdm_torch_model.parameters */
@@ -78,6 +77,19 @@ struct tdm_deepspeed {
     struct zero_trace trace;
 };
 
+static inline struct tdm_deepspeed *tdm_zero_of(const struct tdm_torch_model *t)
+{
+    return t->wrapped;
+}
+
+/* ---- what both stages have of a wrapper (deepspeed.c) ---- */
+void *tdm_zero_create(struct tdm_torch_model *t, uint32_t most_parameters);
+void tdm_zero_free(void *state);
+struct tdm_eager_value *tdm_zero_parameter(struct tdm_torch_model *t, uint32_t module,
+                                           uint64_t rows, uint64_t columns, uint16_t element_bytes,
+                                           bool trained);
+bool tdm_zero_accumulates(const struct tdm_torch_model *t);
+
 /* Parameter that a leaf is. */
 uint32_t tdm_zero_number(const struct tdm_torch_model *t, const struct tdm_eager_value *leaf);
 
@@ -100,17 +112,22 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t);
 void tdm_zero2_step(struct tdm_torch_model *t);
 
 /* ---- stage 3: partitions, reduction, step (zero3.c) ---- */
-void tdm_zero3_partition(struct tdm_torch_model *t, uint32_t number);
+struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t module,
+                                            uint64_t rows, uint64_t columns, uint16_t element_bytes,
+                                            bool trained);
 void tdm_zero3_start(struct tdm_torch_model *t);
 void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf);
 void tdm_zero3_after_backward(struct tdm_torch_model *t);
 void tdm_zero3_step(struct tdm_torch_model *t);
+uint64_t tdm_zero3_weight_bytes(const struct tdm_torch_model *t);
 uint64_t tdm_zero3_share(const struct tdm_deepspeed *d, uint32_t number); /* elements of a rank */
 
 /* ---- stage 3: gathers (gather.c) ---- */
 void tdm_zero3_begin_trace(struct tdm_torch_model *t); /* before a forward: reset_step */
-void tdm_zero3_fetch(struct tdm_torch_model *t, uint32_t module, bool forward);
-void tdm_zero3_release(struct tdm_torch_model *t, uint32_t module, bool forward);
+struct tdm_eager_value *tdm_zero3_enter(const struct tdm_torch_model *t, uint32_t module,
+                                        struct tdm_eager_value *x);
+struct tdm_eager_value *tdm_zero3_leave(const struct tdm_torch_model *t, uint32_t module,
+                                        struct tdm_eager_value *y);
 void tdm_zero3_leftovers(struct tdm_torch_model *t); /* modules that no backward has released */
 void tdm_zero3_release_all(struct tdm_torch_model *t);
 void tdm_zero3_gather_persistent(struct tdm_torch_model *t);

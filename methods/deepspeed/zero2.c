@@ -26,7 +26,7 @@ static uint64_t elements_in_part(const struct tdm_deepspeed *d, uint32_t number)
 /* In one buffer, made beside the parameters if there is room, else by way of the host. */
 static void flatten_parameters(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct tdm_torch_allocator *allocator = t->m->allocator;
     uint64_t elements = tdm_size_mul(d->part, d->ranks);
     tdm_torch_empty_cache(allocator);
@@ -45,8 +45,10 @@ static void flatten_parameters(struct tdm_torch_model *t)
 
 void tdm_zero2_start(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     uint64_t align = 2 * d->ranks, largest = 0;
+    if (d->s.offload_optimizer)
+        d->s.contiguous_gradients = true; /* it insists */
     d->part = tdm_size_mul(tdm_size_ceil_div(d->trained, align), 2);
     d->group_count = 1;
     d->group_elements[0] = d->part;
@@ -93,7 +95,7 @@ static bool spans_ranks(const struct tdm_deepspeed *d)
 
 static void all_reduce(struct tdm_torch_model *t)
 {
-    const struct tdm_deepspeed *d = t->deepspeed;
+    const struct tdm_deepspeed *d = t->wrapped;
     struct tdm_eager_value *flat = NULL, *wide = NULL;
     bool copied =
         d->s.contiguous_gradients ? d->s.reduce_scatter && spans_ranks(d) : d->waiting_count > 1;
@@ -114,7 +116,7 @@ static void drop_gradient(struct tdm_torch_model *t, uint32_t number)
 /* To the host: its norm, whether it is finite, and a copy in fp32. */
 static void offload_gradient(struct tdm_torch_model *t, uint32_t number)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     uint64_t elements = elements_in_part(d, number);
     tdm_zero_norm(t, ZERO_REDUCE, elements);
     tdm_zero_overflow(t, ZERO_REDUCE, d->parameters[number].elements);
@@ -124,7 +126,7 @@ static void offload_gradient(struct tdm_torch_model *t, uint32_t number)
 
 static void collect_gradient(struct tdm_torch_model *t, uint32_t number)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     uint64_t elements = 0;
     if (d->collected == NULL) {
         for (uint32_t i = 0; i < t->parameter_count; i++)
@@ -138,7 +140,7 @@ static void collect_gradient(struct tdm_torch_model *t, uint32_t number)
 
 static void reduce(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     if (d->waiting_count == 0)
         return;
     all_reduce(t);
@@ -157,7 +159,7 @@ static void reduce(struct tdm_torch_model *t)
 
 static void make_buckets(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     d->ready = true;
     d->bucket = 0;
     for (uint32_t i = 0; i < (d->s.overlap_comm ? 2u : 1u); i++)
@@ -168,7 +170,7 @@ static void make_buckets(struct tdm_torch_model *t)
 void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     bool contiguous = d->s.contiguous_gradients;
     if (leaf->storage->category != TDM_METHOD_WEIGHTS)
         return;
@@ -193,7 +195,7 @@ void tdm_zero2_gradient(void *context, struct tdm_eager_value *leaf)
 
 void tdm_zero2_after_backward(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     reduce(t);
     if (d->gradients == NULL)
         d->gradients = d->collected;
@@ -218,7 +220,7 @@ void tdm_zero2_after_backward(struct tdm_torch_model *t)
 
 static void check_and_measure(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count && d->s.check_grad_overflow; i++)
         if (in_part(d, i))
             tdm_zero_overflow(t, ZERO_COMPUTE, elements_in_part(d, i));
@@ -229,7 +231,7 @@ static void check_and_measure(struct tdm_torch_model *t)
 
 void tdm_zero2_step(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     if (d->s.offload_optimizer) {
         tdm_zero_adam(t, 0);
         d->states_made = true;

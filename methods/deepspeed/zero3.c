@@ -28,22 +28,28 @@ static uint16_t accumulated(const struct tdm_deepspeed *d)
 
 /* ---- deepspeed.initialize ---- */
 
-void tdm_zero3_partition(struct tdm_torch_model *t, uint32_t number)
+struct tdm_eager_value *tdm_zero3_parameter(struct tdm_torch_model *t, uint32_t module,
+                                            uint64_t rows, uint64_t columns, uint16_t element_bytes,
+                                            bool trained)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
+    uint32_t number = t->parameter_count;
+    struct tdm_eager_value *value =
+        tdm_zero_parameter(t, module, rows, columns, element_bytes, trained);
     struct zero_parameter *p = &d->parameters[number];
     uint64_t share = tdm_zero3_share(d, number);
     if (d->s.offload_param && !p->persists)
         tdm_zero_host(t, share, BF16);
     else
         p->partition = tdm_zero_new(t, ZERO_COMPUTE, TDM_METHOD_WEIGHTS, share, BF16);
-    tdm_value_vacate(t->m, t->parameters[number]);
+    tdm_value_vacate(t->m, value);
+    return value;
 }
 
 /* Sub-groups of parameters that are trained; the sum of this rank's parts of them. */
 static uint64_t make_groups(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     uint64_t all = 0, group = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].trained)
@@ -64,7 +70,7 @@ static uint64_t make_groups(struct tdm_torch_model *t)
 /* By way of the host into one buffer, on the GPU or (offload_param) there. */
 static void defragment(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count; i++) {
         if (!d->parameters[i].trained)
             continue;
@@ -82,7 +88,7 @@ static void defragment(struct tdm_torch_model *t)
 /* Each is converted and then cloned; a conversion goes when the next is there. */
 static void make_masters(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct tdm_eager_value *last = NULL;
     uint64_t largest = 0;
     for (uint32_t g = 0; g < d->group_count; g++) {
@@ -106,7 +112,7 @@ static void make_masters(struct tdm_torch_model *t)
 
 void tdm_zero3_start(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     d->part = make_groups(t);
     defragment(t);
     make_masters(t);
@@ -127,6 +133,14 @@ void tdm_zero3_start(struct tdm_torch_model *t)
     t->m->linear_function = true;
 }
 
+uint64_t tdm_zero3_weight_bytes(const struct tdm_torch_model *t)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
+        elements += tdm_zero3_share(t->wrapped, i);
+    return elements * BF16;
+}
+
 /* ---- gradients ---- */
 
 /* Are the gradients in the bucket? Those of one parameter that is larger are not. */
@@ -137,7 +151,7 @@ static bool in_bucket(const struct tdm_deepspeed *d)
 
 static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
 {
-    const struct tdm_deepspeed *d = t->deepspeed;
+    const struct tdm_deepspeed *d = t->wrapped;
     uint64_t part = share < NORM_ELEMENTS ? share : NORM_ELEMENTS;
     struct tdm_eager_value *back =
         tdm_zero_new(t, ZERO_REDUCE, TDM_METHOD_GRADIENTS, share, accumulated(d));
@@ -150,7 +164,7 @@ static void offload_gradient(struct tdm_torch_model *t, uint64_t share)
 /* Rearranged by rank for the reduce-scatter, if it is not one gradient that divides evenly. */
 static struct tdm_eager_value *rearrange(struct tdm_torch_model *t)
 {
-    const struct tdm_deepspeed *d = t->deepspeed;
+    const struct tdm_deepspeed *d = t->wrapped;
     uint64_t padded = 0;
     if (!d->s.reduce_scatter && in_bucket(d))
         return NULL; /* an all-reduce in place */
@@ -163,7 +177,7 @@ static struct tdm_eager_value *rearrange(struct tdm_torch_model *t)
 
 static void reduce(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     struct tdm_eager_value *wide = NULL, *kept = NULL;
     uint64_t shares = 0;
     if (d->waiting_count == 0)
@@ -192,7 +206,7 @@ static void reduce(struct tdm_torch_model *t)
 void tdm_zero3_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     if (leaf->storage->category != TDM_METHOD_WEIGHTS)
         return;
     uint32_t number = tdm_zero_number(t, leaf);
@@ -219,7 +233,7 @@ void tdm_zero3_after_backward(struct tdm_torch_model *t)
 
 void tdm_zero3_step(struct tdm_torch_model *t)
 {
-    struct tdm_deepspeed *d = t->deepspeed;
+    struct tdm_deepspeed *d = t->wrapped;
     tdm_zero3_release_all(t);
     for (uint32_t i = 0; i < t->parameter_count && !d->s.offload_optimizer; i++)
         if (d->parameters[i].trained)

@@ -473,6 +473,19 @@ struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *no
     return value;
 }
 
+struct tdm_eager_value *tdm_mark(struct tdm_eager *m, const struct tdm_eager_op *op, uint64_t fact,
+                                 void *context, struct tdm_eager_value *x)
+{
+    struct tdm_node *node = tdm_node_new(m, op, &x, 1);
+    if (node == NULL)
+        return tdm_take(x);
+    node->facts[0] = fact;
+    node->context = context;
+    struct tdm_eager_value *y = tdm_value_view(m, x);
+    y->view = x->view;
+    return tdm_node_finish(m, node, y);
+}
+
 void tdm_autocast_clear(struct tdm_eager *m)
 {
     for (uint32_t i = 0; i < m->cast_count; i++) {

@@ -289,6 +289,10 @@ void tdm_node_done(struct tdm_eager *m, struct tdm_node *node);
 /* Both for the node's only result, which is returned. */
 struct tdm_eager_value *tdm_node_finish(struct tdm_eager *m, struct tdm_node *node,
                                         struct tdm_eager_value *value);
+/* For hooks of backwards: the same value, a new reference, with a node of the op in which facts[0] is `fact`; x itself
+ * if it has no gradient. */
+struct tdm_eager_value *tdm_mark(struct tdm_eager *m, const struct tdm_eager_op *op, uint64_t fact,
+                                 void *context, struct tdm_eager_value *x);
 /* Saved tensor number i, a new reference: a checkpointed function runs again if it has not yet. */
 struct tdm_eager_value *tdm_node_saved(struct tdm_eager *m, struct tdm_node *node, uint32_t i);
 

@@ -11,7 +11,7 @@
 
 #define CP_STREAM 1u /* in which every other step runs, and heads are put in order */
 
-enum { Q, K, V, OUT, SUMS };
+enum { Q, K, V, OUT, SUMS, SLICES, VALUES = SLICES + 4 }; /* outputs and sums of two slices */
 
 static struct tdm_eager_value *make(struct tdm_megatron *t, struct megatron_kept *kept,
                                     uint64_t rows, uint64_t columns, uint16_t bytes)
@@ -55,9 +55,29 @@ static void exchange_all(struct tdm_megatron *t, struct megatron_kept *kept,
 
 static uint64_t heads(const struct tdm_megatron *t, bool groups)
 {
-    bool divided = t->set.exchange == TDM_CP_A2A || t->set.exchange == TDM_CP_A2A_P2P;
-    uint64_t all = groups ? t->groups : t->heads;
-    return divided ? all / t->layout.exchange_heads : all;
+    return (groups ? t->groups : t->heads) / t->layout.exchange_heads;
+}
+
+/* ---- all tokens of some heads ---- */
+
+static struct megatron_kernel whole_kernel(const struct tdm_megatron *t)
+{
+    uint64_t tokens = t->tokens * t->layout.context;
+    return (struct megatron_kernel){tokens, tokens, heads(t, false), heads(t, true)};
+}
+
+static void whole_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
+{
+    struct megatron_kernel kernel = whole_kernel(t);
+    megatron_kernel_forward(t, &kernel, &values[OUT], &values[SUMS]);
+}
+
+static void whole_backward(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                           struct tdm_eager_value **gradients)
+{
+    struct megatron_kernel kernel = whole_kernel(t);
+    (void)values;
+    megatron_kernel_backward(t, &kernel, gradients);
 }
 
 /* ---- ring ---- */
@@ -209,8 +229,7 @@ static struct megatron_kernel slice_kernel(const struct tdm_megatron *t, unsigne
     return (struct megatron_kernel){length, (number + 1) * length, t->heads, t->groups};
 }
 
-static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **values,
-                             struct tdm_eager_value **parts)
+static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **values)
 {
     struct tdm_eager *m = t->m;
     struct megatron_kept kept = {.count = 0};
@@ -219,7 +238,7 @@ static void gathered_forward(struct tdm_megatron *t, struct tdm_eager_value **va
     for (unsigned i = 0; i < 2; i++) {
         struct megatron_kernel kernel = slice_kernel(t, i);
         m->stream = i;
-        megatron_kernel_forward(t, &kernel, &parts[2 * i], &parts[2 * i + 1]);
+        megatron_kernel_forward(t, &kernel, &values[SLICES + 2 * i], &values[SLICES + 2 * i + 1]);
     }
     m->stream = 0;
     megatron_drop_all(m, &kept);
@@ -259,6 +278,13 @@ static void gathered_backward(struct tdm_megatron *t, struct tdm_eager_value *co
 
 /* ---- the function ---- */
 
+const struct megatron_divider megatron_dividers[] = {
+    [TDM_CP_P2P] = {.rings = true, .forward = ring_forward, .backward = ring_backward},
+    [TDM_CP_ALL_GATHER] = {.forward = gathered_forward, .backward = gathered_backward},
+    [TDM_CP_A2A] = {.exchanges = true, .forward = whole_forward, .backward = whole_backward},
+    [TDM_CP_A2A_P2P] = {true, true, ring_forward, ring_backward},
+};
+
 static void context_backward(struct tdm_eager *m, struct tdm_node *node,
                              struct tdm_eager_value *const *grads, struct tdm_eager_value **results)
 {
@@ -266,32 +292,18 @@ static void context_backward(struct tdm_eager *m, struct tdm_node *node,
     struct megatron_kept saved = {.count = 0}, kept = {.count = 0};
     for (uint32_t i = 0; i < node->saved_count; i++)
         megatron_keep(m, &saved, tdm_node_saved(m, node, i));
-    struct tdm_eager_value *gradient = tdm_take(grads[0]), *output;
-    switch (t->set.exchange) {
-    case TDM_CP_P2P:
-        ring_backward(t, saved.values, results);
-        break;
-    case TDM_CP_ALL_GATHER:
-        gathered_backward(t, saved.values, results);
-        break;
-    case TDM_CP_A2A: {
-        struct megatron_kernel kernel = {t->tokens * t->layout.context,
-                                         t->tokens * t->layout.context, heads(t, false),
-                                         heads(t, true)};
-        exchange_all(t, &kept, &gradient, 1, true, false);
-        megatron_kernel_backward(t, &kernel, results);
-        exchange_all(t, &kept, results, 3, false, true);
-        break;
-    }
-    case TDM_CP_A2A_P2P:
+    const struct megatron_divider *divider = &megatron_dividers[t->set.exchange];
+    struct tdm_eager_value *gradient = tdm_take(grads[0]), *output = NULL;
+    if (divider->exchanges && divider->rings) {
         output = tdm_take(saved.values[2]);
         exchange_all(t, &kept, &output, 1, true, false);
-        exchange_all(t, &kept, &gradient, 1, true, false);
-        ring_backward(t, saved.values, results);
-        exchange_all(t, &kept, results, 3, false, true);
-        tdm_drop(m, output);
-        break;
     }
+    if (divider->exchanges)
+        exchange_all(t, &kept, &gradient, 1, true, false);
+    divider->backward(t, saved.values, results);
+    if (divider->exchanges)
+        exchange_all(t, &kept, results, 3, false, true);
+    tdm_drop(m, output);
     tdm_drop(m, gradient);
     megatron_drop_all(m, &kept);
     megatron_drop_all(m, &saved);
@@ -312,41 +324,31 @@ struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
 {
     static const struct tdm_eager_op op = {"AttnFuncWithCPBackward", false, context_backward};
     struct tdm_eager *m = t->m;
-    struct tdm_eager_value *inputs[] = {q, k, v}, *values[5] = {0}, *parts[4] = {0}, *output;
+    struct tdm_eager_value *inputs[] = {q, k, v}, *values[VALUES] = {0}, *output;
     struct megatron_kept kept = {.count = 0};
     struct tdm_node *node = tdm_node_new(m, &op, inputs, 3);
-    enum tdm_megatron_exchange kind = t->set.exchange;
+    const struct megatron_divider *divider = &megatron_dividers[t->set.exchange];
+    bool whole = divider->exchanges && !divider->rings;
     for (unsigned i = 0; i < 3; i++)
         values[i] = tdm_take(inputs[i]);
-    if (kind == TDM_CP_A2A || kind == TDM_CP_A2A_P2P)
+    if (divider->exchanges)
         exchange_all(t, &kept, values, 3, true, false);
-    if (kind == TDM_CP_A2A) {
-        struct megatron_kernel kernel = {t->tokens * t->layout.context,
-                                         t->tokens * t->layout.context, heads(t, false),
-                                         heads(t, true)};
-        megatron_kernel_forward(t, &kernel, &values[OUT], &values[SUMS]);
-    } else if (kind == TDM_CP_ALL_GATHER) {
-        gathered_forward(t, values, parts);
-    } else {
-        ring_forward(t, values);
-    }
-    if (kind == TDM_CP_A2A) /* what the exchange is given is saved, what it makes is the result */
+    divider->forward(t, values);
+    if (whole) /* what the exchange is given is saved, what it makes is the result */
         save_all(t, node, values, 5);
     output = tdm_take(values[OUT]);
-    if (kind == TDM_CP_A2A || kind == TDM_CP_A2A_P2P)
+    if (divider->exchanges)
         exchange_all(t, &kept, &output, 1, false, false);
-    if (kind == TDM_CP_ALL_GATHER) {
-        save_all(t, node, values, 3);
-        save_all(t, node, parts, 4);
-    } else if (kind != TDM_CP_A2A) {
+    if (divider->rings) {
         save_all(t, node, values, 2);
         tdm_node_save(m, node, output);
         tdm_node_save(m, node, values[SUMS]);
+    } else if (!whole) {
+        save_all(t, node, values, 3);
+        save_all(t, node, values + SLICES, VALUES - SLICES);
     }
-    for (unsigned i = 0; i < 5; i++)
+    for (unsigned i = 0; i < VALUES; i++)
         tdm_drop(m, values[i]);
-    for (unsigned i = 0; i < 4; i++)
-        tdm_drop(m, parts[i]);
     megatron_drop_all(m, &kept);
     return megatron_finish(t, node, output);
 }

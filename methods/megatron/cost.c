@@ -13,6 +13,7 @@
  */
 #include "methods/megatron/megatron.h"
 
+#include "methods/megatron/parts.h"
 #include "methods/method.h"
 
 #define BF16_BYTES 2.0
@@ -28,11 +29,9 @@ static void compute(const struct tdm_model *model, const struct tdm_method_setti
                     const struct tdm_megatron_layout *l, struct tdm_method_cost *cost)
 {
     const struct tdm_megatron_settings *s = &settings->megatron;
-    struct tdm_method_settings plain = {.torch = settings->torch};
     double copies = (double)(l->tensor * l->context * l->pipeline), forward, extra = 0;
-    plain.torch.sharing = TDM_SHARING_NONE;
     /* Forward and backward: 3 of the products (frozen ones 2), 3.5 of attention. */
-    tdm_torch_cost(model, &plain, cost);
+    tdm_torch_cost(model, settings, cost);
     forward = cost->product_flops / (settings->torch.lora_rank > 0 ? 2 : 3);
     if (s->recompute == TDM_RECOMPUTE_FULL)
         extra = s->method == TDM_RECOMPUTE_BLOCK
@@ -84,10 +83,11 @@ void tdm_megatron_cost(const struct tdm_model *model, const struct tdm_method_se
     double hidden = rows * model->hidden * BF16_BYTES;
     double kv = 2 * rows * model->kv_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
     double qo = 2 * rows * model->query_heads * model->head_dim / (double)l.tensor * BF16_BYTES;
-    if (s->exchange == TDM_CP_ALL_GATHER) {
+    const struct megatron_divider *divider = &megatron_dividers[s->exchange];
+    if (!divider->rings && !divider->exchanges)
         tdm_traffic_add(&cost->exposed, context,
                         layers * (double)(l.context - 1) * kv * (forwards + 2));
-    } else if (s->exchange != TDM_CP_A2A) {
+    if (divider->rings) {
         cost->ring = tdm_ring_of(ring);
         cost->ring.forward_bytes = kv;
         cost->ring.backward_bytes = 2 * kv;

@@ -151,6 +151,17 @@ struct tdm_eager_value *megatron_attention(struct tdm_megatron *t,
                                            const struct megatron_layer *layer,
                                            struct tdm_eager_value *mixed,
                                            struct megatron_kept *kept);
+/* How context ranks divide attention: a row for each value of cp_comm_type. */
+struct megatron_divider {
+    bool exchanges; /* ranks change tokens for heads and back */
+    bool rings;     /* keys and values go round; neither: all of them are gathered */
+    /* values are q, k and v, then what is made of them; gradients are theirs. */
+    void (*forward)(struct tdm_megatron *t, struct tdm_eager_value **values);
+    void (*backward)(struct tdm_megatron *t, struct tdm_eager_value *const *values,
+                     struct tdm_eager_value **gradients);
+};
+extern const struct megatron_divider megatron_dividers[]; /* by enum tdm_megatron_exchange */
+
 /* Transformer Engine's attention with context parallelism of the settings' kind. */
 struct tdm_eager_value *megatron_context_attention(struct tdm_megatron *t,
                                                    struct tdm_eager_value *q,

@@ -96,19 +96,20 @@ static enum tdm_status divide_heads(const struct tdm_model *model,
                         tdm_divisors_format(tdm_common_divisor(heads, model->intermediate), 1,
                                             UINT64_MAX, divisors));
     }
-    l->exchange_heads = l->exchange_ring = 1;
-    if (s->exchange == TDM_CP_A2A)
-        l->exchange_heads = l->context;
-    else if (s->exchange == TDM_CP_A2A_P2P)
+    const struct megatron_divider *divider = &megatron_dividers[s->exchange];
+    bool both = divider->exchanges && divider->rings;
+    l->exchange_heads = 1;
+    if (both)
         l->exchange_heads = s->exchange_heads > 0 ? s->exchange_heads : (l->context + 1) / 2;
+    else if (divider->exchanges)
+        l->exchange_heads = l->context;
     if (l->context % l->exchange_heads != 0)
         return tdm_fail(err, TDM_USAGE,
                         "--set hierarchical_context_parallel_sizes: %" PRIu64
                         " does not divide %" PRIu64 " ranks",
                         l->exchange_heads, l->context);
     l->exchange_ring = l->context / l->exchange_heads;
-    if (s->exchange == TDM_CP_A2A_P2P && s->exchange_heads > 0 &&
-        s->exchange_ring != l->exchange_ring)
+    if (both && s->exchange_heads > 0 && s->exchange_ring != l->exchange_ring)
         return tdm_fail(err, TDM_USAGE,
                         "--set hierarchical_context_parallel_sizes: %" PRIu64 " times %" PRIu64
                         " is not the %" PRIu64 " ranks of context parallelism",
@@ -203,9 +204,8 @@ static enum tdm_status check_window(const struct tdm_model *model,
                                     const struct tdm_method_settings *settings,
                                     const struct tdm_megatron_layout *l, struct tdm_error *err)
 {
-    const enum tdm_megatron_exchange exchange = settings->megatron.exchange;
     uint64_t window = tdm_model_shortest_window(model, settings->torch.tokens);
-    bool rings = (exchange == TDM_CP_P2P || exchange == TDM_CP_A2A_P2P) && l->exchange_ring > 1;
+    bool rings = megatron_dividers[settings->megatron.exchange].rings && l->exchange_ring > 1;
     if (window == 0 || !rings)
         return TDM_OK;
     tdm_fail(err, TDM_USAGE,

@@ -8,14 +8,47 @@
  * (initialize_buckets, rebuild_buckets, compute_bucket_assignment_by_size, mark_variable_ready_dense),
  * torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (stashed_for_allocator_safety_, Watchdog::runLoop, workEnqueue),
  * torch/distributed/optim/zero_redundancy_optimizer.py (_partition_parameters). */
+#include "methods/method.h"
 #include "methods/torch/parts.h"
 
-#include <stddef.h>
+#include <stdlib.h>
 
 #define MIB (UINT64_C(1) << 20)
 #define FIRST_BUCKET_BYTES MIB
 #define BUCKET_BYTES (25 * MIB)
 #define BROADCAST_BYTES (250 * MIB)
+
+/* One for all gradients, then, from the second step on, many in the order of their coming. */
+struct torch_buckets {
+    struct tdm_eager_value *all, *small, **parts, **order;
+    uint32_t part_count, order_count, steps;
+    uint64_t ready_bytes; /* of gradients, in the second step */
+    bool *own_states;     /* of parameters, for ZeroRedundancyOptimizer: this rank has them */
+};
+
+static void free_buckets(void *state)
+{
+    struct torch_buckets *b = state;
+    free(b->parts);
+    free(b->order);
+    free(b->own_states);
+    free(b);
+}
+
+static void *create_buckets(struct tdm_torch_model *t, uint32_t most_parameters)
+{
+    struct torch_buckets *b = calloc(1, sizeof(*b));
+    (void)t;
+    if (b == NULL)
+        return NULL;
+    b->parts = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    b->order = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    b->own_states = calloc(most_parameters, sizeof(*b->own_states));
+    if (b->parts != NULL && b->order != NULL && b->own_states != NULL)
+        return b;
+    free_buckets(b);
+    return NULL;
+}
 
 static uint64_t bytes_of(const struct tdm_eager_value *value)
 {
@@ -33,14 +66,15 @@ static struct tdm_eager_value *new_bucket(struct tdm_torch_model *t, uint64_t by
 
 static void drop_first_bucket(struct tdm_torch_model *t)
 {
-    tdm_drop(t->m, t->buckets.all);
-    t->buckets.all = NULL;
+    struct torch_buckets *b = t->wrapped;
+    tdm_drop(t->m, b->all);
+    b->all = NULL;
 }
 
 static void note_gradient(void *context, struct tdm_eager_value *leaf)
 {
     struct tdm_torch_model *t = context;
-    struct torch_buckets *b = &t->buckets;
+    struct torch_buckets *b = t->wrapped;
     if (leaf->storage->category != TDM_METHOD_WEIGHTS)
         return;
     if (b->steps == 1 && b->order_count < t->parameter_count)
@@ -50,7 +84,7 @@ static void note_gradient(void *context, struct tdm_eager_value *leaf)
         if (b->ready_bytes >= FIRST_BUCKET_BYTES) /* its bucket is reduced */
             drop_first_bucket(t);
     }
-    if (!t->settings.bucket_views)
+    if (!t->settings.ddp.bucket_views)
         return;
     tdm_drop(t->m, leaf->grad); /* copied to the bucket, which it is a view of from now on */
     leaf->grad = tdm_value_view(t->m, b->steps == 1 ? b->all : b->parts[0]);
@@ -59,6 +93,7 @@ static void note_gradient(void *context, struct tdm_eager_value *leaf)
 /* Largest parameters first, each to the rank that has least: the first rank's are marked. */
 static void divide_states(struct tdm_torch_model *t)
 {
+    struct torch_buckets *b = t->wrapped;
     uint64_t first = 0, least_other = 0, others = t->settings.ranks - 1, given = 0;
     uint64_t below = UINT64_MAX;
     for (;;) {
@@ -75,7 +110,7 @@ static void divide_states(struct tdm_torch_model *t)
                 continue;
             /* With more ranks the others fill up evenly, as far as sizes are alike. */
             bool mine = first <= least_other;
-            t->own_states[i] = mine;
+            b->own_states[i] = mine;
             if (mine)
                 first += size;
             else
@@ -112,30 +147,35 @@ static void broadcast_parameters(struct tdm_torch_model *t)
     tdm_drop(t->m, on_the_way[1]);
 }
 
-void tdm_torch_share(struct tdm_torch_model *t)
+static void start(struct tdm_torch_model *t)
 {
+    struct torch_buckets *b = t->wrapped;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < t->parameter_count; i++) {
-        t->own_states[i] = t->parameters[i]->requires_grad;
+    for (uint32_t i = 0; i < t->parameter_count; i++)
         if (t->parameters[i]->requires_grad)
             bytes += bytes_of(t->parameters[i]);
-    }
-    if (t->settings.sharing != TDM_SHARING_DDP && t->settings.sharing != TDM_SHARING_ZERO1)
-        return;
     broadcast_parameters(t);
     if (t->settings.empty_cache)
         tdm_torch_empty_cache(t->m->allocator);
-    t->buckets.all = new_bucket(t, bytes);
-    t->buckets.small = new_bucket(t, 1);
-    t->m->gradient_ready = note_gradient;
-    t->m->gradient_context = t;
-    if (t->settings.sharing == TDM_SHARING_ZERO1)
-        divide_states(t);
+    b->all = new_bucket(t, bytes);
+    b->small = new_bucket(t, 1);
+}
+
+static void start_zero1(struct tdm_torch_model *t)
+{
+    start(t);
+    divide_states(t);
+}
+
+static bool owns_states(const struct tdm_torch_model *t, uint32_t parameter)
+{
+    const struct torch_buckets *b = t->wrapped;
+    return b->own_states[parameter];
 }
 
 static void rebuild(struct tdm_torch_model *t)
 {
-    struct torch_buckets *b = &t->buckets;
+    struct torch_buckets *b = t->wrapped;
     uint64_t bytes = 0, limit = FIRST_BUCKET_BYTES;
     for (uint32_t i = 0; i < b->order_count; i++) {
         bytes += bytes_of(b->order[i]);
@@ -147,11 +187,63 @@ static void rebuild(struct tdm_torch_model *t)
     }
 }
 
-void tdm_ddp_before_forward(struct tdm_torch_model *t)
+static void before_forward(struct tdm_torch_model *t)
 {
-    if (t->buckets.small == NULL || ++t->buckets.steps != 2)
+    struct torch_buckets *b = t->wrapped;
+    if (++b->steps != 2)
         return;
-    if (t->settings.early_buckets)
+    if (t->settings.ddp.early_buckets)
         drop_first_bucket(t);
     rebuild(t);
 }
+
+/* ---- keys and costs ---- */
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+
+static bool has_buckets(const struct tdm_key_case *c)
+{
+    return c->settings->torch.wrapper->create == create_buckets;
+}
+
+static const struct tdm_key_need needs_buckets = {"without sharding=ddp or zero1", has_buckets};
+
+const struct tdm_method_key tdm_keys_ddp[] = {
+    {"gradient_as_bucket_view", "no|yes", "no",
+     "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
+     FIELD(torch.ddp.bucket_views), .needs = {&needs_buckets}},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache)},
+    {"first_bucket", "late|early", "late",
+     "the one of the first step goes in the second backward, or before its forward: a race in NCCL's process group",
+     tdm_key_read_switch, FIELD(torch.ddp.early_buckets),
+     .needs = {&needs_buckets, &tdm_need_later_steps}},
+    {.name = NULL},
+};
+
+static const struct tdm_method_key *const tables[] = {tdm_keys_ddp, NULL};
+
+/* Gradients are all-reduced. */
+static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                     struct tdm_method_cost *cost)
+{
+    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(&settings->torch),
+                    2 * tdm_torch_shared_gradient_bytes(model, &settings->torch));
+}
+
+/* And every rank sends the parameters that it has stepped. */
+static void add_zero1_cost(const struct tdm_model *model,
+                           const struct tdm_method_settings *settings, struct tdm_method_cost *cost)
+{
+    add_cost(model, settings, cost);
+    tdm_traffic_add(&cost->exposed, tdm_torch_all_ranks(&settings->torch),
+                    tdm_torch_shared_gradient_bytes(model, &settings->torch));
+}
+
+#define DDP                                                         \
+    .keys = tables, .create = create_buckets, .free = free_buckets, \
+    .before_forward = before_forward, .gradient = note_gradient
+
+const struct tdm_wrapper tdm_ddp_wrapper = {.name = "ddp", DDP, .start = start, .cost = add_cost};
+const struct tdm_wrapper tdm_zero1_wrapper = {
+    .name = "zero1", DDP, .start = start_zero1, .owns_states = owns_states, .cost = add_zero1_cost};

@@ -13,7 +13,7 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     const struct tdm_torch_settings *s = &t->settings;
     m->label = (struct tdm_label){.name = "model.embed_tokens", .layer = TDM_NO_LAYER};
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_EMBEDDING, NULL));
-    tdm_fsdp_before_embedding(t);
+    tdm_drop(m, tdm_unit_enter(t, TDM_MODULE_EMBEDDING, NULL));
     struct tdm_eager_value *embedded = tdm_embedding(m, t->embedding, t->ids, s->batch * s->tokens);
     embedded = tdm_module_leave(t, TDM_MODULE_EMBEDDING, embedded);
     if (t->embedding_scale != NULL)
@@ -22,7 +22,7 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
         tdm_value_require_grad(m, embedded); /* enable_input_require_grads */
         t->input = tdm_take(embedded);
     }
-    embedded = tdm_fsdp_after_embedding(t, embedded);
+    embedded = tdm_unit_leave(t, TDM_MODULE_EMBEDDING, embedded);
     tdm_label(m, "position_ids");
     tdm_torch_positions(t);
     tdm_label(m, "attention_mask");
@@ -33,12 +33,13 @@ static struct tdm_eager_value *base_model(struct tdm_torch_model *t)
     tdm_drop(m, tdm_module_leave(t, TDM_MODULE_ROTARY, NULL));
     struct tdm_eager_value *x = tdm_take(embedded);
     for (uint32_t i = 0; i < t->config->layers; i++) {
-        struct tdm_eager_value *input = tdm_fsdp_before_layer(t, i, tdm_take(x));
+        uint32_t unit = tdm_layer_module(i, TDM_MODULE_LAYER);
+        struct tdm_eager_value *input = tdm_unit_enter(t, unit, tdm_take(x));
         struct tdm_eager_value *output = tdm_torch_layer(t, i, input);
         tdm_drop(m, input);
-        x = tdm_replace(m, x, tdm_fsdp_after_layer(t, i, output));
+        x = tdm_replace(m, x, tdm_unit_leave(t, unit, output));
     }
-    x = tdm_fsdp_before_norm(t, x);
+    x = tdm_unit_enter(t, TDM_MODULE_HEAD, x);
     tdm_label(m, "model.norm");
     struct tdm_eager_value *normed = tdm_torch_norm(m, t, x, t->final_norm);
     tdm_drop(m, x);
@@ -98,8 +99,8 @@ static uint64_t logits_tiles(const struct tdm_torch_model *t)
 {
     const struct tdm_torch_settings *s = &t->settings;
     uint64_t bytes = tdm_size_mul(tdm_size_mul(s->batch * s->tokens, t->config->vocabulary), FP32);
-    return s->logits_tiles == TDM_DEEPSPEED_AUTO ? tdm_size_ceil_div(bytes, UINT64_C(1) << 30)
-                                                 : s->logits_tiles;
+    return s->logits_tiles == TDM_AUTO ? tdm_size_ceil_div(bytes, UINT64_C(1) << 30)
+                                       : s->logits_tiles;
 }
 
 static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
@@ -123,7 +124,7 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     tdm_label(m, "lm_head");
     struct tdm_eager_value *logits = tdm_torch_linear(m, t, rows, t->head, NULL, TDM_MODULE_HEAD),
                            *loss;
-    logits = tdm_fsdp_after_head(t, logits);
+    logits = tdm_unit_leave(t, TDM_MODULE_HEAD, logits);
     tdm_drop(m, rows);
     if (t->config->logits_softcap > 0)
         logits = tdm_torch_softcap(m, logits);
@@ -145,13 +146,17 @@ static struct tdm_eager_value *head_and_loss(struct tdm_torch_model *t,
     return loss;
 }
 
+static void call(struct tdm_torch_model *t, void (*hook)(struct tdm_torch_model *t))
+{
+    if (hook != NULL)
+        hook(t);
+}
+
 void tdm_torch_forward(struct tdm_torch_model *t)
 {
     struct tdm_eager *m = t->m;
-    tdm_ddp_before_forward(t);
+    call(t, t->settings.wrapper->before_forward);
     m->autocast = t->autocasts;
-    tdm_fsdp_before_forward(t);
-    tdm_deepspeed_before_forward(t);
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_WHOLE, NULL));
     tdm_drop(m, tdm_module_enter(t, TDM_MODULE_BASE, NULL));
     struct tdm_eager_value *hidden = tdm_module_leave(t, TDM_MODULE_BASE, base_model(t)), *loss;
@@ -166,7 +171,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
     loss = tdm_module_leave(t, TDM_MODULE_WHOLE, loss);
     m->autocast = false;
     tdm_autocast_clear(m);
-    tdm_fsdp_after_forward(t);
+    call(t, t->settings.wrapper->after_forward);
     tdm_drop(m, t->loss); /* the graph of the step before goes now */
     tdm_drop(m, t->held_input);
     t->loss = loss;
@@ -176,8 +181,7 @@ void tdm_torch_forward(struct tdm_torch_model *t)
 
 void tdm_torch_backward(struct tdm_torch_model *t)
 {
-    tdm_fsdp_before_backward(t);
+    call(t, t->settings.wrapper->before_backward);
     tdm_backward(t->m, t->loss, NULL);
-    tdm_fsdp_after_backward(t);
-    tdm_deepspeed_after_backward(t);
+    call(t, t->settings.wrapper->after_backward);
 }

@@ -9,6 +9,11 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+struct torch_fsdp *tdm_fsdp_of(const struct tdm_torch_model *t)
+{
+    return t->wrapped;
+}
+
 static uint16_t shard_bytes(const struct tdm_torch_model *t)
 {
     return t->settings.fp32_weights ? FP32 : BF16;
@@ -20,36 +25,34 @@ static uint64_t shard_rows(const struct tdm_torch_model *t, uint64_t rows)
 }
 
 struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
-                                           uint64_t columns, bool trained)
+                                           uint64_t columns, uint16_t element_bytes, bool trained)
 {
-    struct torch_fsdp *f = &t->fsdp;
-    uint16_t bytes = shard_bytes(t);
+    struct torch_fsdp *f = t->wrapped;
     bool vector = rows == 1; /* sharded by its elements */
     uint64_t part_rows = vector ? 1 : shard_rows(t, rows);
+    f->group_of[t->parameter_count] = group;
+    struct tdm_eager_value **slot = &f->wholes[t->parameter_count];
     struct tdm_eager_value *shard =
-        tdm_value_leaf(t->m, t->settings.shards_on_gpu ? 0 : part_rows,
-                       vector ? shard_rows(t, columns) : columns, bytes, trained);
-    if (t->settings.shards_on_gpu) {
+        tdm_torch_parameter(t, t->settings.fsdp.shards_on_gpu ? 0 : part_rows,
+                            vector ? shard_rows(t, columns) : columns, shard_bytes(t), trained);
+    if (t->settings.fsdp.shards_on_gpu) {
         tdm_value_vacate(t->m, shard);
         shard->rows = part_rows;
     }
-    struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, BF16, trained);
+    struct tdm_eager_value *whole = tdm_value_leaf(t->m, 0, columns, element_bytes, trained);
     tdm_value_vacate(t->m, whole); /* it gets memory when it is gathered */
     whole->rows = rows;
-    f->group_of[t->parameter_count] = group;
-    f->wholes[t->parameter_count] = whole;
-    t->parameters[t->parameter_count++] = shard;
-    return whole;
+    return *slot = whole;
 }
 
 /* Of a model that is on the GPU: a group's shards are made, then its parameters go. */
 void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole)
 {
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (t->fsdp.group_of[i] == group)
+        if (tdm_fsdp_of(t)->group_of[i] == group)
             tdm_value_occupy(t->m, t->parameters[i]);
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (t->fsdp.group_of[i] == group)
+        if (tdm_fsdp_of(t)->group_of[i] == group)
             tdm_drop(t->m, whole[i]);
 }
 
@@ -58,7 +61,8 @@ static uint64_t group_elements(const struct tdm_torch_model *t, uint32_t group, 
 {
     uint64_t elements = 0;
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        if (t->fsdp.group_of[i] == group && (!reduced || t->fsdp.wholes[i]->grad != NULL))
+        if (tdm_fsdp_of(t)->group_of[i] == group &&
+            (!reduced || tdm_fsdp_of(t)->wholes[i]->grad != NULL))
             elements += tdm_value_elements(t->parameters[i]) * t->settings.ranks;
     return elements;
 }
@@ -87,7 +91,7 @@ static struct tdm_eager_value *new_buffer(struct tdm_torch_model *t, uint32_t st
 /* Starts the all-gather of a group: shards in bf16, side by side, and the result. */
 void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 {
-    struct torch_fsdp *f = &t->fsdp;
+    struct torch_fsdp *f = t->wrapped;
     if (f->whole[group] || f->gathering == group)
         return;
     uint64_t elements = group_elements(t, group, false);
@@ -103,7 +107,7 @@ void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group)
 /* Copies what was gathered to the parameters. */
 void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
 {
-    struct torch_fsdp *f = &t->fsdp;
+    struct torch_fsdp *f = t->wrapped;
     if (f->whole[group])
         return;
     tdm_fsdp_gather(t, group);
@@ -125,7 +129,7 @@ void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward)
 
 void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
 {
-    struct torch_fsdp *f = &t->fsdp;
+    struct torch_fsdp *f = t->wrapped;
     for (uint32_t i = 0; i < t->parameter_count && f->whole[group]; i++)
         if (f->group_of[i] == group)
             tdm_value_vacate(t->m, f->wholes[i]);
@@ -134,7 +138,7 @@ void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group)
 
 static uint16_t reduced_bytes(const struct tdm_torch_model *t)
 {
-    switch (t->settings.reduce_dtype) {
+    switch (t->settings.fsdp.reduce_dtype) {
     case TDM_REDUCE_BF16:
         return BF16;
     case TDM_REDUCE_FP32:
@@ -148,7 +152,7 @@ static uint16_t reduced_bytes(const struct tdm_torch_model *t)
  * have been cast to the dtype of the parameters: names of foreach_reduce hold them. */
 static void reduce(struct tdm_torch_model *t, uint32_t group)
 {
-    struct torch_fsdp *f = &t->fsdp;
+    struct torch_fsdp *f = t->wrapped;
     uint16_t bytes = reduced_bytes(t);
     uint64_t elements = group_elements(t, group, true);
     struct tdm_eager_value *last = NULL;
@@ -188,5 +192,5 @@ void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group)
 /* There is something for its post_backward to do. */
 bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group)
 {
-    return t->fsdp.whole[group] || group_elements(t, group, true) > 0;
+    return tdm_fsdp_of(t)->whole[group] || group_elements(t, group, true) > 0;
 }

@@ -5,14 +5,10 @@
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_state.py (_lazy_init, _pre_forward, _post_forward,
  * _register_group_forward_hooks, _root_post_backward_final_callback), _fsdp_param_group.py (_backward_prefetch,
  * finalize_backward); torchtitan/distributed/fsdp.py (apply_fsdp_to_decoder). */
+#include "methods/method.h"
 #include "methods/torch/parts.h"
 
 #include <stdlib.h>
-
-static bool is_on(const struct tdm_torch_model *t)
-{
-    return t->settings.sharing == TDM_SHARING_FSDP;
-}
 
 /* The unit after the layers: the whole, or what has the head. */
 static uint32_t last_group(const struct tdm_torch_model *t)
@@ -22,7 +18,7 @@ static uint32_t last_group(const struct tdm_torch_model *t)
 
 static bool has_embedding_group(const struct tdm_torch_model *t)
 {
-    return t->settings.units_of_ends && !t->config->tied;
+    return t->settings.fsdp.units_of_ends && !t->config->tied;
 }
 
 /* Of which the embedding is. */
@@ -31,34 +27,65 @@ static uint32_t embedding_group(const struct tdm_torch_model *t)
     return last_group(t) + (has_embedding_group(t) ? 1 : 0);
 }
 
-struct tdm_eager_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit,
-                                           enum tdm_role role, uint64_t rows, uint64_t columns,
-                                           bool trained)
+/* The group of a module's parameters. */
+static uint32_t group_of(const struct tdm_torch_model *t, uint32_t module)
 {
-    uint32_t group = unit < t->config->layers     ? unit
-                     : role == TDM_ROLE_EMBEDDING ? embedding_group(t)
-                                                  : last_group(t);
-    return tdm_fsdp_shard_new(t, group, rows, columns, trained);
+    if (module >= TDM_MODULE_FIRST_LAYER)
+        return (module - TDM_MODULE_FIRST_LAYER) / TDM_MODULES_A_LAYER;
+    return module == TDM_MODULE_EMBEDDING ? embedding_group(t) : last_group(t);
+}
+
+static void free_groups(void *state)
+{
+    struct torch_fsdp *f = state;
+    free(f->wholes);
+    free(f->group_of);
+    free(f->whole);
+    free(f);
+}
+
+static void *create_groups(struct tdm_torch_model *t, uint32_t most_parameters)
+{
+    struct torch_fsdp *f = calloc(1, sizeof(*f));
+    if (f == NULL)
+        return NULL;
+    f->wholes = calloc(most_parameters, sizeof(struct tdm_eager_value *));
+    f->group_of = calloc(most_parameters, sizeof(*f->group_of));
+    f->whole = calloc(t->config->layers + 2, sizeof(*f->whole));
+    f->gathering = TDM_FSDP_NO_GROUP;
+    if (f->wholes != NULL && f->group_of != NULL && f->whole != NULL)
+        return f;
+    free_groups(f);
+    return NULL;
+}
+
+static struct tdm_eager_value *make_shard(struct tdm_torch_model *t, uint32_t module, uint64_t rows,
+                                          uint64_t columns, uint16_t element_bytes, bool trained)
+{
+    return tdm_fsdp_shard_new(t, group_of(t, module), rows, columns, element_bytes, trained);
 }
 
 /* A model that is on the GPU: all parameters are there, then unit by unit they become shards. */
-void tdm_fsdp_shard(struct tdm_torch_model *t)
+static void shard(struct tdm_torch_model *t)
 {
+    if (!t->settings.fsdp.shards_on_gpu)
+        return;
     struct tdm_eager_value **whole = calloc(t->parameter_count, sizeof(struct tdm_eager_value *));
     if (whole == NULL) {
         t->m->status = TDM_NO_MEMORY;
         return;
     }
     for (uint32_t i = 0; i < t->parameter_count; i++)
-        whole[i] = tdm_value_new(t->m, t->fsdp.wholes[i]->rows, t->fsdp.wholes[i]->columns,
-                                 t->parameters[i]->element_bytes);
+        whole[i] =
+            tdm_value_new(t->m, tdm_fsdp_of(t)->wholes[i]->rows, tdm_fsdp_of(t)->wholes[i]->columns,
+                          t->parameters[i]->element_bytes);
     if (has_embedding_group(t))
         tdm_fsdp_move(t, embedding_group(t), whole);
-    if (t->settings.units_of_ends)
+    if (t->settings.fsdp.units_of_ends)
         tdm_fsdp_move(t, last_group(t), whole);
     for (uint32_t group = 0; group < t->config->layers; group++)
         tdm_fsdp_move(t, group, whole);
-    if (!t->settings.units_of_ends)
+    if (!t->settings.fsdp.units_of_ends)
         tdm_fsdp_move(t, last_group(t), whole);
     free(whole);
     if (t->settings.empty_cache)
@@ -69,8 +96,8 @@ void tdm_fsdp_shard(struct tdm_torch_model *t)
 
 static void post_forward(struct tdm_torch_model *t, uint32_t group)
 {
-    if (t->settings.reshard == TDM_RESHARD_YES ||
-        (t->settings.reshard == TDM_RESHARD_DEFAULT && group != last_group(t)))
+    if (t->settings.fsdp.reshard == TDM_RESHARD_YES ||
+        (t->settings.fsdp.reshard == TDM_RESHARD_DEFAULT && group != last_group(t)))
         tdm_fsdp_reshard(t, group);
 }
 
@@ -110,120 +137,62 @@ static void input_backward(struct tdm_eager *m, struct tdm_node *node,
     results[0] = tdm_take(grads[0]);
 }
 
-/* The same value, taken, whose backward calls the op's. */
-static struct tdm_eager_value *mark(struct tdm_torch_model *t, uint32_t group,
-                                    struct tdm_eager_value *x, const struct tdm_eager_op *op)
-{
-    struct tdm_node *node = tdm_node_new(t->m, op, &x, 1);
-    if (node != NULL) {
-        node->facts[0] = group;
-        node->context = t;
-    }
-    struct tdm_eager_value *y = tdm_value_view(t->m, x);
-    tdm_node_finish(t->m, node, y);
-    tdm_drop(t->m, x);
-    return y;
-}
-
-static struct tdm_eager_value *mark_output(struct tdm_torch_model *t, uint32_t group,
-                                           struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"FsdpPreBackward", false, output_backward};
-    return mark(t, group, x, &op);
-}
-
-static struct tdm_eager_value *mark_input(struct tdm_torch_model *t, uint32_t group,
-                                          struct tdm_eager_value *x)
-{
-    static const struct tdm_eager_op op = {"RegisterPostBackwardFunctionBackward", false,
-                                           input_backward};
-    return mark(t, group, x, &op);
-}
+static const struct tdm_eager_op of_output = {"FsdpPreBackward", false, output_backward},
+                                 of_input = {"RegisterPostBackwardFunctionBackward", false,
+                                             input_backward};
 
 /* ---- hooks ---- */
 
-void tdm_fsdp_before_forward(struct tdm_torch_model *t)
+static void before_forward(struct tdm_torch_model *t)
 {
-    if (is_on(t) && !t->settings.units_of_ends)
+    if (!t->settings.fsdp.units_of_ends)
         tdm_fsdp_unshard(t, last_group(t), true);
 }
 
-void tdm_fsdp_before_embedding(struct tdm_torch_model *t)
+/* A unit of head and embedding began with the embedding: with ids, which need no gradient. */
+static struct tdm_eager_value *enter_unit(struct tdm_torch_model *t, uint32_t module,
+                                          struct tdm_eager_value *x)
 {
-    if (is_on(t) && t->settings.units_of_ends)
-        tdm_fsdp_unshard(t, embedding_group(t), true);
+    uint32_t group = group_of(t, module);
+    if ((module == TDM_MODULE_EMBEDDING && !t->settings.fsdp.units_of_ends) ||
+        (module == TDM_MODULE_HEAD && !has_embedding_group(t)))
+        return x;
+    tdm_fsdp_unshard(t, group, true);
+    return x == NULL ? NULL : tdm_replace(t->m, x, tdm_mark(t->m, &of_input, group, t, x));
 }
 
-struct tdm_eager_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t,
-                                                 struct tdm_eager_value *embedded)
-{
-    if (!is_on(t) || !has_embedding_group(t))
-        return embedded;
-    post_forward(t, embedding_group(t));
-    return mark_output(t, embedding_group(t), embedded);
-}
-
-struct tdm_eager_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
-                                              struct tdm_eager_value *input)
-{
-    if (!is_on(t))
-        return input;
-    tdm_fsdp_unshard(t, layer, true);
-    return mark_input(t, layer, input);
-}
-
-struct tdm_eager_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
-                                             struct tdm_eager_value *output)
-{
-    if (!is_on(t))
-        return output;
-    post_forward(t, layer);
-    return mark_output(t, layer, output);
-}
-
-/* A unit with the embedding began there, with ids, which need no gradient. */
-struct tdm_eager_value *tdm_fsdp_before_norm(struct tdm_torch_model *t,
-                                             struct tdm_eager_value *input)
-{
-    if (!is_on(t) || !has_embedding_group(t))
-        return input;
-    tdm_fsdp_unshard(t, last_group(t), true);
-    return mark_input(t, last_group(t), input);
-}
-
-/* Not called where a loss reads the head's weight without running the module: then the unit is not told of the
+/* The head is not left where a loss reads its weight without running the module: then the unit is not told of the
  * forward's end, and keeps its parameters. */
-struct tdm_eager_value *tdm_fsdp_after_head(struct tdm_torch_model *t,
-                                            struct tdm_eager_value *logits)
+static struct tdm_eager_value *leave_unit(struct tdm_torch_model *t, uint32_t module,
+                                          struct tdm_eager_value *y)
 {
-    if (!is_on(t) || !t->settings.units_of_ends)
-        return logits;
-    post_forward(t, last_group(t));
-    return mark_output(t, last_group(t), logits);
+    uint32_t group = group_of(t, module);
+    if ((module == TDM_MODULE_EMBEDDING && !has_embedding_group(t)) ||
+        (module == TDM_MODULE_HEAD && !t->settings.fsdp.units_of_ends))
+        return y;
+    post_forward(t, group);
+    return tdm_replace(t->m, y, tdm_mark(t->m, &of_output, group, t, y));
 }
 
-void tdm_fsdp_after_forward(struct tdm_torch_model *t)
+static void after_forward(struct tdm_torch_model *t)
 {
-    if (!is_on(t))
-        return;
-    if (!t->settings.units_of_ends)
+    struct torch_fsdp *f = t->wrapped;
+    if (!t->settings.fsdp.units_of_ends)
         post_forward(t, last_group(t));
-    tdm_drop(t->m, t->fsdp.kept);
-    t->fsdp.kept = NULL;
+    tdm_drop(t->m, f->kept);
+    f->kept = NULL;
 }
 
-void tdm_fsdp_before_backward(struct tdm_torch_model *t)
+static void before_backward(struct tdm_torch_model *t)
 {
-    if (is_on(t) && !t->settings.units_of_ends)
+    if (!t->settings.fsdp.units_of_ends)
         pre_backward(t, last_group(t));
 }
 
 /* Units whose input needs no gradient have not been told of their backward: in the order of modules. */
-void tdm_fsdp_after_backward(struct tdm_torch_model *t)
+static void after_backward(struct tdm_torch_model *t)
 {
-    struct torch_fsdp *f = &t->fsdp;
-    if (!is_on(t))
-        return;
+    struct torch_fsdp *f = t->wrapped;
     tdm_fsdp_post_backward(t, embedding_group(t));
     tdm_drop(t->m, f->gathered); /* ahead, of a unit that had no backward */
     f->gathered = NULL;
@@ -234,3 +203,103 @@ void tdm_fsdp_after_backward(struct tdm_torch_model *t)
     tdm_drop(t->m, f->reducing);
     f->reducing = NULL;
 }
+
+/* ---- keys, limits and costs ---- */
+
+#define FIELD(name) .field = offsetof(struct tdm_method_settings, name)
+
+static bool is_sharded(const struct tdm_key_case *c)
+{
+    return c->settings->torch.wrapper == &tdm_fsdp_wrapper;
+}
+
+static bool is_shared(const struct tdm_key_case *c)
+{
+    return c->settings->torch.wrapper != &tdm_no_wrapper;
+}
+
+static bool was_on_gpu(const struct tdm_key_case *c)
+{
+    return !is_sharded(c) || c->settings->torch.fsdp.shards_on_gpu;
+}
+
+static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
+static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
+static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
+
+const struct tdm_method_key tdm_keys_fsdp[] = {
+    {"reshard_after_forward", "no|yes|default", "default",
+     "parameters are gathered for the forward, and again for the backward; default (None): not of the last unit",
+     tdm_key_read_choice, FIELD(torch.fsdp.reshard), .compared = "yes", .needs = {&needs_shards}},
+    {"units", "layers|layers+ends", "layers",
+     "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
+     tdm_key_read_switch, FIELD(torch.fsdp.units_of_ends), .needs = {&needs_shards}},
+    {"reduce_dtype", "weights|bf16|fp32", "weights",
+     "MixedPrecisionPolicy(reduce_dtype): of gradients that are reduced; weights: as weights_dtype",
+     tdm_key_read_choice, FIELD(torch.fsdp.reduce_dtype), .needs = {&needs_shards}},
+    {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
+     tdm_key_read_switch, FIELD(torch.fsdp.shards_on_gpu), .needs = {&needs_shards}},
+    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
+     tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
+    {.name = NULL},
+};
+
+static enum tdm_status check(const struct tdm_model *model, struct tdm_method_settings *settings,
+                             struct tdm_error *err)
+{
+    (void)model;
+    const struct tdm_torch_settings *torch = &settings->torch;
+    if (torch->lora_rank > 0 && torch->peft && !torch->fp32_weights)
+        return tdm_fail(err, TDM_USAGE,
+                        "--set lora: fp32 adapters among bf16 weights are not known of method %s",
+                        settings->method->name);
+    return TDM_OK;
+}
+
+/* Parameters that are gathered for the backward too. */
+static double gathered_again(const struct tdm_model *model, const struct tdm_fsdp_settings *s)
+{
+    static const enum tdm_role ends[] = {TDM_ROLE_EMBEDDING, TDM_ROLE_FINAL_NORM, TDM_ROLE_HEAD};
+    const uint32_t units[] = {tdm_model_embedding_unit(model), tdm_model_head_unit(model),
+                              tdm_model_head_unit(model)};
+    double again = s->reshard == TDM_RESHARD_NO ? 0 : (double)model->parameters;
+    for (unsigned i = 0; i < 3 && s->reshard == TDM_RESHARD_DEFAULT; i++) {
+        const struct tdm_tensor *tensor = tdm_model_tensor(model, units[i], ends[i]);
+        bool alone = s->units_of_ends && ends[i] == TDM_ROLE_EMBEDDING && !model->tied;
+        if (tensor != NULL && !alone)
+            again -= (double)tensor->rows * (double)tensor->columns;
+    }
+    return again;
+}
+
+/* Parameters are gathered in bf16, gradients reduced and scattered. */
+static void add_cost(const struct tdm_model *model, const struct tdm_method_settings *settings,
+                     struct tdm_method_cost *cost)
+{
+    const struct tdm_torch_settings *s = &settings->torch;
+    double share = (double)(s->ranks - 1) / (double)s->ranks;
+    double parameters = (double)model->parameters * share;
+    tdm_traffic_add(&cost->sent, tdm_torch_all_ranks(s),
+                    parameters * BF16 + share * gathered_again(model, &s->fsdp) * BF16 +
+                        tdm_torch_shared_gradient_bytes(model, s));
+}
+
+static const struct tdm_method_key *const tables[] = {tdm_keys_fsdp, NULL};
+
+const struct tdm_wrapper tdm_fsdp_wrapper = {
+    .name = "fsdp",
+    .keys = tables,
+    .mixes_precision = true,
+    .check = check,
+    .cost = add_cost,
+    .create = create_groups,
+    .free = free_groups,
+    .parameter = make_shard,
+    .start = shard,
+    .before_forward = before_forward,
+    .after_forward = after_forward,
+    .before_backward = before_backward,
+    .after_backward = after_backward,
+    .enter_unit = enter_unit,
+    .leave_unit = leave_unit,
+};

@@ -91,7 +91,7 @@ static struct tdm_eager_value *number_mask(struct tdm_torch_model *t, struct tdm
 /* flash_attn, which attends where a sequence is divided, takes the window itself. */
 static bool needs_window_mask(const struct tdm_torch_model *t)
 {
-    if (t->settings.context.kind != TDM_CONTEXT_NONE)
+    if (t->settings.context.divider != NULL)
         return false;
     for (uint32_t i = 0; i < t->config->layers; i++) {
         uint64_t window = t->config->layer_kinds[i].window;

@@ -41,7 +41,7 @@ static bool has_lora(const struct tdm_key_case *c)
 
 static bool casts_adapters(const struct tdm_key_case *c)
 {
-    return c->settings->torch.sharing != TDM_SHARING_FSDP;
+    return !c->settings->torch.wrapper->mixes_precision;
 }
 
 static bool has_chunked_logits(const struct tdm_key_case *c)
@@ -64,27 +64,6 @@ static bool has_no_checkpoints(const struct tdm_key_case *c)
     return !has_checkpoints(c);
 }
 
-static bool has_buckets(const struct tdm_key_case *c)
-{
-    const enum tdm_torch_sharing sharing = c->settings->torch.sharing;
-    return sharing == TDM_SHARING_DDP || sharing == TDM_SHARING_ZERO1;
-}
-
-static bool is_sharded(const struct tdm_key_case *c)
-{
-    return c->settings->torch.sharing == TDM_SHARING_FSDP;
-}
-
-static bool is_shared(const struct tdm_key_case *c)
-{
-    return c->settings->torch.sharing != TDM_SHARING_NONE;
-}
-
-static bool was_on_gpu(const struct tdm_key_case *c)
-{
-    return !is_sharded(c) || c->settings->torch.shards_on_gpu;
-}
-
 const struct tdm_key_need tdm_need_lora = {"without lora_rank", has_lora};
 const struct tdm_key_need tdm_need_chunked_logits = {"without logits=chunked", has_chunked_logits};
 const struct tdm_key_need tdm_need_later_steps = {"with step=1", has_later_steps};
@@ -92,10 +71,6 @@ static const struct tdm_key_need needs_own_dtype = {
     "under fully_shard, whose mixed precision casts adapters as all else", casts_adapters};
 static const struct tdm_key_need needs_checkpoints = {"without checkpointing", has_checkpoints};
 static const struct tdm_key_need needs_no_checkpoints = {"with checkpointing", has_no_checkpoints};
-static const struct tdm_key_need needs_buckets = {"without sharding=ddp or zero1", has_buckets};
-static const struct tdm_key_need needs_shards = {"without sharding=fsdp", is_sharded};
-static const struct tdm_key_need needs_sharing = {"with sharding=none", is_shared};
-static const struct tdm_key_need needs_whole_first = {"without init_device=cuda", was_on_gpu};
 
 /* ---- tables ---- */
 
@@ -142,35 +117,5 @@ const struct tdm_method_key tdm_keys_torch[] = {
      FIELD(torch.use_cache), .needs = {&needs_no_checkpoints}},
     {"step", "1|2|3|all", "all", "the step that counts; later ones are as the third",
      .read = tdm_key_read_step},
-    {.name = NULL},
-};
-
-const struct tdm_method_key tdm_keys_ddp[] = {
-    {"gradient_as_bucket_view", "no|yes", "no",
-     "gradients live in the buckets of DDP, and not beside them", tdm_key_read_switch,
-     FIELD(torch.bucket_views), .needs = {&needs_buckets}},
-    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
-     tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
-    {"first_bucket", "late|early", "late",
-     "the one of the first step goes in the second backward, or before its forward: a race in NCCL's process group",
-     tdm_key_read_switch, FIELD(torch.early_buckets),
-     .needs = {&needs_buckets, &tdm_need_later_steps}},
-    {.name = NULL},
-};
-
-const struct tdm_method_key tdm_keys_fsdp[] = {
-    {"reshard_after_forward", "no|yes|default", "default",
-     "parameters are gathered for the forward, and again for the backward; default (None): not of the last unit",
-     tdm_key_read_choice, FIELD(torch.reshard), .compared = "yes", .needs = {&needs_shards}},
-    {"units", "layers|layers+ends", "layers",
-     "what fully_shard is called on: layers and the whole; or embed_tokens and [norm, lm_head] too",
-     tdm_key_read_switch, FIELD(torch.units_of_ends), .needs = {&needs_shards}},
-    {"reduce_dtype", "weights|bf16|fp32", "weights",
-     "MixedPrecisionPolicy(reduce_dtype): of gradients that are reduced; weights: as weights_dtype",
-     tdm_key_read_choice, FIELD(torch.reduce_dtype), .needs = {&needs_shards}},
-    {"init_device", "meta|cuda", "meta", "where the model is when fully_shard is called",
-     tdm_key_read_switch, FIELD(torch.shards_on_gpu), .needs = {&needs_shards}},
-    {"empty_cache", "no|yes", "yes", "torch.cuda.empty_cache() before the first step",
-     tdm_key_read_switch, FIELD(torch.empty_cache), .needs = {&needs_sharing, &needs_whole_first}},
     {.name = NULL},
 };

@@ -203,6 +203,26 @@ static struct tdm_eager_value *eager_attention(struct tdm_eager *m, const struct
     return y;
 }
 
+static struct tdm_attention_shape attention_shape(const struct tdm_torch_model *t,
+                                                  enum tdm_attention_kernel kernel)
+{
+    return (struct tdm_attention_shape){.kernel = kernel,
+                                        .batch = t->settings.batch,
+                                        .query_heads = t->config->query_heads,
+                                        .kv_heads = t->config->kv_heads,
+                                        .tokens = t->settings.tokens,
+                                        .head_dim = t->config->head_dim};
+}
+
+/* Of a sequence that other ranks have parts of. */
+static struct tdm_eager_value *
+divided_attention(struct tdm_eager *m, const struct tdm_torch_model *t, struct tdm_eager_value *q,
+                  struct tdm_eager_value *k, struct tdm_eager_value *v)
+{
+    const struct tdm_attention_shape shape = attention_shape(t, TDM_ATTENTION_FLASH);
+    return tdm_context_attention(m, &t->settings.context, &shape, q, k, v);
+}
+
 #define BIAS_ALIGN 8u /* columns of the memory-efficient kernel's bias */
 
 /* torch's scaled_dot_product_attention; with a mask K and V are repeated first, and the mask becomes a bias. */
@@ -212,15 +232,10 @@ static struct tdm_eager_value *sdpa_attention(struct tdm_eager *m, const struct 
                                               struct tdm_eager_value *mask)
 {
     bool efficient = t->settings.attention == TDM_TORCH_EFFICIENT;
-    struct tdm_attention_shape shape = {
-        .kernel = t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
-                  : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
-                                                          : TDM_ATTENTION_FLASH,
-        .batch = t->settings.batch,
-        .query_heads = t->config->query_heads,
-        .kv_heads = t->config->kv_heads,
-        .tokens = t->settings.tokens,
-        .head_dim = t->config->head_dim};
+    struct tdm_attention_shape shape =
+        attention_shape(t, t->settings.attention == TDM_TORCH_SDPA ? TDM_ATTENTION_CUDNN
+                           : mask != NULL || efficient             ? TDM_ATTENTION_EFFICIENT
+                                                                   : TDM_ATTENTION_FLASH);
     struct tdm_eager_value *keys = tdm_take(k), *values = tdm_take(v), *bias = NULL;
     if (mask != NULL || efficient) {
         uint64_t groups = shape.query_heads / shape.kv_heads;
@@ -297,13 +312,12 @@ static struct tdm_eager_value *attend(struct tdm_eager *m, const struct tdm_torc
     struct tdm_eager_value *mask =
         t->config->layer_kinds[number].window > 0 ? t->window_mask : t->mask;
     tdm_label(m, "self_attn.attention");
-    struct tdm_eager_value *heads = t->settings.shifted
-                                        ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
-                                    : t->settings.context.kind != TDM_CONTEXT_NONE
-                                        ? tdm_torch_divided_attention(m, t, turned_q, turned_k, v)
-                                    : t->settings.attention == TDM_TORCH_EAGER
-                                        ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
-                                        : sdpa_attention(m, t, turned_q, turned_k, v, mask);
+    struct tdm_eager_value *heads =
+        t->settings.shifted                   ? tdm_shifted_attention(m, t, turned_q, turned_k, v)
+        : t->settings.context.divider != NULL ? divided_attention(m, t, turned_q, turned_k, v)
+        : t->settings.attention == TDM_TORCH_EAGER
+            ? eager_attention(m, t, turned_q, turned_k, v, mask, kept)
+            : sdpa_attention(m, t, turned_q, turned_k, v, mask);
     struct tdm_eager_value *merged =
         tdm_reshape(m, heads, x->rows, layer->weight[TDM_PROJECTION_O]->columns);
     tdm_drop(m, heads);
@@ -346,7 +360,7 @@ static struct tdm_eager_value *run_mlp(struct tdm_eager *m, const void *model, u
 static uint64_t mlp_tiles(const struct tdm_torch_model *t)
 {
     uint64_t tiles = t->settings.mlp_tiles;
-    if (tiles == TDM_DEEPSPEED_AUTO)
+    if (tiles == TDM_AUTO)
         tiles = tdm_size_ceil_div(t->settings.tokens, t->config->hidden);
     return tiles < TDM_MOST_TILES ? tiles : TDM_MOST_TILES;
 }

@@ -16,11 +16,23 @@ const char *tdm_projection_name(enum tdm_projection projection)
     return projection_names[projection];
 }
 
-static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint64_t rows,
-                                             uint64_t columns, uint16_t element_bytes, bool trained)
+struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
+                                            uint64_t columns, uint16_t element_bytes, bool trained)
 {
     struct tdm_eager_value *value = tdm_value_leaf(t->m, rows, columns, element_bytes, trained);
     t->parameters[t->parameter_count++] = value;
+    return value;
+}
+
+static struct tdm_eager_value *add_parameter(struct tdm_torch_model *t, uint32_t module,
+                                             uint64_t rows, uint64_t columns,
+                                             uint16_t element_bytes, bool trained)
+{
+    const struct tdm_wrapper *w = t->settings.wrapper;
+    struct tdm_eager_value *value =
+        w->parameter != NULL ? w->parameter(t, module, rows, columns, element_bytes, trained)
+                             : tdm_torch_parameter(t, rows, columns, element_bytes, trained);
+    value->module = module;
     return value;
 }
 
@@ -34,13 +46,8 @@ static struct tdm_eager_value *add_adapter(struct tdm_torch_model *t, uint32_t l
                                            uint32_t module, uint64_t rows, uint64_t columns)
 {
     t->m->label = (struct tdm_label){.name = "lora", .layer = layer};
-    if (t->settings.sharing == TDM_SHARING_FSDP) {
-        return tdm_fsdp_parameter(t, layer, TDM_ROLE_DOWN, rows, columns, true);
-    }
-    struct tdm_eager_value *adapter =
-        add_parameter(t, rows, columns, t->settings.peft ? FP32 : t->weight_bytes, true);
-    tdm_deepspeed_parameter(t, tdm_layer_module(layer, module));
-    return adapter;
+    return add_parameter(t, tdm_layer_module(layer, module), rows, columns,
+                         t->settings.peft ? FP32 : t->weight_bytes, true);
 }
 
 static const struct {
@@ -86,16 +93,10 @@ static struct tdm_eager_value *add_weight(struct tdm_torch_model *t, uint32_t un
         return NULL;
     t->m->label = (struct tdm_label){.name = tdm_role_name(role),
                                      .layer = unit < t->config->layers ? unit : TDM_NO_LAYER};
-    if (t->settings.sharing == TDM_SHARING_FSDP) {
-        return tdm_fsdp_parameter(t, unit, role, tensor->rows, tensor->columns,
-                                  t->settings.lora_rank == 0);
-    }
     bool trained =
         t->settings.lora_rank == 0 || (t->settings.trained_norms && is_norm_or_embedding(role));
-    struct tdm_eager_value *weight =
-        add_parameter(t, tensor->rows, tensor->columns, t->weight_bytes, trained);
-    tdm_deepspeed_parameter(t, module_of(unit, role));
-    return weight;
+    return add_parameter(t, module_of(unit, role), tensor->rows, tensor->columns, t->weight_bytes,
+                         trained);
 }
 
 static void add_experts(struct tdm_torch_model *t, uint32_t number)
@@ -162,58 +163,42 @@ static void add_parameters(struct tdm_torch_model *t)
     if (t->settings.lora_rank > 0)
         add_adapters(t);
     t->m->category = TDM_METHOD_WORKSPACE;
-    if (t->settings.sharing == TDM_SHARING_FSDP && t->settings.shards_on_gpu)
-        tdm_fsdp_shard(t);
-    tdm_torch_share(t);
-    tdm_deepspeed_start(t);
+    t->m->gradient_ready = t->settings.wrapper->gradient;
+    t->m->gradient_context = t;
+    if (t->settings.wrapper->start != NULL)
+        t->settings.wrapper->start(t);
     t->m->label = (struct tdm_label){.name = "input_ids", .layer = TDM_NO_LAYER};
     t->ids = tdm_value_new(t->m, t->settings.batch, t->settings.tokens, INT64);
-}
-
-static bool shares_by_deepspeed(const struct tdm_torch_settings *settings)
-{
-    return settings->sharing == TDM_SHARING_ZERO2 || settings->sharing == TDM_SHARING_ZERO3;
 }
 
 enum tdm_status tdm_torch_model_create(struct tdm_eager *m, const struct tdm_model *config,
                                        const struct tdm_torch_settings *settings,
                                        struct tdm_torch_model **model, struct tdm_error *err)
 {
+    const struct tdm_wrapper *w = settings->wrapper;
     struct tdm_torch_model *t = calloc(1, sizeof(*t));
     size_t most = config->tensor_count + (size_t)config->layers * TDM_PROJECTIONS * 2;
-    if (t != NULL) {
-        t->layers = calloc(config->layers, sizeof(*t->layers));
-        t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
-        t->states = calloc(most, sizeof(*t->states));
-        t->own_states = calloc(most, sizeof(*t->own_states));
-        t->fsdp.wholes = calloc(most, sizeof(struct tdm_eager_value *));
-        t->fsdp.group_of = calloc(most, sizeof(*t->fsdp.group_of));
-        t->fsdp.whole = calloc(config->layers + 2, sizeof(*t->fsdp.whole));
-        t->fsdp.gathering = TDM_FSDP_NO_GROUP;
-        t->buckets.parts = calloc(most, sizeof(struct tdm_eager_value *));
-        t->buckets.order = calloc(most, sizeof(struct tdm_eager_value *));
-    }
     if (t != NULL) {
         t->m = m;
         t->config = config;
         t->settings = *settings;
+        t->layers = calloc(config->layers, sizeof(*t->layers));
+        t->parameters = calloc(most, sizeof(struct tdm_eager_value *));
+        t->states = calloc(most, sizeof(*t->states));
+        t->wrapped = w->create == NULL ? NULL : w->create(t, (uint32_t)most);
     }
-    if (t != NULL && shares_by_deepspeed(settings))
-        t->deepspeed = tdm_deepspeed_new(t, (uint32_t)most);
     if (t == NULL || t->layers == NULL || t->parameters == NULL || t->states == NULL ||
-        t->own_states == NULL || t->fsdp.wholes == NULL || t->fsdp.group_of == NULL ||
-        (t->deepspeed == NULL && shares_by_deepspeed(settings)) || t->fsdp.whole == NULL ||
-        t->buckets.parts == NULL || t->buckets.order == NULL) {
+        (w->create != NULL && t->wrapped == NULL)) {
         tdm_torch_model_free(t);
         return tdm_fail(err, TDM_NO_MEMORY, "out of memory for a model");
     }
-    if (settings->sharing == TDM_SHARING_FSDP) /* its policy casts adapters as all else */
+    if (w->mixes_precision) /* adapters are cast as all else */
         t->settings.peft = false;
     if (settings->attention == TDM_TORCH_MATERIALIZED)
         t->settings.attention = TDM_TORCH_EAGER;
     if (settings->attention == TDM_TORCH_FLASH)
         t->settings.attention = TDM_TORCH_SDPA_FLASH;
-    t->autocasts = settings->fp32_weights && settings->sharing != TDM_SHARING_FSDP;
+    t->autocasts = settings->fp32_weights && !w->mixes_precision;
     t->weight_bytes = t->autocasts ? FP32 : BF16;
     t->caches = settings->use_cache && settings->checkpointing == TDM_CHECKPOINTING_OFF;
     if (!tdm_torch_cache_create(t)) {
@@ -233,16 +218,11 @@ void tdm_torch_model_free(struct tdm_torch_model *t)
     tdm_drop(t->m, t->held_logits);
     tdm_drop(t->m, t->held_input);
     tdm_torch_cache_free(t);
-    tdm_deepspeed_free(t->deepspeed);
+    if (t->wrapped != NULL)
+        t->settings.wrapper->free(t->wrapped);
     free(t->layers);
     free(t->parameters);
     free(t->states);
-    free(t->own_states);
-    free(t->fsdp.wholes);
-    free(t->fsdp.group_of);
-    free(t->fsdp.whole);
-    free(t->buckets.parts);
-    free(t->buckets.order);
     free(t);
 }
 

@@ -11,7 +11,11 @@
 #include "methods/context/context.h"
 #include "methods/deepspeed/deepspeed.h"
 #include "methods/eager/eager.h"
+#include "methods/torch/ddp.h"
+#include "methods/torch/fsdp.h"
 #include "models/model.h"
+
+struct tdm_wrapper;
 
 enum tdm_checkpointing { TDM_CHECKPOINTING_OFF, TDM_CHECKPOINTING_ON, TDM_CHECKPOINTING_REENTRANT };
 enum tdm_torch_attention {
@@ -45,26 +49,6 @@ enum tdm_torch_grads {
     TDM_GRADS_UNSAID, /* held if there is no optimizer */
 };
 
-/* How ranks share the work. */
-enum tdm_torch_sharing {
-    TDM_SHARING_NONE,
-    TDM_SHARING_DDP,   /* DistributedDataParallel: everything on every rank */
-    TDM_SHARING_ZERO1, /* and ZeroRedundancyOptimizer: the states of a share of the parameters */
-    TDM_SHARING_FSDP, /* fully_shard: shards of all, gathered layer by layer; fp32_weights are those of shards */
-    TDM_SHARING_ZERO2, /* DeepSpeed's */
-    TDM_SHARING_ZERO3,
-};
-
-/* Which units of fully_shard give their parameters back after their forward. */
-enum tdm_reshard {
-    TDM_RESHARD_NO,
-    TDM_RESHARD_YES,
-    TDM_RESHARD_DEFAULT, /* all but the last: the whole, or what has the head */
-};
-
-/* In which fully_shard reduces gradients; what is reduced becomes the dtype of the shards. */
-enum tdm_reduce_dtype { TDM_REDUCE_AS_SHARDS, TDM_REDUCE_BF16, TDM_REDUCE_FP32 };
-
 /* The projections of a layer, in the order in which modules hold them. */
 enum tdm_projection {
     TDM_PROJECTION_Q,
@@ -89,25 +73,21 @@ struct tdm_torch_settings {
     enum tdm_torch_grads grads;
     bool fp32_weights; /* and the forward under bf16 autocast; else all is bf16 */
     bool use_cache;
-    uint64_t lora_rank;    /* 0: all parameters are trained */
-    uint32_t lora_targets; /* bit of each projection */
-    enum tdm_torch_sharing sharing;
+    uint64_t lora_rank;                /* 0: all parameters are trained */
+    uint32_t lora_targets;             /* bit of each projection */
+    const struct tdm_wrapper *wrapper; /* how ranks share the work; never NULL */
     uint64_t ranks;
-    enum tdm_reshard reshard;           /* reshard_after_forward */
-    enum tdm_reduce_dtype reduce_dtype; /* of fully_shard's MixedPrecisionPolicy */
-    bool units_of_ends;         /* fully_shard of embedding, and of last norm and head, too */
-    bool bucket_views;          /* gradient_as_bucket_view: gradients live in the buckets */
     bool empty_cache;           /* before the first step */
-    bool shards_on_gpu;         /* fully_shard of a model that is not on the meta device */
-    bool early_buckets;         /* the first step's bucket goes before the second forward */
     bool peft;                  /* LoRA by the peft library: fp32 adapters, dropout as a module */
     uint64_t loss_chunk_tokens; /* of TDM_LOGITS_CHUNKED */
     bool shifted;               /* LongLoRA's attention */
     bool trained_norms;         /* with LoRA, norms and the embedding are trained too */
     uint32_t groups;            /* of LongLoRA: a sequence has 2 << groups of them */
+    struct tdm_ddp_settings ddp;
+    struct tdm_fsdp_settings fsdp;
     struct tdm_deepspeed_settings deepspeed;
     bool offload_checkpoints;         /* inputs of layers in host memory until their backward */
-    uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_DEEPSPEED_AUTO */
+    uint64_t mlp_tiles, logits_tiles; /* 0: not tiled; TDM_AUTO */
     struct tdm_context context; /* of what sequence `tokens` are a rank's, and by which attention */
 };
 

@@ -22,7 +22,8 @@ static void init_adam(struct tdm_torch_model *t, uint32_t i)
 /* Does this rank's optimizer update it? */
 static bool trained(const struct tdm_torch_model *t, uint32_t i)
 {
-    return t->own_states[i] && t->parameters[i]->grad != NULL;
+    const struct tdm_wrapper *w = t->settings.wrapper;
+    return t->parameters[i]->grad != NULL && (w->owns_states == NULL || w->owns_states(t, i));
 }
 
 /* The square roots of all second moments, a new tensor each, until the step is done. */

@@ -5,6 +5,7 @@
 
 #include "methods/eager/dtypes.h"
 #include "methods/torch/model.h"
+#include "methods/torch/wrapper.h"
 
 struct torch_layer {
     struct tdm_eager_value *weight[TDM_PROJECTIONS], *bias[TDM_PROJECTIONS];
@@ -17,24 +18,6 @@ struct torch_layer {
 
 struct torch_state {
     struct tdm_eager_value *step, *first, *second; /* of AdamW; first is SGD's momentum too */
-};
-
-/* DDP's buckets: one for all gradients, then, from the second step on, many in the order of their coming. */
-struct torch_buckets {
-    struct tdm_eager_value *all, *small, **parts, **order;
-    uint32_t part_count, order_count, steps;
-    uint64_t ready_bytes; /* of gradients, in the second step */
-};
-
-/* fully_shard's groups: one a layer; after them one of all else, or of last norm and head (and the embedding, where
- * weights are tied), and then one of the embedding. */
-struct torch_fsdp {
-    struct tdm_eager_value *
-        *wholes;        /* gathered parameters, with memory only while they are gathered */
-    uint32_t *group_of; /* of every parameter */
-    bool *whole;        /* of every group: it is gathered */
-    uint32_t gathering;
-    struct tdm_eager_value *gathered, *kept, *reducing; /* buffers of collectives */
 };
 
 struct tdm_torch_model {
@@ -54,10 +37,7 @@ struct tdm_torch_model {
         *cached[2]; /* K and V of this forward; of the output object that is held */
     /* Embedded ids that were made to require a gradient: until the next loss takes the place of the last. */
     struct tdm_eager_value *input, *held_input, *loss;
-    struct torch_buckets buckets;
-    struct torch_fsdp fsdp;
-    struct tdm_deepspeed *deepspeed; /* or NULL */
-    bool *own_states;                /* parameters whose optimizer states this rank has */
+    void *wrapped; /* state of the wrapper */
     struct tdm_eager_value **parameters;
     struct torch_state *states;
     uint32_t parameter_count;
@@ -79,50 +59,9 @@ void tdm_torch_cache_update(const struct tdm_torch_model *t, uint32_t number,
 void tdm_torch_cache_drop(struct tdm_torch_model *t);
 void tdm_torch_cache_hold(struct tdm_torch_model *t);
 
-/* fully_shard (fsdp_units.c): of which unit a parameter is; hooks around the forward, the backward and the
- * modules of units, nothing without FSDP. An input or an output that goes in comes back as the same value, taken, with
- * what its backward calls. */
-struct tdm_eager_value *tdm_fsdp_parameter(struct tdm_torch_model *t, uint32_t unit,
-                                           enum tdm_role role, uint64_t rows, uint64_t columns,
-                                           bool trained);
-void tdm_fsdp_shard(struct tdm_torch_model *t);
-void tdm_fsdp_before_forward(struct tdm_torch_model *t);
-void tdm_fsdp_before_embedding(struct tdm_torch_model *t);
-struct tdm_eager_value *tdm_fsdp_after_embedding(struct tdm_torch_model *t,
-                                                 struct tdm_eager_value *embedded);
-struct tdm_eager_value *tdm_fsdp_before_layer(struct tdm_torch_model *t, uint32_t layer,
-                                              struct tdm_eager_value *input);
-struct tdm_eager_value *tdm_fsdp_after_layer(struct tdm_torch_model *t, uint32_t layer,
-                                             struct tdm_eager_value *output);
-struct tdm_eager_value *tdm_fsdp_before_norm(struct tdm_torch_model *t,
-                                             struct tdm_eager_value *input);
-struct tdm_eager_value *tdm_fsdp_after_head(struct tdm_torch_model *t,
-                                            struct tdm_eager_value *logits);
-void tdm_fsdp_after_forward(struct tdm_torch_model *t);
-void tdm_fsdp_before_backward(struct tdm_torch_model *t);
-void tdm_fsdp_after_backward(struct tdm_torch_model *t);
-
-/* A group's collectives and memory (fsdp.c). */
-#define TDM_FSDP_NO_GROUP UINT32_MAX
-struct tdm_eager_value *tdm_fsdp_shard_new(struct tdm_torch_model *t, uint32_t group, uint64_t rows,
-                                           uint64_t columns, bool trained);
-void tdm_fsdp_move(struct tdm_torch_model *t, uint32_t group, struct tdm_eager_value **whole);
-void tdm_fsdp_gather(struct tdm_torch_model *t, uint32_t group);
-void tdm_fsdp_unshard(struct tdm_torch_model *t, uint32_t group, bool forward);
-void tdm_fsdp_reshard(struct tdm_torch_model *t, uint32_t group);
-void tdm_fsdp_post_backward(struct tdm_torch_model *t, uint32_t group);
-bool tdm_fsdp_is_pending(const struct tdm_torch_model *t, uint32_t group);
-
-/* Buckets and shares of states, once the parameters are there; around the phases (ddp.c). */
-void tdm_torch_share(struct tdm_torch_model *t);
-void tdm_ddp_before_forward(struct tdm_torch_model *t);
-
-/* Attention of a sequence that other ranks have parts of (context/attention.c). */
-struct tdm_eager_value *tdm_torch_divided_attention(struct tdm_eager *m,
-                                                    const struct tdm_torch_model *t,
-                                                    struct tdm_eager_value *q,
-                                                    struct tdm_eager_value *k,
-                                                    struct tdm_eager_value *v);
+/* The next parameter: a leaf of its own. */
+struct tdm_eager_value *tdm_torch_parameter(struct tdm_torch_model *t, uint64_t rows,
+                                            uint64_t columns, uint16_t element_bytes, bool trained);
 
 /* A mixture of experts in place of the MLP (experts.c). */
 struct tdm_eager_value *tdm_torch_experts(struct tdm_eager *m, const struct tdm_torch_model *t,

@@ -87,17 +87,9 @@ struct tdm_torch_system {
 };
 
 extern const struct tdm_torch_system
-    tdm_torch_system,     /* Hugging Face's models, on whole sequences or on parts of them */
-    tdm_deepspeed_system, /* the same under ZeRO-2 and ZeRO-3 */
-    tdm_chunk_system,     /* the same chunk by chunk */
+    tdm_torch_system, /* Hugging Face's models, wrapped or not, on whole sequences or on parts of them */
+    tdm_chunk_system, /* the same chunk by chunk */
     tdm_burst_system, tdm_megatron_system;
-
-/* Of the first, what the second has too. */
-enum tdm_status tdm_torch_system_create(struct tdm_eager *m, const struct tdm_model *config,
-                                        const struct tdm_method_settings *settings, void **state,
-                                        struct tdm_error *err);
-void tdm_torch_system_free(void *state);
-void tdm_torch_system_backward(void *state);
 
 /* Runs `steps` steps (at most TDM_TORCH_STEPS) of the settings' method. `observer` may be NULL. TDM_NO_MEMORY; a
  * device that is too small is no failure, but said in *run. */

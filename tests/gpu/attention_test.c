@@ -7,6 +7,8 @@
  * Error: norm of the difference over the norm of what is due. Bound: probabilities and their gradients are
  * rounded to bf16 for the second product, outputs too: 2^-8 each at worst, less on average. What no key
  * of the chunk has must stay as it was.
+ *
+ * A few shapes are run TDM_REPEATS times (10), with copies and other kernels under way, and must give the same bits.
  */
 #include "base/dtype.h"
 #include "executor/cuda/cuda_error.h"
@@ -61,11 +63,17 @@ static const struct shape shapes[] = {
     {128, 4, 7, 1024, 128, 2, 1024, 0, 12},
 };
 
-/* With scores that grow so much behind the first tile that their exponentials overflow. */
+/* With scores that grow so much behind the first tile that their exponentials overflow. The last ones have more tiles
+ * than a card has multiprocessors. */
 static const struct shape steep_shapes[] = {
-    {128, 2, 7, 512, 128, 4, 512, 0, 1},
-    {64, 2, 3, 512, 128, 3, 300, 0, 1},
-    {128, 1, 2, 1024, 128, 3, 900, 600, 4},
+    {128, 2, 7, 512, 128, 4, 512, 0, 1},    {64, 2, 3, 512, 128, 3, 300, 0, 1},
+    {128, 1, 2, 1024, 128, 3, 900, 600, 4}, {128, 4, 7, 1024, 128, 2, 1024, 0, 1},
+    {64, 4, 8, 1024, 128, 2, 1000, 0, 1},
+};
+
+static const struct shape repeated_shapes[] = {
+    {128, 4, 7, 1024, 128, 4, 1024, 0, 1},
+    {64, 2, 8, 1024, 128, 3, 1000, 300, 3},
 };
 
 /* Elements of a slot of pages. */
@@ -222,8 +230,102 @@ static void check(struct gpu_test *test, const struct tdm_attention_kind *kind,
                   errors[3], same ? "repeats" : "does not repeat");
 }
 
+/* ---- repeats ---- */
+
+/* What goes on beside: copies to the device, and a kernel that writes. */
+struct noise {
+    void *from, *to;
+    uint64_t bytes;
+    cudaStream_t stream;
+};
+
+static struct noise new_noise(void)
+{
+    struct tdm_error err = {0};
+    struct noise noise = {.bytes = 8 << 20};
+    if (TDM_CUDA(cudaMallocHost(&noise.from, noise.bytes), &err) != TDM_OK ||
+        TDM_CUDA(cudaStreamCreate(&noise.stream), &err) != TDM_OK)
+        die(&err);
+    memset(noise.from, 1, noise.bytes);
+    noise.to = device(NULL, 2 * noise.bytes);
+    return noise;
+}
+
+static void make_noise(const struct noise *noise)
+{
+    struct tdm_error err = {0};
+    if (TDM_CUDA(cudaMemcpyAsync(noise->to, noise->from, noise->bytes, cudaMemcpyHostToDevice,
+                                 noise->stream),
+                 &err) != TDM_OK ||
+        TDM_CUDA(cudaMemsetAsync((char *)noise->to + noise->bytes, 2, noise->bytes, noise->stream),
+                 &err) != TDM_OK)
+        die(&err);
+}
+
+static void free_noise(struct noise *noise)
+{
+    cudaStreamSynchronize(noise->stream);
+    cudaStreamDestroy(noise->stream);
+    cudaFreeHost(noise->from);
+    cudaFree(noise->to);
+}
+
+/* True if device memory holds what `due` holds. `room`: for as much on the host. */
+static bool is_same(const void *due, const void *on_device, uint64_t bytes, void *room)
+{
+    struct tdm_error err = {0};
+    if (TDM_CUDA(cudaMemcpy(room, on_device, bytes, cudaMemcpyDeviceToHost), &err) != TDM_OK)
+        die(&err);
+    return memcmp(due, room, bytes) == 0;
+}
+
+/* Runs forward and backward again and again; what they leave must be what the first run left. */
+static void repeat(struct gpu_test *test, const struct tdm_attend *a, const struct shape *s,
+                   const struct tdm_attention_kind *kind, const struct result *from,
+                   const float *gradients, cudaStream_t stream)
+{
+    const char *asked = getenv("TDM_REPEATS");
+    const int repeats = asked == NULL ? 10 : atoi(asked);
+    const uint64_t rows = s->tokens * s->kv_heads * s->ratio, elements = rows * s->head_dim;
+    const uint64_t sums = s->slots * slot_of(s);
+    const uint64_t bytes[] = {elements * 2, rows * sizeof(float), elements * 2,
+                              sums * sizeof(float)};
+    struct tdm_error err = {0};
+    struct result got = new_result(elements, rows, gradients, sums);
+    void *const left[] = {got.out, got.lse, got.dq, got.gradients};
+    void *due[4], *room = host(bytes[0] > bytes[3] ? bytes[0] : bytes[3]);
+    struct noise noise = new_noise();
+    int differing = 0;
+    for (int i = 0; i <= repeats; i++) {
+        bool same = true;
+        if (TDM_CUDA(cudaMemcpy(got.gradients, gradients, bytes[3], cudaMemcpyHostToDevice),
+                     &err) != TDM_OK)
+            die(&err);
+        for (int k = 0; k < i % 4; k++)
+            make_noise(&noise);
+        run(*a, kind, from, &got, stream);
+        for (int k = 0; k < 4; k++) {
+            if (i == 0)
+                due[k] = host(bytes[k]);
+            if (i == 0 && TDM_CUDA(cudaMemcpy(due[k], left[k], bytes[k], cudaMemcpyDeviceToHost),
+                                   &err) != TDM_OK)
+                die(&err);
+            same = is_same(due[k], left[k], bytes[k], room) && same;
+        }
+        differing += !same;
+    }
+    gpu_test_case(test, repeats > 0 && differing == 0,
+                  "%s: heads of %u, %llu tokens: %d of %d repeats differ", kind->name, s->head_dim,
+                  (unsigned long long)s->tokens, differing, repeats);
+    for (int k = 0; k < 4; k++)
+        free(due[k]);
+    free(room);
+    free_noise(&noise);
+    free_result(&got);
+}
+
 /* `scale`: of the queries. */
-static void run_shape(struct gpu_test *test, const struct shape *s, float scale)
+static void run_shape(struct gpu_test *test, const struct shape *s, float scale, bool repeats)
 {
     struct tdm_error err = {0};
     cudaStream_t stream;
@@ -286,6 +388,8 @@ static void run_shape(struct gpu_test *test, const struct shape *s, float scale)
         run(a, kind, &due, &got, stream);
         run(a, kind, &due, &again, stream);
         check(test, kind, s, &due, &got, &again);
+        if (repeats)
+            repeat(test, &a, s, kind, &due, gradients, stream);
         free_result(&got);
         free_result(&again);
     }
@@ -311,9 +415,11 @@ int main(void)
 {
     struct gpu_test test = gpu_test_begin();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        run_shape(&test, &shapes[i], 2.0f);
+        run_shape(&test, &shapes[i], 2.0f, false);
     for (size_t i = 0; i < sizeof(steep_shapes) / sizeof(steep_shapes[0]); i++)
-        run_shape(&test, &steep_shapes[i], 200.0f);
+        run_shape(&test, &steep_shapes[i], i % 2 == 0 ? 200.0f : 40.0f, false);
+    for (size_t i = 0; i < sizeof(repeated_shapes) / sizeof(repeated_shapes[0]); i++)
+        run_shape(&test, &repeated_shapes[i], 2.0f, true);
     for (int i = 0; i < 60; i++) {
         static const uint32_t head_dims[] = {64, 96, 128, 128};
         struct shape s = {.head_dim = head_dims[gpu_test_between(&test, 0, 3)],
@@ -331,7 +437,7 @@ int main(void)
         s.tokens = gpu_test_between(&test, 1, s.chunk_tokens);
         s.window = gpu_test_between(&test, 0, 1) ? gpu_test_between(&test, 2, 300) : 0;
         if ((s.slots - 1) * s.chunk_tokens + s.tokens >= 2 * s.documents)
-            run_shape(&test, &s, 2.0f);
+            run_shape(&test, &s, 2.0f, false);
     }
     return gpu_test_end(&test);
 }
