@@ -9,7 +9,7 @@
 #include "tests/reference/reference.h"
 
 #include "base/dtype.h"
-#include "tests/cases.h"
+#include "tests/support/cases.h"
 
 #include <inttypes.h>
 #include <math.h>
