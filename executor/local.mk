@@ -109,15 +109,20 @@ tidemark_executor_SOURCES += \
 	executor/progress.h
 
 # Single ops of the cpu backend against double.
-cmocka_tests += tests/unit_cpu tests/unit_cpu_parts tests/unit_optimizer tests/unit_tokens
-tests_unit_cpu_SOURCES = tests/unit_cpu.c tests/cpu_attention.c tests/cpu_qk_norm.c tests/cpu_fixture.c \
-	tests/cpu_fixture.h
-tests_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-tests_unit_cpu_parts_SOURCES = tests/unit_cpu_parts.c tests/cpu_fixture.c tests/cpu_fixture.h
-cmocka_tests += tests/unit_backends
-tests_unit_backends_SOURCES = tests/unit_backends.c $(random_schedule)
-cmocka_tests += tests/unit_cross_entropy
-tests_unit_cross_entropy_SOURCES = tests/unit_cross_entropy.c tests/cpu_fixture.c tests/cpu_fixture.h
-tests_unit_cross_entropy_LDADD = tests/reference/libreference.a $(LDADD)
-tests_unit_optimizer_SOURCES = tests/unit_optimizer.c tests/bf16.h tests/cpu_fixture.c \
-	tests/cpu_fixture.h
+cmocka_tests += tests/executor/unit_cpu tests/executor/unit_cpu_parts tests/executor/unit_optimizer \
+	tests/executor/unit_tokens
+tests_executor_unit_cpu_SOURCES = tests/executor/unit_cpu.c tests/executor/cpu_attention.c \
+	tests/executor/cpu_qk_norm.c tests/support/cpu_fixture.c \
+	tests/support/cpu_fixture.h tests/support/cases.c tests/support/cases.h
+tests_executor_unit_cpu_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+tests_executor_unit_cpu_parts_SOURCES = tests/executor/unit_cpu_parts.c tests/support/cpu_fixture.c \
+	tests/support/cpu_fixture.h
+cmocka_tests += tests/executor/unit_backends
+tests_executor_unit_backends_SOURCES = tests/executor/unit_backends.c $(random_schedule)
+cmocka_tests += tests/executor/unit_cross_entropy
+tests_executor_unit_cross_entropy_SOURCES = tests/executor/unit_cross_entropy.c \
+	tests/support/cpu_fixture.c tests/support/cpu_fixture.h
+tests_executor_unit_cross_entropy_LDADD = tests/reference/libreference.a $(LDADD)
+tests_executor_unit_optimizer_SOURCES = tests/executor/unit_optimizer.c tests/support/bf16.h \
+	tests/support/cpu_fixture.c \
+	tests/support/cpu_fixture.h

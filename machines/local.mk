@@ -21,4 +21,4 @@ nobase_dist_pkgdata_DATA += \
 	machines/descriptions/rtx-4090.json \
 	machines/descriptions/rtx-5090.json
 
-cmocka_tests += tests/unit_machines
+cmocka_tests += tests/machines/unit_machines

@@ -110,9 +110,12 @@ libtidemark_a_SOURCES += \
 	methods/chunk/rows.c \
 	methods/chunk/system.c
 
-cmocka_tests += tests/unit_chunks tests/unit_compare tests/unit_context tests/unit_deepspeed \
-	tests/unit_fsdp \
-	tests/unit_megatron tests/unit_method_plots tests/unit_methods tests/unit_peak \
-	tests/property_keys tests/unit_remedies \
-	tests/unit_torch_allocator
-tests_property_keys_SOURCES = tests/property_keys.c tests/cases.c tests/cases.h
+cmocka_tests += tests/methods/unit_chunks tests/methods/unit_compare tests/methods/unit_context \
+	tests/methods/unit_deepspeed \
+	tests/methods/unit_fsdp \
+	tests/methods/unit_megatron tests/methods/unit_method_plots tests/methods/unit_methods \
+	tests/methods/unit_peak \
+	tests/methods/property_keys tests/methods/unit_remedies \
+	tests/methods/unit_torch_allocator
+tests_methods_unit_remedies_SOURCES = tests/methods/unit_remedies.c tests/support/cases.c tests/support/cases.h
+tests_methods_property_keys_SOURCES = tests/methods/property_keys.c tests/support/cases.c tests/support/cases.h

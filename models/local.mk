@@ -45,7 +45,9 @@ nobase_dist_pkgdata_DATA += \
 	models/configs/qwen3-4b.json \
 	models/configs/qwen3-8b.json
 
-cmocka_tests += tests/unit_models tests/unit_safetensors tests/unit_saving tests/unit_weights
-tests_unit_saving_LDFLAGS = $(AM_LDFLAGS) \
+cmocka_tests += tests/models/unit_models tests/models/unit_safetensors tests/models/unit_saving \
+	tests/models/unit_weights
+tests_models_unit_saving_SOURCES = tests/models/unit_saving.c tests/support/cases.c tests/support/cases.h
+tests_models_unit_saving_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
-plain_tests += tests/fuzz_safetensors
+plain_tests += tests/models/fuzz_safetensors

@@ -63,18 +63,19 @@ command_sources = \
 tidemark_SOURCES += $(command_sources) planner/main.c
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
-cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
-tests_unit_planner_SOURCES = tests/unit_planner.c $(random_schedule)
+cmocka_tests += tests/planner/unit_answers tests/planner/unit_planner tests/planner/unit_rate_fit
+tests_planner_unit_answers_SOURCES = tests/planner/unit_answers.c tests/support/cases.c tests/support/cases.h
+tests_planner_unit_planner_SOURCES = tests/planner/unit_planner.c $(random_schedule)
 
-cmocka_tests += tests/unit_bound
-tests_unit_bound_SOURCES = tests/unit_bound.c $(random_schedule)
+cmocka_tests += tests/planner/unit_bound
+tests_planner_unit_bound_SOURCES = tests/planner/unit_bound.c $(random_schedule)
 
 # JSON, by the commands themselves, where memory runs out while it is built.
-cmocka_tests += tests/unit_json_memory
-tests_unit_json_memory_SOURCES = tests/unit_json_memory.c $(command_sources)
-tests_unit_json_memory_CPPFLAGS = $(tidemark_CPPFLAGS)
+cmocka_tests += tests/planner/unit_json_memory
+tests_planner_unit_json_memory_SOURCES = tests/planner/unit_json_memory.c $(command_sources)
+tests_planner_unit_json_memory_CPPFLAGS = $(tidemark_CPPFLAGS)
 
 # A solver without memory, and one that gives up.
-cmocka_tests += tests/unit_solver_memory
-tests_unit_solver_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=glp_add_rows \
+cmocka_tests += tests/planner/unit_solver_memory
+tests_planner_unit_solver_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=glp_add_rows \
 	-Wl,--wrap=glp_add_cols -Wl,--wrap=glp_simplex

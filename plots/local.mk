@@ -17,8 +17,8 @@ nobase_dist_pkgdata_DATA += \
 	plots/sweep.gp \
 	plots/timeline.gp
 
-cmocka_tests += tests/unit_plots tests/unit_sweep_plot
-pictures = tests/pictures.c tests/pictures.h
-tests_unit_plots_SOURCES = tests/unit_plots.c $(pictures)
-tests_unit_sweep_plot_SOURCES = tests/unit_sweep_plot.c $(pictures)
-tests_unit_method_plots_SOURCES = tests/unit_method_plots.c $(pictures)
+cmocka_tests += tests/plots/unit_plots tests/plots/unit_sweep_plot
+pictures = tests/support/pictures.c tests/support/pictures.h
+tests_plots_unit_plots_SOURCES = tests/plots/unit_plots.c $(pictures)
+tests_plots_unit_sweep_plot_SOURCES = tests/plots/unit_sweep_plot.c $(pictures)
+tests_methods_unit_method_plots_SOURCES = tests/methods/unit_method_plots.c $(pictures)

@@ -5,36 +5,39 @@
 #   plain_tests    tests/NAME, a program built from tests/NAME.c that prints TAP, or only exits with
 #                  0 (passed), 77 (skipped; its last line says why) or anything else (failed)
 #   script_tests   tests/NAME, an executable script that does the same
+#   golden_tests   tests/goldens/NAME.test, commands and what they print; see tests/golden-run
 #   gpu_tests      tests/gpu/NAME, as plain_tests, built where there is nvcc; tests/gpu/run runs them
 #                  where there is a GPU
+#   long_tests     run by `make check-long`, with TDM_LONG=1. Those of the lists above run in `make check`
+#                  too, in their short form; long_goldens run only here
 #
-# All are linked with both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES. Golden cases
-# are files in tests/golden and need no line here: see tests/golden-run.
+# NAME begins with the folder, which is named as the folder of the code that is tested. Programs are linked with
+# both libraries (LDADD). Sources beyond NAME.c: tests_NAME_SOURCES, with _ for /. What tests share is in
+# tests/support.
 #
 # A test finds in its environment: TDM_SRCDIR and TDM_BUILDDIR (absolute), TIDEMARK_DATA, the built
-# programs first on PATH, TDM_SHORT=1 if it should be short, TDM_SANITIZED=1 if built with
+# programs first on PATH, TDM_LONG=1 if it should be long, TDM_SANITIZED=1 if built with
 # sanitizers, and TDM_SCRATCH, an empty folder of its own that is removed after it passed.
 
 LDADD = $(EXECUTOR_LIBS) $(GLPK_LIBS) $(CMOCKA_LIBS)
 
 script_tests += \
-	tests/address-space \
-	tests/calibrate-run \
-	tests/closed-streams \
-	tests/golden-run \
-	tests/huggingface-run \
-	tests/json-checked \
-	tests/killed-run \
-	tests/left-behind \
-	tests/links \
-	tests/two-writers
+	tests/executor/address-space \
+	tests/executor/calibrate-run \
+	tests/executor/closed-streams \
+	tests/executor/huggingface-run \
+	tests/base/json-checked \
+	tests/traces/killed-run \
+	tests/executor/left-behind \
+	tests/base/links \
+	tests/traces/two-writers
 
 # Preloaded into programs by scripts.
-check_DATA = tests/fast_clock.so
-tests/fast_clock.so: tests/fast_clock.c
+check_DATA = tests/support/fast_clock.so
+tests/support/fast_clock.so: tests/support/fast_clock.c
 	$(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) $(CPPFLAGS) -D_GNU_SOURCE -O2 -Wall -Wextra -shared -fPIC $< -o $@
-EXTRA_DIST += tests/fast_clock.c
-CLEANFILES += tests/fast_clock.so
+EXTRA_DIST += tests/support/fast_clock.c
+CLEANFILES += tests/support/fast_clock.so
 
 # The referee: a double-precision transformer that other tests compare with, and the tests of itself.
 check_LIBRARIES += tests/reference/libreference.a
@@ -45,105 +48,123 @@ tests_reference_libreference_a_SOURCES = \
 cmocka_tests += \
 	tests/reference/finite_differences_test \
 	tests/reference/huggingface_test
+tests_reference_finite_differences_test_SOURCES = tests/reference/finite_differences_test.c \
+	tests/support/cases.c tests/support/cases.h
 tests_reference_finite_differences_test_LDADD = tests/reference/libreference.a $(LDADD)
 tests_reference_huggingface_test_LDADD = tests/reference/libreference.a $(LDADD)
 EXTRA_DIST += tests/reference/huggingface.json tests/reference/huggingface.py
 
 # Random schedules, and what executing them must give.
-random_schedule = tests/random_schedule.c tests/random_schedule.h tests/cases.c tests/cases.h
-run_steps = tests/run_steps.c tests/run_steps.h tests/step_data.c tests/step_data.h \
+random_schedule = tests/support/random_schedule.c tests/support/random_schedule.h \
+	tests/support/cases.c tests/support/cases.h
+run_steps = tests/support/run_steps.c tests/support/run_steps.h tests/support/step_data.c \
+	tests/support/step_data.h \
 	$(random_schedule)
-cmocka_tests += tests/property_gradients
-seen = tests/seen.c tests/seen.h tests/votes.c tests/votes.h tests/written.c tests/written.h
-tests_property_gradients_SOURCES = tests/property_gradients.c tests/bf16.h $(seen) $(run_steps)
-tests_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
+cmocka_tests += tests/executor/property_gradients
+seen = tests/support/seen.c tests/support/seen.h tests/support/votes.c tests/support/votes.h \
+	tests/support/written.c tests/support/written.h
+tests_executor_property_gradients_SOURCES = tests/executor/property_gradients.c \
+	tests/support/bf16.h $(seen) $(run_steps)
+tests_executor_property_gradients_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Pages gathered from the host.
-cmocka_tests += tests/property_gather
-gather_cases = tests/gather_cases.c tests/gather_cases.h tests/backend_cases.c tests/backend_cases.h \
+cmocka_tests += tests/executor/property_gather
+gather_cases = tests/support/gather_cases.c tests/support/gather_cases.h \
+	tests/support/backend_cases.c tests/support/backend_cases.h \
 	$(run_steps)
-tests_property_gather_SOURCES = tests/property_gather.c $(gather_cases)
+tests_executor_property_gather_SOURCES = tests/executor/property_gather.c $(gather_cases)
 
 # Documents that a step's text has, against the same documents in the schedule.
-cmocka_tests += tests/property_documents
-text_documents = tests/text_documents.c tests/text_documents.h $(run_steps)
-tests_property_documents_SOURCES = tests/property_documents.c $(text_documents)
+cmocka_tests += tests/executor/property_documents
+text_documents = tests/support/text_documents.c tests/support/text_documents.h $(run_steps)
+tests_executor_property_documents_SOURCES = tests/executor/property_documents.c $(text_documents)
 
 # Selectors that see all, and windows, by schedule or by model.
-cmocka_tests += tests/property_selectors
-tests_property_selectors_SOURCES = tests/property_selectors.c $(run_steps)
+cmocka_tests += tests/executor/property_selectors
+tests_executor_property_selectors_SOURCES = tests/executor/property_selectors.c $(run_steps)
 
 # Evaluations between steps.
-cmocka_tests += tests/property_evaluation
-tests_property_evaluation_SOURCES = tests/property_evaluation.c $(seen) \
+cmocka_tests += tests/executor/property_evaluation
+tests_executor_property_evaluation_SOURCES = tests/executor/property_evaluation.c $(seen) \
 	$(random_schedule)
-tests_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
+tests_executor_property_evaluation_LDADD = tests/reference/libreference.a $(LDADD)
 
 # Ops in other orders than the program's, and with poison where nothing lives.
-cmocka_tests += tests/property_order
-tests_property_order_SOURCES = tests/property_order.c tests/execution.c tests/execution.h \
-	$(random_schedule) tests/recording.c tests/recording.h
+cmocka_tests += tests/executor/property_order
+tests_executor_property_order_SOURCES = tests/executor/property_order.c tests/support/execution.c \
+	tests/support/execution.h \
+	$(random_schedule) tests/support/recording.c tests/support/recording.h
 
 # Touched bytes against planned ones.
-cmocka_tests += tests/property_memory
-tests_property_memory_SOURCES = tests/property_memory.c tests/execution.c tests/execution.h \
+cmocka_tests += tests/executor/property_memory
+tests_executor_property_memory_SOURCES = tests/executor/property_memory.c tests/support/execution.c \
+	tests/support/execution.h \
 	$(random_schedule)
 
 # What the planner finds, executed.
-plan_cases = tests/plan_cases.c tests/plan_cases.h tests/backend_cases.c tests/backend_cases.h $(run_steps)
-cmocka_tests += tests/property_plans
-tests_property_plans_SOURCES = tests/property_plans.c $(plan_cases)
+plan_cases = tests/support/plan_cases.c tests/support/plan_cases.h tests/support/backend_cases.c \
+	tests/support/backend_cases.h $(run_steps)
+cmocka_tests += tests/planner/property_plans
+tests_planner_property_plans_SOURCES = tests/planner/property_plans.c $(plan_cases)
 
 # What it finds, against exhaustive search.
-cmocka_tests += tests/property_search
-tests_property_search_SOURCES = tests/property_search.c $(random_schedule)
+cmocka_tests += tests/planner/property_search
+tests_planner_property_search_SOURCES = tests/planner/property_search.c $(random_schedule)
 
-cmocka_tests += tests/no_allocation
-tests_no_allocation_SOURCES = tests/no_allocation.c $(random_schedule)
-tests_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
+cmocka_tests += tests/executor/no_allocation
+tests_executor_no_allocation_SOURCES = tests/executor/no_allocation.c $(random_schedule)
+tests_executor_no_allocation_LDFLAGS = $(AM_LDFLAGS) \
 	-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc \
 	-Wl,--wrap=posix_memalign,--wrap=strdup,--wrap=mmap
 
 # Steps of minutes on a clock of the test's own.
-cmocka_tests += tests/unit_long_steps
-tests_unit_long_steps_SOURCES = tests/unit_long_steps.c executor/progress.c executor/progress.h \
+cmocka_tests += tests/executor/unit_long_steps
+tests_executor_unit_long_steps_SOURCES = tests/executor/unit_long_steps.c executor/progress.c \
+	executor/progress.h \
 	$(random_schedule)
-tests_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
+tests_executor_unit_long_steps_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=clock_gettime
 
 # Lowering, order, packing, simulator and schedule JSON, and what the validator must catch.
-cmocka_tests += tests/unit_schedule tests/unit_order tests/unit_pack tests/unit_schedule_json \
-	tests/unit_schedule_optimizer tests/validator_mutations
-recording = tests/recording.c tests/recording.h
-cmocka_tests += tests/unit_ops
-tests_unit_ops_SOURCES = tests/unit_ops.c $(random_schedule)
-cmocka_tests += tests/unit_streams
-tests_unit_streams_SOURCES = tests/unit_streams.c $(random_schedule)
-cmocka_tests += tests/unit_room tests/unit_scratch tests/unit_sequence
-tests_unit_sequence_SOURCES = tests/unit_sequence.c $(random_schedule)
-cmocka_tests += tests/unit_buffers
-tests_unit_buffers_SOURCES = tests/unit_buffers.c $(random_schedule)
-tests_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
-cmocka_tests += tests/unit_kv_row
-tests_unit_kv_row_SOURCES = tests/unit_kv_row.c $(random_schedule)
-tests_unit_schedule_SOURCES = tests/unit_schedule.c $(random_schedule)
-tests_unit_order_SOURCES = tests/unit_order.c $(random_schedule) $(recording)
-tests_unit_pack_SOURCES = tests/unit_pack.c $(random_schedule)
-tests_unit_schedule_json_SOURCES = tests/unit_schedule_json.c $(random_schedule)
-tests_unit_schedule_optimizer_SOURCES = tests/unit_schedule_optimizer.c $(random_schedule)
-cmocka_tests += tests/unit_values
-tests_unit_values_SOURCES = tests/unit_values.c $(random_schedule)
-tests_validator_mutations_SOURCES = tests/validator_mutations.c $(random_schedule) $(recording)
+cmocka_tests += tests/schedule/unit_schedule tests/schedule/unit_order tests/schedule/unit_pack \
+	tests/schedule/unit_schedule_json \
+	tests/schedule/unit_schedule_optimizer tests/schedule/validator_mutations
+recording = tests/support/recording.c tests/support/recording.h
+cmocka_tests += tests/ops/unit_ops
+tests_ops_unit_ops_SOURCES = tests/ops/unit_ops.c $(random_schedule)
+cmocka_tests += tests/schedule/unit_streams
+tests_schedule_unit_streams_SOURCES = tests/schedule/unit_streams.c $(random_schedule)
+cmocka_tests += tests/executor/unit_room tests/schedule/unit_scratch tests/schedule/unit_sequence
+tests_schedule_unit_sequence_SOURCES = tests/schedule/unit_sequence.c $(random_schedule)
+cmocka_tests += tests/schedule/unit_buffers
+tests_schedule_unit_buffers_SOURCES = tests/schedule/unit_buffers.c $(random_schedule)
+tests_schedule_unit_buffers_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+cmocka_tests += tests/schedule/unit_kv_row
+tests_schedule_unit_kv_row_SOURCES = tests/schedule/unit_kv_row.c $(random_schedule)
+tests_schedule_unit_schedule_SOURCES = tests/schedule/unit_schedule.c $(random_schedule)
+tests_schedule_unit_order_SOURCES = tests/schedule/unit_order.c $(random_schedule) $(recording)
+tests_schedule_unit_pack_SOURCES = tests/schedule/unit_pack.c $(random_schedule)
+tests_schedule_unit_schedule_json_SOURCES = tests/schedule/unit_schedule_json.c $(random_schedule)
+tests_schedule_unit_schedule_optimizer_SOURCES = tests/schedule/unit_schedule_optimizer.c $(random_schedule)
+cmocka_tests += tests/executor/unit_values
+tests_executor_unit_values_SOURCES = tests/executor/unit_values.c $(random_schedule)
+tests_schedule_validator_mutations_SOURCES = tests/schedule/validator_mutations.c \
+	$(random_schedule) $(recording)
 
 # One backend against another, op by op.
-lockstep = tests/lockstep.c tests/lockstep.h tests/lockstep_slack.c tests/lockstep_slack.h \
-	tests/slack_parts.h tests/slack_select.c tests/votes.c tests/votes.h tests/slack_turn.c tests/slack_attention.c tests/slack_head.c \
-	tests/lockstep_compare.c tests/lockstep_compare.h \
-	tests/written.c tests/written.h tests/backend_cases.c tests/backend_cases.h \
-	tests/step_data.c tests/step_data.h $(random_schedule)
+lockstep = tests/support/lockstep.c tests/support/lockstep.h tests/support/lockstep_slack.c \
+	tests/support/lockstep_slack.h \
+	tests/support/slack_parts.h tests/support/slack_select.c tests/support/votes.c \
+	tests/support/votes.h tests/support/slack_turn.c tests/support/slack_attention.c \
+	tests/support/slack_head.c \
+	tests/support/lockstep_compare.c tests/support/lockstep_compare.h \
+	tests/support/written.c tests/support/written.h tests/support/backend_cases.c \
+	tests/support/backend_cases.h \
+	tests/support/step_data.c tests/support/step_data.h $(random_schedule)
 
 # And that this catches what it is for.
-cmocka_tests += tests/lockstep_faults
-tests_lockstep_faults_SOURCES = tests/lockstep_faults.c tests/jitter.c tests/jitter.h $(lockstep)
+cmocka_tests += tests/executor/lockstep_faults
+tests_executor_lockstep_faults_SOURCES = tests/executor/lockstep_faults.c tests/support/jitter.c \
+	tests/support/jitter.h $(lockstep)
 
 gpu_tests = \
 	tests/gpu/attention_test \
@@ -163,8 +184,10 @@ tests_gpu_sparse_test_SOURCES = tests/gpu/sparse_test.c tests/gpu/gpu_test.h
 tests_gpu_sparse_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_sparse_test_LDADD = $(gpu_test_libs)
 tests_gpu_backend_test_SOURCES = tests/gpu/backend_test.c tests/gpu/gpu_test.h \
-	tests/backend_cases.c tests/backend_cases.h tests/coverage.c tests/coverage.h \
-	tests/jitter.c tests/jitter.h tests/written.c tests/written.h $(run_steps)
+	tests/support/backend_cases.c tests/support/backend_cases.h tests/support/coverage.c \
+	tests/support/coverage.h \
+	tests/support/jitter.c tests/support/jitter.h tests/support/written.c tests/support/written.h \
+	$(run_steps)
 tests_gpu_backend_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_backend_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_SOURCES = tests/gpu/copy_test.c tests/gpu/gpu_test.h $(random_schedule)
@@ -172,14 +195,14 @@ tests_gpu_copy_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_copy_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_copy_test_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=cudaHostRegister
 tests_gpu_documents_test_SOURCES = tests/gpu/documents_test.c tests/gpu/gpu_test.h \
-	tests/backend_cases.c tests/backend_cases.h $(text_documents)
+	tests/support/backend_cases.c tests/support/backend_cases.h $(text_documents)
 tests_gpu_documents_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_documents_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_gather_test_SOURCES = tests/gpu/gather_test.c tests/gpu/gpu_test.h $(gather_cases)
 tests_gpu_gather_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_gather_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_lockstep_test_SOURCES = tests/gpu/lockstep_test.c tests/gpu/gpu_test.h \
-	tests/coverage.c tests/coverage.h $(lockstep)
+	tests/support/coverage.c tests/support/coverage.h $(lockstep)
 tests_gpu_lockstep_test_CPPFLAGS = $(gpu_test_cppflags)
 tests_gpu_lockstep_test_LDADD = $(EXECUTOR_LIBS)
 tests_gpu_memory_test_SOURCES = tests/gpu/memory_test.c tests/gpu/gpu_test.h
@@ -199,8 +222,101 @@ gpu_test_libs = libexecutor.a libtidemark.a $(OPENMP_CFLAGS) $(CUDA_LIBS) -lm
 # What they compare and count, without a GPU.
 script_tests += tests/gpu/without-gpu
 
+# Commands and what they print.
+golden_tests += \
+	tests/goldens/compare.test \
+	tests/goldens/context.test \
+	tests/goldens/diff.test \
+	tests/goldens/doctor-schedules.test \
+	tests/goldens/documents.test \
+	tests/goldens/evaluate-like.test \
+	tests/goldens/evaluate-optimizers.test \
+	tests/goldens/gather.test \
+	tests/goldens/gemma.test \
+	tests/goldens/help.test \
+	tests/goldens/inputs.test \
+	tests/goldens/machine-rates.test \
+	tests/goldens/machines.test \
+	tests/goldens/megatron.test \
+	tests/goldens/models.test \
+	tests/goldens/names.test \
+	tests/goldens/peaks.test \
+	tests/goldens/plan-bad-values.test \
+	tests/goldens/plan-budget.test \
+	tests/goldens/plan-byte-1m.test \
+	tests/goldens/plan-evaluate.test \
+	tests/goldens/plan-json.test \
+	tests/goldens/plan-nothing-fits.test \
+	tests/goldens/plan-objective.test \
+	tests/goldens/plan-optimizers.test \
+	tests/goldens/plan-output.test \
+	tests/goldens/plan-preset.test \
+	tests/goldens/plan-qwen2.5-7b-256K.test \
+	tests/goldens/plan-sweep.test \
+	tests/goldens/plan-write-lp.test \
+	tests/goldens/plot-unfinished.test \
+	tests/goldens/plot.test \
+	tests/goldens/predict-chunks.test \
+	tests/goldens/predict-deepspeed.test \
+	tests/goldens/predict-tidemark.test \
+	tests/goldens/predict.test \
+	tests/goldens/progress.test \
+	tests/goldens/report-selection.test \
+	tests/goldens/report-unfinished.test \
+	tests/goldens/run-evaluate.test \
+	tests/goldens/run-optimizers.test \
+	tests/goldens/run-set.test \
+	tests/goldens/run-without-executor.test \
+	tests/goldens/run.test \
+	tests/goldens/runner.test \
+	tests/goldens/tokens.test \
+	tests/goldens/usage-errors.test \
+	tests/goldens/weights.test \
+	tests/goldens/windows.test
+script_tests += tests/golden-listed
+# Those that take longer than others of `make check` may.
+long_goldens = \
+	tests/goldens/plan-nothing-fits-7b.test \
+	tests/goldens/plan-windows.test
+all_goldens = $(golden_tests) $(long_goldens)
+
+# What is longer in `make check-long`.
+long_tests += \
+	tests/models/fuzz_safetensors \
+	tests/gpu/without-gpu \
+	tests/executor/huggingface-run \
+	tests/executor/lockstep_faults \
+	tests/executor/no_allocation \
+	tests/executor/property_documents \
+	tests/executor/property_evaluation \
+	tests/executor/property_gather \
+	tests/executor/property_gradients \
+	tests/methods/property_keys \
+	tests/executor/property_memory \
+	tests/executor/property_order \
+	tests/planner/property_plans \
+	tests/planner/property_search \
+	tests/executor/property_selectors \
+	tests/reference/finite_differences_test \
+	tests/planner/unit_answers \
+	tests/planner/unit_bound \
+	tests/executor/unit_cpu \
+	tests/schedule/unit_kv_row \
+	tests/schedule/unit_order \
+	tests/schedule/unit_pack \
+	tests/planner/unit_planner \
+	tests/methods/unit_remedies \
+	tests/models/unit_saving \
+	tests/schedule/unit_schedule \
+	tests/schedule/unit_schedule_json \
+	tests/schedule/unit_sequence \
+	tests/executor/unit_values \
+	tests/schedule/validator_mutations \
+	$(long_goldens) \
+	$(gpu_tests)
+
 check_PROGRAMS = $(plain_tests)
-TESTS = $(plain_tests) $(script_tests)
+TESTS = $(plain_tests) $(script_tests) $(golden_tests)
 
 if HAVE_CMOCKA
 check_PROGRAMS += $(cmocka_tests)
@@ -221,39 +337,62 @@ else
 tdm_sanitized = TDM_SANITIZED=
 endif
 
-TEST_EXTENSIONS =
+TEST_EXTENSIONS = .test
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/run-case
+TEST_LOG_DRIVER = $(LOG_DRIVER)
+TEST_LOG_COMPILER = $(LOG_COMPILER) $(top_srcdir)/tests/golden-run
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C NO_COLOR=1 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
 	OMP_NUM_THREADS="$${OMP_NUM_THREADS-1}" \
 	TDM_SRCDIR='$(abs_top_srcdir)' TDM_BUILDDIR='$(abs_top_builddir)' \
 	TIDEMARK_DATA='$(abs_top_srcdir)' XDG_CONFIG_HOME='$(abs_top_builddir)/tests/no-config' \
 	PATH='$(abs_top_builddir)':"$$PATH" \
-	TDM_SHORT="$${TDM_SHORT-$(TDM_SHORT)}" TDM_CMOCKA_TESTS='$(cmocka_tests)' $(tdm_sanitized); \
+	TDM_LONG="$${TDM_LONG-}" TDM_CMOCKA_TESTS='$(cmocka_tests)' \
+	TDM_GOLDEN_TESTS='$(all_goldens)' $(tdm_sanitized); \
 	export LC_ALL NO_COLOR CMOCKA_MESSAGE_OUTPUT OMP_WAIT_POLICY OMP_NUM_THREADS \
-	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_SHORT TDM_CMOCKA_TESTS TDM_SANITIZED;
+	TDM_SRCDIR TDM_BUILDDIR TIDEMARK_DATA XDG_CONFIG_HOME PATH TDM_LONG TDM_CMOCKA_TESTS TDM_GOLDEN_TESTS \
+	TDM_SANITIZED;
 
-EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run tests/gpu/sanitize \
+EXTRA_DIST += $(script_tests) tests/no-cmocka tests/run-case tests/closing-line tests/gpu/run \
+	tests/gpu/sanitize \
 	tests/gpu/huggingface.py tests/gpu/huggingface_test \
-	tests/golden tests/data
+	tests/golden-run $(all_goldens) $(all_goldens:.test=.expect) tests/data
 
 # Replaces Automake's target of this name: the same tests, and after them one line that counts cases.
+closing_line = tests/check.total
 check-TESTS: $(check_PROGRAMS) $(check_LIBRARIES)
-	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG)
+	@rm -f $(TEST_LOGS) $(TEST_LOGS:.log=.trs) $(TEST_SUITE_LOG) $(closing_line)
 	@status=0; $(MAKE) $(AM_MAKEFLAGS) $(TEST_SUITE_LOG) || status=$$?; \
-	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs); \
+	$(SHELL) $(srcdir)/tests/closing-line $$status $(TEST_LOGS:.log=.trs) | tee $(closing_line); \
 	exit $$status
+CLEANFILES += tests/check.total tests/check-long.total
+
+# The tests that take minutes, and more cases of others. The tests that are not in this build are left out.
+check-long:
+	@TDM_LONG=1; export TDM_LONG; \
+	$(MAKE) $(AM_MAKEFLAGS) check closing_line=tests/check-long.total \
+		TESTS='$(filter $(TESTS) $(long_goldens),$(long_tests))'
+
+# Both, one after the other, even if the first fails; the last line counts the cases of both.
+check-all:
+	@rm -f tests/check.total tests/check-long.total
+	@status=0; $(MAKE) $(AM_MAKEFLAGS) check || status=$$?; \
+	$(MAKE) $(AM_MAKEFLAGS) check-long || status=$$?; \
+	$(SHELL) $(srcdir)/tests/closing-line $$status tests/check.total tests/check-long.total; \
+	exit $$status
+.PHONY: check-long check-all
 
 # The property tests alone, with any number of cases: make check-property TDM_CASES=5000 TDM_SEED=7 runs
 # cases 7 to 5006 of each; PROPERTY names one of them.
-PROPERTY = tests/property_gradients tests/property_evaluation tests/property_order \
-	tests/property_documents tests/property_gather tests/property_keys tests/property_memory \
-	tests/property_plans tests/property_search tests/property_selectors
+PROPERTY = tests/executor/property_gradients tests/executor/property_evaluation tests/executor/property_order \
+	tests/executor/property_documents tests/executor/property_gather tests/methods/property_keys \
+	tests/executor/property_memory \
+	tests/planner/property_plans tests/planner/property_search tests/executor/property_selectors
 check-property: $(PROPERTY)
 	@status=0; $(AM_TESTS_ENVIRONMENT) \
-	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
-	export TDM_CASES TDM_SEED; \
+	CMOCKA_MESSAGE_OUTPUT=STDOUT TDM_LONG=1 TDM_CASES='$(TDM_CASES)' TDM_SEED='$(TDM_SEED)'; \
+	export TDM_LONG TDM_CASES TDM_SEED; \
 	for test in $(PROPERTY); do echo "$$test"; ./$$test || status=1; done; exit $$status
 .PHONY: check-property
 

@@ -14,7 +14,7 @@ libtidemark_a_SOURCES += \
 nodist_libtidemark_a_SOURCES = traces/schema.c
 EXTRA_DIST += traces/schema.sql
 CLEANFILES += traces/schema.c
-cmocka_tests += tests/unit_traces tests/unit_waits
+cmocka_tests += tests/traces/unit_traces tests/traces/unit_waits
 
 traces/schema.c: $(srcdir)/traces/schema.sql
 	@$(MKDIR_P) traces

@@ -9,7 +9,7 @@
  * be touched beyond the plan. Half of the cases run in arenas full of not-a-number.
  *
  * How far right results may be apart is measured, case by case: a cpu backend that rounds otherwise
- * (tests/jitter.h) moves away from the cpu's results by an amount that depends on the case, since one
+ * (tests/support/jitter.h) moves away from the cpu's results by an amount that depends on the case, since one
  * bf16 activation that is rounded to the other side moves all that follow from it. The GPU may move
  * SENSITIVITIES times as far. That says little of a case that is sensitive; so of all cases of a kind
  * most losses, norms and tensors of each role must be close. Ops by themselves are the lockstep
@@ -21,12 +21,12 @@
  * backend with itself, without a GPU.
  */
 #include "executor/backends.h"
-#include "tests/backend_cases.h"
-#include "tests/coverage.h"
+#include "tests/support/backend_cases.h"
+#include "tests/support/coverage.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/jitter.h"
-#include "tests/random_schedule.h"
-#include "tests/run_steps.h"
+#include "tests/support/jitter.h"
+#include "tests/support/random_schedule.h"
+#include "tests/support/run_steps.h"
 
 #include <math.h>
 #include <string.h>

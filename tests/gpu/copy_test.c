@@ -11,7 +11,7 @@
 #include "executor/arenas.h"
 #include "ops/move.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/random_schedule.h"
+#include "tests/support/random_schedule.h"
 
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Documents that come from the text of a step, on the cuda backend, against the same documents in the schedule
- * (tests/text_documents.h): small cases, wide ones and large ones in turn, and in each at least two documents a
+ * (tests/support/text_documents.h): small cases, wide ones and large ones in turn, and in each at least two documents a
  * sequence. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1; TDM_BACKEND=cpu needs no GPU.
  */
-#include "tests/backend_cases.h"
+#include "tests/support/backend_cases.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/random_schedule.h"
-#include "tests/text_documents.h"
+#include "tests/support/random_schedule.h"
+#include "tests/support/text_documents.h"
 
 #define BASE_SEED 52000u
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention that gathers its pages from the host, on the cuda backend (tests/gather_cases.h): small cases in fp32 on
+ * Attention that gathers its pages from the host, on the cuda backend (tests/support/gather_cases.h): small cases in fp32 on
  * CUDA cores, large ones in bf16 on tensor cores. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1.
  */
 #include "executor/backends.h"
-#include "tests/gather_cases.h"
+#include "tests/support/gather_cases.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/random_schedule.h"
+#include "tests/support/random_schedule.h"
 
 #define BASE_SEED 91000u
 

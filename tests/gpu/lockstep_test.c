@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every op of the cuda backend against the cpu backend, one by one: tests/lockstep.h. Random models
+ * Every op of the cuda backend against the cpu backend, one by one: tests/support/lockstep.h. Random models
  * and schedules, small, wide and large in turn; a table of what was seen of every kind of op ends it,
  * and a kind that no case had fails. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1, TDM_CASE=small
  * (wide, large) all as small ones; TDM_BACKEND=cpu compares the cpu backend with itself, without a GPU.
  */
-#include "tests/backend_cases.h"
-#include "tests/coverage.h"
+#include "tests/support/backend_cases.h"
+#include "tests/support/coverage.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/lockstep.h"
-#include "tests/random_schedule.h"
+#include "tests/support/lockstep.h"
+#include "tests/support/random_schedule.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,12 +2,12 @@
 /*
  * No surprise on a GPU: what the planner finds for random settings that fit runs on the cuda backend; nothing
  * fails, no byte beyond the plan is touched, losses are numbers, and some cases leave the same bits as
- * another nest. Cases are those of tests/property_plans. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1.
+ * another nest. Cases are those of tests/planner/property_plans. TDM_CASES=N TDM_SEED=S runs cases S to S + N - 1.
  */
 #include "executor/backends.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/plan_cases.h"
-#include "tests/random_schedule.h"
+#include "tests/support/plan_cases.h"
+#include "tests/support/random_schedule.h"
 
 #include <inttypes.h>
 

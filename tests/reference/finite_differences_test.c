@@ -9,6 +9,7 @@
 #include "tests/reference/reference.h"
 
 #include "base/dtype.h"
+#include "tests/support/cases.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -200,18 +201,6 @@ static double difference(struct trial *trial, double *weight)
     return best;
 }
 
-static bool set(const char *variable)
-{
-    const char *value = getenv(variable);
-
-    return value && *value;
-}
-
-static uint32_t cases(void)
-{
-    return set("TDM_SHORT") || set("TDM_SANITIZED") ? SHORT_CASES : CASES;
-}
-
 /* Itself, and two of three earlier tokens of a KV head, by a hash. */
 static bool some_are_seen(const void *context, uint32_t layer, uint64_t kv_head, uint64_t query,
                           uint64_t key)
@@ -231,7 +220,8 @@ static void gradients_match_differences(void **unused)
     uint32_t kinds = 0;
 
     (void)unused;
-    for (uint32_t number = 0; number < cases(); number++) {
+    uint64_t cases = tdm_case_long() ? CASES : SHORT_CASES;
+    for (uint32_t number = 0; number < cases; number++) {
         uint64_t state = 1024 * seed + number;
         struct trial trial;
 

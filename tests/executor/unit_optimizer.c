@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of the optimizers on the cpu backend: against the textbook in double, a tied tensor's two
+ * gradients, norms and what they clip, a master kept as weight and remainder against a plain fp32 master, bit for bit; and
+ * stochastic rounding: exact in its odds, without bias over many steps, the same each time; and vectors of any width
+ * against narrow ones, bit for bit.
+ */
+#include "tests/support/cpu_fixture.h"
+
+#include "executor/cpu/cpu.h"
+#include "executor/host_optimizer.h"
+#include "executor/random.h"
+#include "executor/remainder.h"
+#include "executor/stochastic.h"
+#include "ops/update.h"
+#include "schedule/optimizer.h"
+#include "tests/support/bf16.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct shape tiny = {
+    .hidden = 130,
+    .intermediate = 190,
+    .query_heads = 4,
+    .kv_heads = 2,
+    .head_dim = 6,
+    .vocabulary = 17,
+    .bias = true,
+    .page_tokens = 16,
+    .chunk_tokens = 8,
+    .tile_tokens = 8,
+    .sequences = 1,
+    .sequence_tokens = {8},
+    .dtypes = {.weights = TDM_DTYPE_FP32, .logits = TDM_DTYPE_FP32},
+};
+
+static void optimizer_op(struct bench *bench, uint32_t unit, struct cell *weights,
+                         struct cell *gradient, struct cell *master, struct cell *moment1,
+                         struct cell *moment2, struct cell *norms, struct cell *second)
+{
+    bench_op(bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, unit, TDM_NONE, 0);
+    bench_operand(bench, TDM_OPTIMIZER_WEIGHTS, weights, TDM_ACCUMULATE);
+    bench_operand(bench, TDM_OPTIMIZER_GRADIENT, gradient, TDM_READ);
+    if (master != NULL)
+        bench_operand(bench, TDM_OPTIMIZER_MASTER, master, TDM_ACCUMULATE);
+    if (moment1 != NULL) {
+        bench_operand(bench, TDM_OPTIMIZER_MOMENT1, moment1, TDM_ACCUMULATE);
+        bench_operand(bench, TDM_OPTIMIZER_MOMENT2, moment2, TDM_ACCUMULATE);
+    }
+    if (norms != NULL) {
+        bench_operand(bench, TDM_OPTIMIZER_NORMS, norms, TDM_READ);
+        bench_slots(bench, TDM_OPTIMIZER_NORMS, 0, (uint32_t)norms->count, sizeof(double));
+    }
+    if (second != NULL)
+        bench_operand(bench, TDM_OPTIMIZER_TIED, second, TDM_READ);
+    bench_run(bench);
+}
+
+static void norm_op(struct bench *bench, uint32_t unit, struct cell *gradient, struct cell *norm,
+                    struct cell *second)
+{
+    bench_op(bench, TDM_OP_GRADIENT_NORM, TDM_PART_ALL, unit, TDM_NONE, 0);
+    bench_operand(bench, TDM_GRADIENT_NORM_GRADIENT, gradient, TDM_READ);
+    bench_operand(bench, TDM_GRADIENT_NORM_NORM, norm, TDM_WRITE);
+    if (second != NULL)
+        bench_operand(bench, TDM_GRADIENT_NORM_TIED, second, TDM_READ);
+    bench_run(bench);
+}
+
+static double sum_of_squares(const struct bench *bench, uint32_t unit, const double *values)
+{
+    const struct tdm_unit *layout = &bench->model->units[unit];
+    double squares = 0;
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++)
+            squares += values[i] * values[i];
+    }
+    return squares;
+}
+
+/* One step in double of the values of a unit, the gradient scaled. */
+static void reference_step(const struct bench *bench, uint32_t unit, const double *gradient,
+                           double scale, double *weight, double *moment1, double *moment2)
+{
+    const struct tdm_optimizer_settings *s = &bench->schedule.optimizer;
+    const struct tdm_unit *layout = &bench->model->units[unit];
+    double t = (double)bench->step.number, rate = bench->step.learning_rate;
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench->model->tensors[layout->first_tensor + k];
+        double decay = tensor->rows > 1 ? s->weight_decay : 0;
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+            double g = scale * gradient[i];
+            if (s->kind == TDM_OPTIMIZER_SGD) {
+                weight[i] -= rate * (g + decay * weight[i]);
+                continue;
+            }
+            moment1[i] = s->beta1 * moment1[i] + (1 - s->beta1) * g;
+            moment2[i] = s->beta2 * moment2[i] + (1 - s->beta2) * g * g;
+            double m = moment1[i] / (1 - pow(s->beta1, t)), v = moment2[i] / (1 - pow(s->beta2, t));
+            weight[i] -= rate * (m / (sqrt(v) + s->epsilon) + decay * weight[i]);
+        }
+    }
+}
+
+static void check_steps(enum tdm_dtype weights, enum tdm_dtype master, enum tdm_dtype gradients,
+                        enum tdm_dtype moments, bool tied, enum tdm_clip clip, double bound)
+{
+    bool sgd = moments == TDM_DTYPE_NONE;
+    if (sgd)
+        moments = TDM_DTYPE_FP32; /* of cells that are no operands */
+    struct bench bench;
+    struct shape shape = tiny;
+    shape.tied = tied;
+    bench_open(&bench, &shape, 7);
+    bench.schedule.optimizer.kind = sgd ? TDM_OPTIMIZER_SGD : TDM_OPTIMIZER_ADAMW;
+    tdm_schedule_set_clip(&bench.schedule, clip);
+    uint32_t unit = tied ? tdm_model_embedding_unit(bench.model) : 0;
+    uint64_t elements = bench.model->units[unit].elements;
+    struct cell w = cell_new(&bench, weights, elements, 0.5);
+    struct cell high =
+        cell_new(&bench, master == TDM_DTYPE_NONE ? TDM_DTYPE_FP32 : master, elements, 0);
+    for (uint64_t i = 0; i < elements; i++)
+        cell_set(&high, i, cell_get(&w, i));
+    struct cell m = cell_new(&bench, moments, elements, 0),
+                v = cell_new(&bench, moments, elements, 0);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, NAN);
+    struct cell norms = cell_new(&bench, TDM_DTYPE_FP64, 3, 0); /* with two other units' */
+    double *vw = cell_values(&w), *vm = cell_values(&m), *vv = cell_values(&v);
+    double *before = cell_values(&w), others = 0;
+    if (clip == TDM_CLIP_GLOBAL) {
+        cell_set(&norms, 0, 0.5);
+        cell_set(&norms, 2, 1.25);
+        others = 1.75;
+    }
+    for (uint64_t step = 1; step <= 4; step++) {
+        bench.step = (struct tdm_step){.number = step, .learning_rate = 0.01 / (double)step};
+        struct cell g = cell_new(&bench, gradients, elements, 1e-3);
+        struct cell second = cell_new(&bench, gradients, elements, 1e-3);
+        double *vg = cell_values(&g);
+        for (uint64_t i = 0; tied && i < elements; i++)
+            vg[i] += cell_get(&second, i);
+        double squares = sum_of_squares(&bench, unit, vg), all = sqrt(squares + others), scale = 1;
+        if (clip != TDM_CLIP_NONE && step > 1) { /* in the first nothing is long enough */
+            bench.schedule.optimizer.clip_norm = all / (double)step;
+            scale = 1 / (double)step;
+        } else if (clip != TDM_CLIP_NONE) {
+            bench.schedule.optimizer.clip_norm = 1.5 * all;
+        }
+        reference_step(&bench, unit, vg, scale, vw, vm, vv);
+        norm_op(&bench, unit, &g, &norm, tied ? &second : NULL);
+        bench_compare(&bench, "gradient norm", &norm, 0, 1, &squares, 1e-6);
+        cell_set(&norms, 1, cell_get(&norm, 0));
+        struct cell *given[TDM_CLIPS] = {NULL, &norm, &norms};
+        optimizer_op(&bench, unit, &w, &g, master == TDM_DTYPE_NONE ? NULL : &high, sgd ? NULL : &m,
+                     sgd ? NULL : &v, given[clip], tied ? &second : NULL);
+        free(vg);
+        cell_free(&g);
+        cell_free(&second);
+    }
+    const struct tdm_unit *layout = &bench.model->units[unit];
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+        uint64_t at = tensor->offset, count = tensor->elements;
+        bench_compare(&bench, "weights", &w, at, count, vw + at, bound);
+        if (master == TDM_DTYPE_FP32)
+            bench_compare(&bench, "master", &high, at, count, vw + at, bound);
+        bench_compare(&bench, "moment 1", &m, at, count, vm + at, bound * 10);
+        bench_compare(&bench, "moment 2", &v, at, count, vv + at, bound * 10);
+    }
+    bench_untouched(&bench, &w, before, unit, TDM_PART_ALL);
+    struct cell *cells[] = {&w, &high, &m, &v, &norm, &norms};
+    for (int i = 0; i < 6; i++)
+        cell_free(cells[i]);
+    free(vw);
+    free(vm);
+    free(vv);
+    free(before);
+    bench_close(&bench);
+}
+
+/* What is stored in fp32 shows the scale to its last digits, whatever is stored beside it. */
+static void test_clipping(void **unused)
+{
+    (void)unused;
+    enum tdm_dtype fp32 = TDM_DTYPE_FP32, bf16 = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    for (int clip = TDM_CLIP_LAYER; clip < TDM_CLIPS; clip++)
+        for (int tied = 0; tied < 2; tied++) {
+            check_steps(fp32, none, fp32, fp32, tied, (enum tdm_clip)clip, 1e-6);
+            check_steps(fp32, none, bf16, none, tied, (enum tdm_clip)clip, 1e-6);
+            check_steps(bf16, fp32, fp32, none, tied, (enum tdm_clip)clip, 1e-6);
+        }
+}
+
+static void test_steps(void **unused)
+{
+    (void)unused;
+    enum tdm_dtype fp32 = TDM_DTYPE_FP32, bf16 = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    check_steps(fp32, none, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, fp32, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, bf16, fp32, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, fp32, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(TDM_DTYPE_FP16, fp32, fp32, fp32, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, bf16, false, TDM_CLIP_NONE, 2e-3);
+    check_steps(bf16, none, fp32, bf16, false, TDM_CLIP_NONE,
+                2e-2); /* four roundings of the weight */
+    check_steps(fp32, none, fp32, none, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(fp32, none, fp32, none, true, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, fp32, fp32, none, false, TDM_CLIP_NONE, 1e-6);
+    check_steps(bf16, none, fp32, none, true, TDM_CLIP_NONE, 2e-2);
+}
+
+/* A weight and a remainder train to the bits of a plain fp32 master and its rounded weight. */
+static void test_remainder_steps(void **unused)
+{
+    (void)unused;
+    struct bench bench;
+    bench_open(&bench, &tiny, bench_seed());
+    uint64_t elements = bench.model->units[0].elements;
+    struct cell plain = cell_new(&bench, TDM_DTYPE_FP32, elements, 1);
+    struct cell w = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell w_split = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell low = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell m = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell v = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell m_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell v_split = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    low.dtype = TDM_DTYPE_REMAINDER16;
+    float *master = plain.data;
+    uint16_t *weight = w_split.data, *remainder = low.data;
+    for (uint64_t i = 0; i < elements; i++) {
+        if (i % 5 == 0) { /* ties between two bf16 values, rounding up and down */
+            uint32_t bits = (uint32_t)bench_next(&bench) % 0x4000u << 16 | 0x8000u;
+            memcpy(&master[i], &bits, sizeof(bits));
+        }
+        tdm_master_split(master[i], &weight[i], &remainder[i]);
+    }
+    for (uint64_t step = 1; step <= 200; step++) {
+        bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3};
+        struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 1e-2);
+        optimizer_op(&bench, 0, &w, &g, &plain, &m, &v, NULL, NULL);
+        optimizer_op(&bench, 0, &w_split, &g, &low, &m_split, &v_split, NULL, NULL);
+        cell_free(&g);
+        const struct tdm_unit *layout = &bench.model->units[0];
+        for (uint32_t k = 0; k < layout->tensor_count; k++) {
+            const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+            for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+                float joined = tdm_master_join(weight[i], remainder[i]);
+                assert_memory_equal(&joined, &master[i], sizeof(joined));
+                assert_int_equal(weight[i], ((uint16_t *)w.data)[i]);
+            }
+        }
+    }
+    struct cell *cells[] = {&plain, &w, &w_split, &low, &m, &v, &m_split, &v_split};
+    for (int i = 0; i < 8; i++)
+        cell_free(cells[i]);
+    bench_close(&bench);
+}
+
+/* Patterns over all of fp32, and those at and below ties, come back from their halves. */
+static void test_remainder_bits(void **unused)
+{
+    (void)unused;
+    for (uint64_t pattern = 0; pattern <= UINT32_MAX; pattern += 0x1fff) {
+        for (int64_t near = -1; near <= 1; near++) {
+            uint32_t bits = (uint32_t)((pattern & 0xffff0000u) + 0x8000u + (uint64_t)near);
+            bits = near == 1 ? (uint32_t)pattern : bits;
+            float master, joined;
+            uint16_t weight, remainder;
+            memcpy(&master, &bits, sizeof(master));
+            tdm_master_split(master, &weight, &remainder);
+            joined = tdm_master_join(weight, remainder);
+            if (isnan(master)) {
+                assert_true(isnan(joined) && isnan(tdm_bf16_to_float(weight)));
+                continue;
+            }
+            assert_memory_equal(&joined, &master, sizeof(master));
+            assert_int_equal(weight, tdm_master_weight(master));
+            if ((bits & 0xffffu) != 0x8000u) /* no tie: rounded to nearest */
+                assert_int_equal(weight, tdm_float_to_bf16(master));
+        }
+    }
+}
+
+/* Of all 2^16 random shares as many round away from zero as there are bits cut off: the mean over
+ * them is the value itself. Both signs, subnormals, and what must stay: bf16 values, infinities. */
+static void test_stochastic_exact(void **unused)
+{
+    (void)unused;
+    static const uint32_t patterns[] = {0x3f800000, 0x3f800001, 0x3f807fff, 0x3f808000, 0x3f80ffff,
+                                        0xbe123456, 0x00000001, 0x80001234, 0x7f7e0123, 0x7f800000,
+                                        0xff800000, 0x00000000, 0x3fffabcd};
+    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
+        uint32_t away = 0;
+        float value;
+        memcpy(&value, &patterns[p], sizeof(value));
+        for (uint32_t random = 0; random < 65536; random++) {
+            uint16_t rounded = tdm_bf16_stochastic(value, random);
+            uint16_t below = (uint16_t)(patterns[p] >> 16);
+            assert_true(rounded == below || rounded == below + 1);
+            away += rounded != below;
+            if (isfinite(value))
+                assert_true((double)tdm_bf16_to_float(rounded) == bf16_stochastic(value, random));
+        }
+        assert_int_equal(away, patterns[p] & 0xffff);
+    }
+    float nan = NAN;
+    assert_true(isnan(tdm_bf16_to_float(tdm_bf16_stochastic(nan, 0xffff))));
+}
+
+/* Steps of 2^-12 of the weights' size, a sixteenth of a bf16 unit, whose sum is known: rounded to
+ * nearest, not one of them would be made. The mean error of n elements after k steps is within six
+ * standard deviations of 0, of which one is at most sqrt(k) / 2 units of an element. */
+static void check_unbiased(enum tdm_optimizer kind)
+{
+    struct bench bench;
+    uint64_t steps = 64;
+    bench_open(&bench, &tiny, 11);
+    bench.schedule.optimizer.kind = kind;
+    bench.schedule.optimizer.weight_decay = 0;
+    uint64_t elements = bench.model->units[0].elements;
+    bool adamw = kind == TDM_OPTIMIZER_ADAMW_BF16;
+    struct cell w = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell g = cell_new(&bench, TDM_DTYPE_FP32, elements, 0);
+    struct cell m = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    struct cell v = cell_new(&bench, TDM_DTYPE_BF16, elements, 0);
+    for (uint64_t i = 0; i < elements; i++) {
+        cell_set(&w, i, i % 2 == 0 ? 1.5 : -1.5);
+        cell_set(&g, i, -1); /* AdamW's update of it is 1 too */
+        if (adamw) {         /* as after many steps of this gradient */
+            cell_set(&m, i, -1);
+            cell_set(&v, i, 1);
+        }
+    }
+    for (uint64_t step = 1; step <= steps; step++) {
+        /* far on, so that nothing is left of the corrections for the first steps */
+        bench.step = (struct tdm_step){.number = 100000 + step, .learning_rate = 0x1p-12};
+        bench.step.seed = 3;
+        optimizer_op(&bench, 0, &w, &g, NULL, adamw ? &m : NULL, adamw ? &v : NULL, NULL, NULL);
+    }
+    const struct tdm_unit *layout = &bench.model->units[0];
+    double error = 0, count = 0, unit = bf16_unit(1.5);
+    for (uint32_t k = 0; k < layout->tensor_count; k++) {
+        const struct tdm_tensor *tensor = &bench.model->tensors[layout->first_tensor + k];
+        for (uint64_t i = tensor->offset; i < tensor->offset + tensor->elements; i++) {
+            double start = i % 2 == 0 ? 1.5 : -1.5;
+            error += cell_get(&w, i) - (start + 0x1p-12 * (double)steps);
+            count += 1;
+        }
+    }
+    assert_true(fabs(error / count) < 6 * 0.5 * sqrt((double)steps / count) * unit);
+    assert_true(0x1p-12 * (double)steps > 20 * 6 * 0.5 * sqrt((double)steps / count) * unit);
+    struct cell *cells[] = {&w, &g, &m, &v};
+    for (int i = 0; i < 4; i++)
+        cell_free(cells[i]);
+    bench_close(&bench);
+}
+
+static void test_stochastic_unbiased(void **unused)
+{
+    (void)unused;
+    check_unbiased(TDM_OPTIMIZER_SGD);
+    check_unbiased(TDM_OPTIMIZER_ADAMW_BF16);
+}
+
+/* Weights and moments after one AdamW step of unit 0 from the same state. */
+static void bf16_step(uint64_t seed, uint64_t step, uint32_t threads, uint16_t *out[3],
+                      uint64_t *elements)
+{
+    struct bench bench;
+    bench_open(&bench, &tiny, 13);
+    bench.executor->threads = threads < bench.executor->threads ? threads : bench.executor->threads;
+    *elements = bench.model->units[0].elements;
+    struct cell g = cell_new(&bench, TDM_DTYPE_FP32, *elements, 1);
+    struct cell cells[3];
+    for (int i = 0; i < 3; i++)
+        cells[i] = cell_new(&bench, TDM_DTYPE_BF16, *elements, i == 0 ? 1 : 0);
+    bench.step = (struct tdm_step){.number = step, .learning_rate = 1e-3, .seed = seed};
+    optimizer_op(&bench, 0, &cells[0], &g, NULL, &cells[1], &cells[2], NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        out[i] = malloc(*elements * sizeof(uint16_t));
+        assert_non_null(out[i]);
+        memcpy(out[i], cells[i].data, *elements * sizeof(uint16_t));
+        cell_free(&cells[i]);
+    }
+    cell_free(&g);
+    bench_close(&bench);
+}
+
+/* The same seed and step round alike, on one thread and on all; others do not. */
+static void test_stochastic_repeats(void **unused)
+{
+    (void)unused;
+    static const struct {
+        uint64_t seed, step;
+        uint32_t threads;
+        bool same;
+    } table[] = {{5, 7, 1, true}, {6, 7, 64, false}, {4294967301, 7, 64, false}};
+    uint16_t *first[3], *other[3];
+    uint64_t elements;
+    bf16_step(5, 7, 64, first, &elements);
+    for (size_t k = 0; k < sizeof(table) / sizeof(table[0]); k++) {
+        bf16_step(table[k].seed, table[k].step, table[k].threads, other, &elements);
+        for (int i = 0; i < 3; i++) {
+            uint64_t differ = 0;
+            for (uint64_t e = 0; e < elements; e++)
+                differ += first[i][e] != other[i][e];
+            assert_true(table[k].same ? differ == 0 : differ > elements / 10);
+            free(other[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        free(first[i]);
+}
+
+/* The bits of a step of a kind with all widths of vectors, on one thread and on three: those of the narrowest. */
+static void check_widths(enum tdm_optimizer kind, enum tdm_dtype master, enum tdm_dtype gradients,
+                         bool clips)
+{
+    enum { CELLS = 4 }; /* that are changed: weights, master, moments */
+    static const int operand[CELLS] = {TDM_OPTIMIZER_WEIGHTS, TDM_OPTIMIZER_MASTER,
+                                       TDM_OPTIMIZER_MOMENT1, TDM_OPTIMIZER_MOMENT2};
+    struct bench bench;
+    unsigned char *before[CELLS], *narrow[CELLS] = {NULL};
+    bench_open(&bench, &tiny, 17);
+    bench.schedule.dtypes.weights = TDM_DTYPE_BF16;
+    tdm_schedule_set_optimizer(&bench.schedule, kind);
+    bench.schedule.dtypes.master = master;
+    tdm_schedule_set_clip(&bench.schedule, clips ? TDM_CLIP_LAYER : TDM_CLIP_NONE);
+    bench.step = (struct tdm_step){.number = 3, .learning_rate = 1e-3, .seed = 9};
+    enum tdm_dtype moments = bench.schedule.dtypes.moments;
+    bool has[CELLS] = {true, master != TDM_DTYPE_NONE, moments != TDM_DTYPE_NONE,
+                       moments != TDM_DTYPE_NONE};
+    uint64_t elements = bench.model->units[0].elements;
+    struct cell cells[CELLS] = {cell_new(&bench, TDM_DTYPE_BF16, elements, 1),
+                                cell_new(&bench, TDM_DTYPE_BF16, elements, 1),
+                                cell_new(&bench, has[2] ? moments : TDM_DTYPE_FP32, elements, 1),
+                                cell_new(&bench, has[3] ? moments : TDM_DTYPE_FP32, elements, 1)};
+    if (master == TDM_DTYPE_FP32) {
+        cell_free(&cells[1]);
+        cells[1] = cell_new(&bench, TDM_DTYPE_FP32, elements, 1);
+    }
+    for (uint64_t i = 0; i < elements; i++)
+        cell_set(&cells[3], i, fabs(cell_get(&cells[3], i)));
+    struct cell gradient = cell_new(&bench, gradients, elements, 1);
+    struct cell norm = cell_new(&bench, TDM_DTYPE_FP64, 1, 0);
+    cell_set(&norm, 0, 49);
+    bench_op(&bench, TDM_OP_OPTIMIZER, TDM_PART_ALL, 0, TDM_NONE, 0);
+    bench_operand(&bench, TDM_OPTIMIZER_GRADIENT, &gradient, TDM_READ);
+    if (clips)
+        bench_operand(&bench, TDM_OPTIMIZER_NORMS, &norm, TDM_READ);
+    for (int i = 0; i < CELLS; i++) {
+        uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
+        before[i] = malloc(bytes);
+        assert_non_null(before[i]);
+        memcpy(before[i], cells[i].data, bytes);
+        if (has[i])
+            bench_operand(&bench, (uint32_t)operand[i], &cells[i], TDM_ACCUMULATE);
+    }
+    if (has[1])
+        bench.launch.operand[TDM_OPTIMIZER_MASTER].dtype = master; /* of remainders: 16 bits */
+    for (uint32_t width = 0; width < 2 * tdm_host_update_widths(); width++) {
+        struct tdm_host_update update = tdm_host_update_of(&bench.launch);
+        assert_int_equal(update.width, tdm_host_update_widths() - 1);
+        update.width = width / 2;
+        for (int i = 0; i < CELLS; i++)
+            memcpy(cells[i].data, before[i], elements * tdm_dtype_bytes(cells[i].dtype));
+        tdm_host_update_run(&update, width % 2 == 0 ? 1 : 3);
+        for (int i = 0; i < CELLS; i++) {
+            uint64_t bytes = elements * tdm_dtype_bytes(cells[i].dtype);
+            if (width > 0) {
+                assert_memory_equal(cells[i].data, narrow[i], bytes);
+                continue;
+            }
+            narrow[i] = malloc(bytes);
+            assert_non_null(narrow[i]);
+            memcpy(narrow[i], cells[i].data, bytes);
+            assert_true((memcmp(narrow[i], before[i], bytes) != 0) == has[i]);
+        }
+    }
+    for (int i = 0; i < CELLS; i++) {
+        free(before[i]);
+        free(narrow[i]);
+        cell_free(&cells[i]);
+    }
+    cell_free(&gradient);
+    cell_free(&norm);
+    bench_close(&bench);
+}
+
+static void test_widths(void **unused)
+{
+    (void)unused;
+    const enum tdm_dtype split = TDM_DTYPE_REMAINDER16, wide = TDM_DTYPE_FP32;
+    const enum tdm_dtype narrow = TDM_DTYPE_BF16, none = TDM_DTYPE_NONE;
+    check_widths(TDM_OPTIMIZER_ADAMW, split, wide, true);
+    check_widths(TDM_OPTIMIZER_ADAMW, wide, narrow, false);
+    check_widths(TDM_OPTIMIZER_ADAMW_BF16_MOMENTS, split, wide, false);
+    check_widths(TDM_OPTIMIZER_ADAMW_BF16, none, wide, true);
+    check_widths(TDM_OPTIMIZER_SGD, none, narrow, true);
+    check_widths(TDM_OPTIMIZER_SGD, split, wide, false);
+}
+
+/* Numbers of neighbouring seeds, steps, tensors and elements have nothing to do with each other, and
+ * neither have the shares of one number: all bits of differences are set half of the time. */
+static void test_random_streams(void **unused)
+{
+    (void)unused;
+    enum { DRAWS = 4096 };
+    for (int which = 0; which < 4; which++) {
+        int set[64] = {0};
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            uint64_t at[4] = {i, i + 1, i / 7, i * 3};
+            uint64_t bits = tdm_random_bits(at[0], at[1], at[2], at[3]);
+            at[which]++;
+            bits ^= tdm_random_bits(at[0], at[1], at[2], at[3]);
+            for (int b = 0; b < 64; b++)
+                set[b] += bits >> b & 1;
+        }
+        for (int b = 0; b < 64; b++) /* six standard deviations */
+            assert_true(abs(set[b] - DRAWS / 2) < 6 * 32);
+    }
+    assert_true(tdm_random_bits(1, 2, 3, 4) == tdm_random_draw(tdm_random_stream(1, 2, 3), 4));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_remainder_steps),
+        cmocka_unit_test(test_remainder_bits),
+        cmocka_unit_test(test_stochastic_exact),
+        cmocka_unit_test(test_stochastic_unbiased),
+        cmocka_unit_test(test_stochastic_repeats),
+        cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_random_streams),
+    };
+    return cmocka_run_group_tests_name("optimizer", tests, NULL, NULL);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Property: no surprise. What the planner finds for a random setting that fits (model, step, optimizer,
+ * rates, limits of device and host memory) runs on the cpu backend: nothing fails, no byte beyond the
+ * plan is touched, losses are numbers.
+ */
+#include "executor/backends.h"
+#include "tests/support/plan_cases.h"
+#include "tests/support/random_schedule.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+enum { BASE_SEED = 83000 };
+
+static void plans_run(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(8, 60), failed = 0, tight = 0, host = 0, compared = 0;
+    const struct tdm_backend *backend;
+    struct tdm_error err;
+    assert_int_equal(tdm_backend_find("cpu", &backend, &err), TDM_OK);
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n);
+        struct tdm_plan_outcome outcome;
+        if (tdm_plan_case_run(seed, backend, &outcome, &err) != TDM_OK) {
+            failed++;
+            fprintf(stderr,
+                    "seed %" PRIu64 ": %s\n  device: least %" PRIu64 ", limit %" PRIu64
+                    ", plan %" PRIu64 "; host: least %" PRIu64 ", limit %" PRIu64 ", plan %" PRIu64
+                    "\n  %s\n",
+                    seed, err.message, outcome.least_bytes[TDM_DEVICE],
+                    outcome.limit_bytes[TDM_DEVICE], outcome.planned_bytes[TDM_DEVICE],
+                    outcome.least_bytes[TDM_HOST], outcome.limit_bytes[TDM_HOST],
+                    outcome.planned_bytes[TDM_HOST], outcome.text);
+            tdm_case_again("planner/property_plans", seed);
+        }
+        tight += outcome.limit_bytes[TDM_DEVICE] == outcome.least_bytes[TDM_DEVICE];
+        compared += outcome.compared;
+        host += outcome.offloads;
+    }
+    print_message("%" PRIu64 " plans from seed %" PRIu64 "\n", cases, tdm_case_seed(BASE_SEED, 0));
+    assert_int_equal(failed, 0);
+    assert_true(tdm_case_enough("plans kept something on the host", host, cases, 0.2));
+    assert_true(tdm_case_enough("plans had the least device memory", tight, cases, 0.1));
+    assert_true(tdm_case_enough("plans were compared with another nest", compared, cases, 0.05));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_run)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

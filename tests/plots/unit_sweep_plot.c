@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pictures of sweeps: of few and many points, with and without what fits; and where the names of nests stand. */
+#include "plots/sweep_plot.h"
+
+#include "tests/support/pictures.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+/* A point, a machine where nothing fits at the begin, more nests than a legend is meant for. */
+static void test_draw_sweep(void **state)
+{
+    (void)state;
+    if (!tdm_has_gnuplot())
+        skip();
+    static const size_t counts[] = {1, 2, 200};
+    static const char *const words[] = {"step (seconds)", "MFU (%)", "peak (GiB)", NULL};
+    struct tdm_error err = {0};
+    struct tdm_sweep_dot dots[200] = {0};
+    char path[TDM_PICTURE_PATH];
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        for (int tokens = 0; tokens < 2; tokens++) {
+            struct tdm_sweep_plot plot = {.title = "a model's title",
+                                          .subtitle = "where",
+                                          .x_title = "x",
+                                          .tokens = tokens == 1,
+                                          .count = counts[i],
+                                          .dots = dots};
+            const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 1000};
+            for (size_t n = 0; n < counts[i]; n++) {
+                struct tdm_sweep_dot *dot = &dots[n];
+                *dot = (struct tdm_sweep_dot){.x = tokens ? 1000.0 + 500.0 * (double)n : (double)n,
+                                              .fits = counts[i] == 1 || (n > 0 && n % 7 != 3),
+                                              .step_seconds = 0.5 + (double)n,
+                                              .mfu = 0.5,
+                                              .peak_bytes = {(n + 1) << 30, n << 29},
+                                              .limit_bytes = {UINT64_C(60) << 30, 0}};
+                snprintf(dot->nest, sizeof(dot->nest), "nest '%zu'", n / 3);
+            }
+            tdm_expect_words(tdm_sweep_plot_draw(&plot, &picture, &err), &err, path, words);
+        }
+}
+
+/* A band has its name over it, in rows; turned, where it is too narrow for that; or a number, and the name below. */
+static void test_sweep_names(void **state)
+{
+    (void)state;
+    if (!tdm_has_gnuplot())
+        skip();
+    static const struct {
+        double x;
+        const char *nest;
+    } points[] = {
+        {1, "layer-major, 28 groups of 1, all kept"},
+        {13, "chunk-major, groups of 3,1,1,1,1,2,3,2,3,2,2,1,1,1,1, attention kept in part"},
+        {15, "layer-major, groups of 3,1,1,1,1,2,3,2,3,2,2,1,1,1,1, attention kept in part"},
+        {15.2, "a narrow one, with a name"},
+        {15.4, "layer-major, 28 groups of 1, q, K, V kept"},
+        {20, NULL},
+    };
+    static const char *const words[] = {
+        ">layer-major, 28 groups of 1, all kept<",                 /* in one row */
+        ">chunk-major, groups of 3,1,1,1,1,2,3,2,3,2,2,1,1,1,1,<", /* in two */
+        ">attention kept in part<",
+        ">layer-major, groups of 3,1,1,1,1,2,3,2,<", /* turned, in three */
+        "rotate(-90",
+        ">4<", /* no room */
+        ">4  a narrow one, with a name<",
+        ">does not fit<",
+        NULL};
+    enum { COUNT = sizeof(points) / sizeof(points[0]) };
+    struct tdm_sweep_dot dots[COUNT] = {0};
+    struct tdm_sweep_plot plot = {.x_title = "x", .count = COUNT, .dots = dots};
+    struct tdm_error err = {0};
+    char path[TDM_PICTURE_PATH];
+    for (int i = 0; i < COUNT; i++) {
+        dots[i] = (struct tdm_sweep_dot){.x = points[i].x,
+                                         .fits = points[i].nest != NULL,
+                                         .step_seconds = 1,
+                                         .mfu = 0.5,
+                                         .peak_bytes = {1 << 30, 0}};
+        if (dots[i].fits)
+            snprintf(dots[i].nest, sizeof(dots[i].nest), "%s", points[i].nest);
+    }
+    const struct tdm_picture picture = {tdm_picture_path(path), true, 1600, 1000};
+    tdm_expect_words(tdm_sweep_plot_draw(&plot, &picture, &err), &err, path, words);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_draw_sweep),
+        cmocka_unit_test(test_sweep_names),
+    };
+    return cmocka_run_group_tests_name("sweep_plot", tests, NULL, NULL);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of packing: valid and repeatable on random live ranges, as good as the best of all orders on
+ * small instances, and better than greedy where greedy fails.
+ */
+#include "schedule/pack.h"
+#include "schedule/pack_search.h"
+#include "tests/support/random_schedule.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BASE_SEED 2000
+
+static void must(uint64_t seed, enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err->message);
+}
+
+/* ---- random live ranges ---- */
+
+enum { MOST_BUFFERS = 60, MOMENTS = 40 };
+
+/* Random buffers, each live in any of the moments: one stretch, or several. */
+static void random_ranges(struct tdm_dice *dice, uint32_t count, bool live[][MOMENTS])
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint64_t stretches = tdm_dice_chance(dice, 70) ? 1 : 3; stretches > 0; stretches--) {
+            uint64_t first = tdm_dice_roll(dice, 0, MOMENTS - 1);
+            uint64_t last = tdm_dice_roll(dice, first, MOMENTS - 1);
+            for (uint64_t moment = first; moment <= last; moment++)
+                live[i][moment] = true;
+        }
+}
+
+static bool meet(const bool *a, const bool *b)
+{
+    for (int moment = 0; moment < MOMENTS; moment++)
+        if (a[moment] && b[moment])
+            return true;
+    return false;
+}
+
+/* Packs one instance; returns the arena over the live peak. */
+static double pack_instance(uint64_t seed)
+{
+    static bool live[MOST_BUFFERS][MOMENTS];
+    struct tdm_dice dice;
+    struct tdm_conflicts conflicts;
+    struct tdm_error err;
+    uint64_t bytes[MOST_BUFFERS], offsets[MOST_BUFFERS], again[MOST_BUFFERS];
+    uint64_t arena = 0, same = 0, peak = 0;
+    tdm_dice_seed(&dice, seed);
+    memset(live, 0, sizeof(live));
+    uint32_t count = (uint32_t)tdm_dice_roll(&dice, 0, MOST_BUFFERS);
+    uint64_t align = (uint64_t)1 << tdm_dice_roll(&dice, 0, 9);
+    random_ranges(&dice, count, live);
+    for (uint32_t i = 0; i < count; i++) /* some take no bytes, as buffers of another place do */
+        bytes[i] = tdm_dice_chance(&dice, 10) ? 0 : tdm_dice_roll(&dice, 1, 20000);
+
+    must(seed, tdm_conflicts_new(count, &conflicts, &err), &err);
+    for (int moment = 0; moment < MOMENTS; moment++) {
+        uint64_t now[1] = {0}, sum = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (live[i][moment]) {
+                tdm_conflicts_add(&conflicts, i, now);
+                now[0] |= (uint64_t)1 << i;
+                sum += (bytes[i] + align - 1) / align * align;
+            }
+        peak = sum > peak ? sum : peak;
+    }
+    must(seed, tdm_pack(&conflicts, bytes, align, peak, TDM_PACK_EFFORT, offsets, &arena, &err),
+         &err);
+    must(seed, tdm_pack(&conflicts, bytes, align, peak, TDM_PACK_EFFORT, again, &same, &err), &err);
+    assert_int_equal(same, arena);
+
+    uint64_t highest = 0;
+    for (uint32_t a = 0; a < count; a++) {
+        for (uint32_t b = 0; b < count; b++)
+            assert_int_equal(tdm_conflicts_test(&conflicts, a, b),
+                             a != b && meet(live[a], live[b]));
+        if (bytes[a] == 0)
+            continue;
+        assert_int_equal(offsets[a], again[a]);
+        assert_int_equal(offsets[a] % align, 0);
+        highest = offsets[a] + bytes[a] > highest ? offsets[a] + bytes[a] : highest;
+        for (uint32_t b = 0; b < a; b++)
+            if (bytes[b] > 0 && meet(live[a], live[b]) && offsets[a] < offsets[b] + bytes[b] &&
+                offsets[b] < offsets[a] + bytes[a])
+                fail_msg("seed %llu: buffers %u and %u overlap", (unsigned long long)seed, a, b);
+    }
+    if (arena < peak || arena < highest || arena >= highest + align)
+        fail_msg("seed %llu: arena of %llu, buffers end at %llu, live peak %llu",
+                 (unsigned long long)seed, (unsigned long long)arena, (unsigned long long)highest,
+                 (unsigned long long)peak);
+    tdm_conflicts_free(&conflicts);
+    return peak == 0 ? 0 : (double)(arena - peak) / (double)peak;
+}
+
+static void test_packing(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(100, 500), worst_seed = 0;
+    double worst = 0, sum = 0;
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n);
+        double over = pack_instance(seed);
+        sum += over;
+        if (over > worst) {
+            worst = over;
+            worst_seed = seed;
+        }
+    }
+    print_message("%llu random instances from seed %d: arena over live peak mean %.2f%%, worst "
+                  "%.2f%% (seed %llu)\n",
+                  (unsigned long long)cases, BASE_SEED, 100 * sum / (double)cases, 100 * worst,
+                  (unsigned long long)worst_seed);
+}
+
+/* ---- the best there is ---- */
+
+enum { FEW = 6 };
+
+/* Random conflicts of a few buffers, which need not come from intervals. */
+static void random_conflicts(struct tdm_dice *dice, uint32_t count, struct tdm_conflicts *conflicts)
+{
+    unsigned percent = (unsigned)tdm_dice_roll(dice, 20, 90);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t live = 0;
+        for (uint32_t j = 0; j < i; j++)
+            if (tdm_dice_chance(dice, percent))
+                live |= (uint64_t)1 << j;
+        tdm_conflicts_add(conflicts, i, &live);
+    }
+}
+
+/* The least arena: of buffers placed as low as they can be, over all orders. `placed` are there,
+ * others follow. */
+static uint64_t least_arena(const struct tdm_conflicts *conflicts, const uint64_t *bytes,
+                            uint64_t *offsets, unsigned placed, uint64_t arena)
+{
+    uint64_t least = UINT64_MAX;
+    if (placed == (1u << conflicts->count) - 1)
+        return arena;
+    for (uint32_t i = 0; i < conflicts->count; i++) {
+        if (placed >> i & 1)
+            continue;
+        uint64_t at = 0;
+        for (uint32_t j = 0; j < conflicts->count; j++) /* above all placed: some order does it */
+            if ((placed >> j & 1) && tdm_conflicts_test(conflicts, i, j) &&
+                offsets[j] + bytes[j] > at)
+                at = offsets[j] + bytes[j];
+        offsets[i] = at;
+        uint64_t end = at + bytes[i];
+        uint64_t found =
+            least_arena(conflicts, bytes, offsets, placed | 1u << i, end > arena ? end : arena);
+        least = found < least ? found : least;
+    }
+    return least;
+}
+
+/* The search finds the least arena, and proves that a byte less is too little. */
+static void test_least(void **state)
+{
+    (void)state;
+    uint64_t cases = tdm_case_count(100, 1000);
+    for (uint64_t n = 0; n < cases; n++) {
+        uint64_t seed = tdm_case_seed(BASE_SEED, n), bytes[FEW], offsets[FEW];
+        uint64_t steps = TDM_PACK_EFFORT;
+        struct tdm_dice dice;
+        struct tdm_conflicts conflicts;
+        struct tdm_error err;
+        struct tdm_pack_search *search = NULL;
+        enum tdm_pack_answer enough, too_little;
+        tdm_dice_seed(&dice, seed);
+        must(seed, tdm_conflicts_new(FEW, &conflicts, &err), &err);
+        random_conflicts(&dice, FEW, &conflicts);
+        for (uint32_t i = 0; i < FEW; i++)
+            bytes[i] = tdm_dice_roll(&dice, 1, 7);
+        uint64_t least = least_arena(&conflicts, bytes, offsets, 0, 0);
+        must(seed, tdm_pack_search_new(&conflicts, bytes, &steps, &search, &err), &err);
+        must(seed, tdm_pack_search_run(search, least - 1, &steps, offsets, &too_little, &err),
+             &err);
+        must(seed, tdm_pack_search_run(search, least, &steps, offsets, &enough, &err), &err);
+        if (enough != TDM_PACK_FOUND || too_little != TDM_PACK_NONE ||
+            tdm_pack_search_bound(search) > least)
+            fail_msg("seed %llu: %llu bytes are the least; answers %d there, %d below",
+                     (unsigned long long)seed, (unsigned long long)least, (int)enough,
+                     (int)too_little);
+        for (uint32_t a = 0; a < FEW; a++)
+            for (uint32_t b = 0; b < FEW; b++)
+                if (tdm_conflicts_test(&conflicts, a, b) && offsets[a] < offsets[b] + bytes[b] &&
+                    offsets[b] < offsets[a] + bytes[a])
+                    fail_msg("seed %llu: buffers %u and %u overlap", (unsigned long long)seed, a,
+                             b);
+        tdm_pack_search_free(search);
+        tdm_conflicts_free(&conflicts);
+    }
+}
+
+/* Six buffers with a live peak of 9 that no greedy order tried packs below 10. */
+static void test_greedy_fails(void **state)
+{
+    (void)state;
+    static const struct {
+        int lower, upper;
+    } lives[FEW] = {{5, 6}, {2, 6}, {4, 8}, {0, 4}, {1, 5}, {0, 4}};
+    static const uint64_t bytes[FEW] = {5, 2, 2, 5, 1, 1};
+    struct tdm_conflicts conflicts;
+    struct tdm_error err;
+    uint64_t offsets[FEW], arena = 0;
+    must(0, tdm_conflicts_new(FEW, &conflicts, &err), &err);
+    for (uint32_t i = 0; i < FEW; i++) {
+        uint64_t live = 0;
+        for (uint32_t j = 0; j < i; j++)
+            if (lives[i].lower < lives[j].upper && lives[j].lower < lives[i].upper)
+                live |= (uint64_t)1 << j;
+        tdm_conflicts_add(&conflicts, i, &live);
+    }
+    must(0, tdm_pack(&conflicts, bytes, 1, 9, 0, offsets, &arena, &err), &err);
+    assert_int_equal(arena, 10);
+    must(0, tdm_pack(&conflicts, bytes, 1, 9, TDM_PACK_EFFORT, offsets, &arena, &err), &err);
+    assert_int_equal(arena, 9);
+    tdm_conflicts_free(&conflicts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_least),
+        cmocka_unit_test(test_greedy_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

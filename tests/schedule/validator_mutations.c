@@ -1,0 +1,1975 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of the validator: correct random programs, into each of which one fault is planted. Every
+ * fault that was planted must be caught.
+ *
+ * A fault changes items before the order of ops is derived from them, as a mistake in the lowering
+ * would, and ops are numbered anew, so that no count gives it away; a fault of order changes the
+ * waits. Where a tag says what an op works on, the tag lies too wherever a mistake in the lowering
+ * would make it lie. Planting looks at what slots hold, so that nothing harmless is planted: a copy
+ * that is dropped is one whose destination holds something else.
+ */
+#include "ops/attention.h"
+#include "ops/move.h"
+#include "ops/rope.h"
+#include "ops/select.h"
+#include "ops/update.h"
+#include "schedule/cost.h"
+#include "schedule/lowering.h"
+#include "schedule/validate.h"
+#include "tests/support/random_schedule.h"
+#include "tests/support/recording.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BASE_SEED 4000
+
+/* A correct program, changed by one fault. */
+struct trial {
+    struct tdm_recording r;
+    struct tdm_dice *dice;
+    uint64_t capacity[TDM_PLACES];
+    size_t wait_item; /* whose wait for `wait_lane` becomes `wait` */
+    int wait_lane;
+    uint64_t wait;
+    const struct tdm_waits *waits; /* [items] of the correct program */
+};
+
+/* ---- looking around ---- */
+
+static struct tdm_op *op_at(struct trial *t, size_t i)
+{
+    return t->r.items[i].item.kind == TDM_RUN ? &t->r.items[i].op : NULL;
+}
+
+static bool is_op(struct trial *t, size_t i, enum tdm_op_kind kind)
+{
+    return t->r.items[i].item.kind == TDM_RUN && t->r.items[i].op.kind == kind;
+}
+
+static bool is_item(struct trial *t, size_t i, enum tdm_item_kind kind, uint32_t buffer)
+{
+    return t->r.items[i].item.kind == kind && t->r.items[i].item.buffer == buffer;
+}
+
+static struct tdm_buffer *buffer_at(struct trial *t, uint32_t number)
+{
+    return &t->r.program.buffers[number];
+}
+
+/* Visits every item once, from a random one on. */
+#define EACH_ITEM(t, i)                                                                \
+    size_t i = tdm_dice_roll((t)->dice, 0, (t)->r.count - 1), left_##i = (t)->r.count; \
+    left_##i > 0;                                                                      \
+    left_##i--, i = (i + 1) % (t)->r.count
+
+/* An operand of an op. */
+struct operand {
+    size_t i;
+    uint32_t a;
+    size_t left; /* ops to visit */
+};
+
+/* Before every operand of every op, from a random op on: for (struct operand o = anywhere(t);
+ * next_operand(t, &o);). */
+static struct operand anywhere(struct trial *t)
+{
+    return (struct operand){tdm_dice_roll(t->dice, 0, t->r.count - 1), UINT32_MAX, t->r.count};
+}
+
+static bool next_operand(struct trial *t, struct operand *o)
+{
+    for (; o->left > 0; o->left--, o->i = (o->i + 1) % t->r.count, o->a = UINT32_MAX) {
+        const struct tdm_op *op = op_at(t, o->i);
+        while (op != NULL && ++o->a < op->access_count)
+            if (op->access[o->a].buffer != TDM_NONE)
+                return true;
+    }
+    return false;
+}
+
+static struct tdm_access *operand_at(struct trial *t, const struct operand *o)
+{
+    return &t->r.items[o->i].op.access[o->a];
+}
+
+static bool same_tag(struct tdm_tag a, struct tdm_tag b)
+{
+    return a.content == b.content && a.layer == b.layer && a.chunk == b.chunk &&
+           a.contributor == b.contributor;
+}
+
+static bool covers(const struct tdm_access *access, uint32_t buffer, uint32_t slot)
+{
+    return access->buffer == buffer && slot >= access->first_slot &&
+           slot - access->first_slot < access->slots;
+}
+
+static struct tdm_tag shifted(struct tdm_tag tag, uint32_t by)
+{
+    if (tag.chunk != TDM_NONE)
+        tag.chunk += by;
+    else if (tag.layer != TDM_NONE)
+        tag.layer += by;
+    return tag;
+}
+
+/* What a slot (a part of it) holds before item i. */
+static struct tdm_tag held(struct trial *t, size_t i, uint32_t buffer, uint32_t slot, uint32_t part)
+{
+    while (i-- > 0) {
+        const struct tdm_op *op = op_at(t, i);
+        if (op == NULL) {
+            if (t->r.items[i].item.buffer == buffer)
+                break;
+            continue;
+        }
+        for (uint32_t a = op->access_count; a-- > 0;) {
+            const struct tdm_access *access = &op->access[a];
+            if (access->mode != TDM_READ && covers(access, buffer, slot) &&
+                (access->part == part || access->part == TDM_PART_ALL || part == TDM_PART_ALL))
+                return shifted(access->after, slot - access->first_slot);
+        }
+    }
+    return (struct tdm_tag){TDM_EMPTY, TDM_NONE, TDM_NONE, TDM_NONE};
+}
+
+/* Would the slot that an access writes hold something else without it? */
+static bool leaves_a_trace(struct trial *t, size_t i, const struct tdm_access *access)
+{
+    return access->mode != TDM_READ &&
+           !same_tag(held(t, i, access->buffer, access->first_slot, access->part), access->after);
+}
+
+static bool uses(struct trial *t, size_t i, uint32_t buffer)
+{
+    const struct tdm_op *op = op_at(t, i);
+    for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+        if (op->access[a].buffer == buffer)
+            return true;
+    return false;
+}
+
+/* The next op from i on that reads what a slot holds, or the number of items. */
+static size_t next_reader(struct trial *t, size_t i, uint32_t buffer, uint32_t slot)
+{
+    for (; i < t->r.count; i++) {
+        const struct tdm_op *op = op_at(t, i);
+        for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+            if (op->access[a].mode != TDM_WRITE && covers(&op->access[a], buffer, slot))
+                return i;
+    }
+    return i;
+}
+
+static bool is_fetch(struct trial *t, size_t i)
+{
+    return is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_H2D;
+}
+
+/* The fetch after i into the same ring, or the number of items. */
+static size_t next_fetch(struct trial *t, size_t i)
+{
+    uint32_t ring = op_at(t, i)->access[TDM_COPY_TO].buffer;
+    for (i++; i < t->r.count; i++)
+        if (is_fetch(t, i) && op_at(t, i)->access[TDM_COPY_TO].buffer == ring)
+            return i;
+    return i;
+}
+
+/* ---- changing ---- */
+
+/* Moves item `from` so that it comes before the item that is at `to` now. */
+static void move(struct trial *t, size_t from, size_t to)
+{
+    struct tdm_recorded item = t->r.items[from];
+    tdm_recording_remove(&t->r, from);
+    tdm_recording_insert(&t->r, to > from ? to - 1 : to, &item);
+}
+
+static void leave_out(struct tdm_access *access)
+{
+    *access = (struct tdm_access){.buffer = TDM_NONE};
+}
+
+/* A number below `count` that is not `not`; count > 1. */
+static uint32_t another(struct trial *t, uint32_t count, uint32_t not )
+{
+    uint32_t number = (uint32_t)tdm_dice_roll(t->dice, 0, count - 2);
+    return number >= not ? number + 1 : number;
+}
+
+static void swap_slots(struct tdm_access *a, struct tdm_access *b)
+{
+    uint32_t slot = a->first_slot;
+    a->first_slot = b->first_slot;
+    b->first_slot = slot;
+}
+
+/* ---- faults of memory ---- */
+
+static bool overlap_live_buffers(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (t->r.items[i].item.kind != TDM_ALLOC)
+            continue;
+        uint32_t fresh = t->r.items[i].item.buffer;
+        for (size_t j = i; j-- > 0;) {
+            uint32_t other = t->r.items[j].item.buffer;
+            bool lives = t->r.items[j].item.kind == TDM_ALLOC && other != fresh;
+            for (size_t k = j + 1; k < i && lives; k++)
+                lives = !is_item(t, k, TDM_FREE, other);
+            if (!lives || buffer_at(t, other)->place != buffer_at(t, fresh)->place)
+                continue;
+            bool smaller = buffer_at(t, other)->bytes < buffer_at(t, fresh)->bytes;
+            buffer_at(t, smaller ? other : fresh)->offset =
+                buffer_at(t, smaller ? fresh : other)->offset;
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct tdm_buffer *some_used_buffer(struct trial *t)
+{
+    uint32_t number;
+    do
+        number = (uint32_t)tdm_dice_roll(t->dice, 0, t->r.program.buffer_count - 1);
+    while (!buffer_at(t, number)->used);
+    return buffer_at(t, number);
+}
+
+static bool buffer_beyond_arena(struct trial *t)
+{
+    struct tdm_buffer *buffer = some_used_buffer(t);
+    buffer->offset = (t->r.program.arena_bytes[buffer->place] - buffer->bytes + 512) / 512 * 512;
+    return buffer->offset + buffer->bytes > t->r.program.arena_bytes[buffer->place];
+}
+
+static bool capacity_exceeded(struct trial *t)
+{
+    enum tdm_place place = some_used_buffer(t)->place;
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < t->r.program.buffer_count; i++) {
+        const struct tdm_buffer *buffer = buffer_at(t, i);
+        if (buffer->used && buffer->place == place && buffer->offset + buffer->bytes > end)
+            end = buffer->offset + buffer->bytes;
+    }
+    t->capacity[place] = end - 1;
+    return true;
+}
+
+static bool slots_too_small(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        const struct tdm_access *access = operand_at(t, &o);
+        struct tdm_buffer *buffer = buffer_at(t, access->buffer);
+        if (access->mode != TDM_WRITE || access->slots != 1 || buffer->axis == TDM_AXIS_UNIT)
+            continue;
+        buffer->slot_bytes = access->bytes - 1;
+        buffer->bytes = buffer->slots * buffer->slot_bytes;
+        return true;
+    }
+    return false;
+}
+
+static bool too_few_slots(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        const struct tdm_access *access = operand_at(t, &o);
+        struct tdm_buffer *buffer = buffer_at(t, access->buffer);
+        if (access->first_slot + access->slots != buffer->slots || buffer->slots == 1)
+            continue;
+        buffer->slots--;
+        buffer->bytes -= buffer->slot_bytes;
+        return true;
+    }
+    return false;
+}
+
+static bool free_too_early(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (t->r.items[i].item.kind != TDM_FREE)
+            continue;
+        for (size_t j = i; j-- > 0 && !is_item(t, j, TDM_ALLOC, t->r.items[i].item.buffer);)
+            if (uses(t, j, t->r.items[i].item.buffer)) {
+                move(t, i, j);
+                return true;
+            }
+    }
+    return false;
+}
+
+static bool free_missing(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (t->r.items[i].item.kind == TDM_FREE) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool free_twice(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (t->r.items[i].item.kind == TDM_FREE) {
+            tdm_recording_insert(&t->r, i, &t->r.items[i]);
+            return true;
+        }
+    return false;
+}
+
+static bool alloc_missing(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (t->r.items[i].item.kind == TDM_ALLOC) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool alloc_too_late(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (t->r.items[i].item.kind != TDM_ALLOC)
+            continue;
+        for (size_t j = i + 1;
+             j < t->r.count && !is_item(t, j, TDM_FREE, t->r.items[i].item.buffer); j++)
+            if (uses(t, j, t->r.items[i].item.buffer)) {
+                move(t, i, j + 1);
+                return true;
+            }
+    }
+    return false;
+}
+
+/* Weights given back and taken again: they would have to be read again from nowhere. */
+static bool resident_taken_again(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        uint32_t buffer = operand_at(t, &o)->buffer;
+        if (!buffer_at(t, buffer)->resident)
+            continue;
+        struct tdm_recorded item = {.item = {.kind = TDM_ALLOC, .buffer = buffer}};
+        tdm_recording_insert(&t->r, o.i, &item);
+        item.item.kind = TDM_FREE;
+        tdm_recording_insert(&t->r, o.i, &item);
+        return true;
+    }
+    return false;
+}
+
+/* ---- faults of copies ---- */
+
+static bool copy_dropped(struct trial *t, enum tdm_lane lane)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == lane &&
+            leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO])) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool fetch_dropped(struct trial *t)
+{
+    return copy_dropped(t, TDM_LANE_H2D);
+}
+
+static bool stash_dropped(struct trial *t)
+{
+    return copy_dropped(t, TDM_LANE_D2H);
+}
+
+static bool fetch_after_use(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
+            continue;
+        const struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
+        size_t reader = next_reader(t, i + 1, to->buffer, to->first_slot);
+        if (reader < t->r.count) {
+            move(t, i, reader + 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fetch_before_stored(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i))
+            continue;
+        const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM];
+        for (size_t j = i; j-- > 0;)
+            if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
+                covers(&op_at(t, j)->access[TDM_COPY_TO], from->buffer, from->first_slot)) {
+                if (!leaves_a_trace(t, j, &op_at(t, j)->access[TDM_COPY_TO]))
+                    break;
+                move(t, i, j);
+                return true;
+            }
+    }
+    return false;
+}
+
+static bool fetch_destinations_swapped(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
+            continue;
+        size_t j = next_fetch(t, i);
+        if (j == t->r.count)
+            continue;
+        struct tdm_access *one = &op_at(t, i)->access[TDM_COPY_TO],
+                          *other = &op_at(t, j)->access[TDM_COPY_TO];
+        if (one->first_slot == other->first_slot || same_tag(one->after, other->after))
+            continue;
+        swap_slots(one, other);
+        return true;
+    }
+    return false;
+}
+
+static bool fetch_sources_swapped(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i))
+            continue;
+        size_t j = next_fetch(t, i);
+        if (j == t->r.count ||
+            op_at(t, i)->access[TDM_COPY_FROM].buffer !=
+                op_at(t, j)->access[TDM_COPY_FROM].buffer ||
+            op_at(t, i)->access[TDM_COPY_FROM].first_slot ==
+                op_at(t, j)->access[TDM_COPY_FROM].first_slot)
+            continue;
+        swap_slots(&op_at(t, i)->access[TDM_COPY_FROM], &op_at(t, j)->access[TDM_COPY_FROM]);
+        return true;
+    }
+    return false;
+}
+
+/* Two fetches in the wrong order, each right in itself but for its destination. */
+static bool fetches_swapped(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i) || !leaves_a_trace(t, i, &op_at(t, i)->access[TDM_COPY_TO]))
+            continue;
+        size_t j = next_fetch(t, i);
+        if (j == t->r.count)
+            continue;
+        struct tdm_op one = *op_at(t, i), other = *op_at(t, j);
+        const struct tdm_access *to = &one.access[TDM_COPY_TO];
+        if (same_tag(to->after, other.access[TDM_COPY_TO].after) ||
+            to->first_slot == other.access[TDM_COPY_TO].first_slot ||
+            next_reader(t, i, to->buffer, to->first_slot) < j)
+            continue;
+        *op_at(t, i) = other;
+        *op_at(t, j) = one;
+        op_at(t, i)->number = one.number;
+        op_at(t, j)->number = other.number;
+        swap_slots(&op_at(t, i)->access[TDM_COPY_TO], &op_at(t, j)->access[TDM_COPY_TO]);
+        return true;
+    }
+    return false;
+}
+
+static bool copy_of_another_chunk(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_COPY))
+            continue;
+        struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                          *to = &op_at(t, i)->access[TDM_COPY_TO];
+        const struct tdm_buffer *buffer = buffer_at(t, from->buffer);
+        if (buffer->slots == 1)
+            continue;
+        from->first_slot = another(t, buffer->slots, from->first_slot);
+        from->before = from->after = to->after =
+            held(t, i, from->buffer, from->first_slot, from->part);
+        return true;
+    }
+    return false;
+}
+
+static bool copy_cut_short(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->access[TDM_COPY_FROM].bytes > 4) {
+            op_at(t, i)->access[TDM_COPY_FROM].bytes -= 4;
+            op_at(t, i)->access[TDM_COPY_TO].bytes -= 4;
+            return true;
+        }
+    return false;
+}
+
+static bool operand_cut_short(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION)) {
+            op_at(t, i)->access[TDM_ATTENTION_KV].bytes /= 2;
+            return true;
+        }
+    return false;
+}
+
+static bool cost_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_PRODUCT)) {
+            op_at(t, i)->flops /= 2;
+            return true;
+        }
+    return false;
+}
+
+static bool bytes_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (t->r.items[i].item.kind == TDM_RUN) {
+            op_at(t, i)->bytes++;
+            return true;
+        }
+    return false;
+}
+
+static bool attends_by_lists(const struct tdm_op *op)
+{
+    return op->access[TDM_ATTENTION_LISTS].buffer != TDM_NONE;
+}
+
+/* A pair too many in layers that see a range, none where there are lists; FLOPs as they follow. */
+static bool pairs_forged(struct trial *t)
+{
+    const struct tdm_model *model = t->r.program.schedule->model;
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION)) {
+            struct tdm_op *op = op_at(t, i);
+            op->pairs = attends_by_lists(op) ? 0 : op->pairs + 1;
+            op->flops = 4 * (uint64_t)model->query_heads * model->head_dim * op->pairs;
+            return true;
+        }
+    return false;
+}
+
+static bool keys_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION) && !attends_by_lists(op_at(t, i))) {
+            op_at(t, i)->keys--;
+            return true;
+        }
+    return false;
+}
+
+/* Less than the chunk's own pages. */
+static bool gathering_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION_GRAD) && op_at(t, i)->fetched_bytes > 0) {
+            op_at(t, i)->fetched_bytes = 1;
+            return true;
+        }
+    return false;
+}
+
+static bool sending_forged(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION_GRAD) && op_at(t, i)->fetched_bytes > 0) {
+            op_at(t, i)->sent_bytes += 8;
+            return true;
+        }
+    return false;
+}
+
+/* Attention that gathers reads K and V at their home as soon as they are there. */
+static bool gathered_too_early(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION) || op_at(t, i)->fetched_bytes == 0)
+            continue;
+        for (size_t j = i; j-- > 0;)
+            if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
+                covers(&op_at(t, i)->access[TDM_ATTENTION_KV],
+                       op_at(t, j)->access[TDM_COPY_TO].buffer,
+                       op_at(t, j)->access[TDM_COPY_TO].first_slot)) {
+                move(t, j, i + 1);
+                return true;
+            }
+    }
+    return false;
+}
+
+static bool copy_lane_reversed(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY)) {
+            struct tdm_op *op = op_at(t, i);
+            op->lane = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
+            return true;
+        }
+    return false;
+}
+
+static bool compute_on_the_host(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_fetch(t, i))
+            continue;
+        const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                                *to = &op_at(t, i)->access[TDM_COPY_TO];
+        size_t j = next_reader(t, i + 1, to->buffer, to->first_slot);
+        if (j == t->r.count)
+            continue;
+        for (uint32_t a = 0; a < op_at(t, j)->access_count; a++) {
+            struct tdm_access *access = &op_at(t, j)->access[a];
+            if (covers(access, to->buffer, to->first_slot)) {
+                access->buffer = from->buffer;
+                access->first_slot = from->first_slot;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- faults of updates on the host ---- */
+
+static bool update_on_another_lane(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
+            struct tdm_op *op = op_at(t, i);
+            op->lane = op->lane == TDM_LANE_HOST ? TDM_LANE_COMPUTE : TDM_LANE_HOST;
+            return true;
+        }
+    return false;
+}
+
+/* The copy that brings operand `a` of some update to the host, or the number of items; *update is the op. */
+static size_t some_copy_for_update(struct trial *t, uint32_t a, size_t *update)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_OPTIMIZER) || op_at(t, i)->lane != TDM_LANE_HOST ||
+            a >= op_at(t, i)->access_count || op_at(t, i)->access[a].buffer == TDM_NONE)
+            continue;
+        const struct tdm_access *access = &op_at(t, i)->access[a];
+        for (size_t j = i; j-- > 0;)
+            if (is_op(t, j, TDM_OP_COPY) && op_at(t, j)->lane == TDM_LANE_D2H &&
+                covers(access, op_at(t, j)->access[TDM_COPY_TO].buffer,
+                       op_at(t, j)->access[TDM_COPY_TO].first_slot)) {
+                *update = i;
+                return j;
+            }
+    }
+    return t->r.count;
+}
+
+/* It works on what the copy left on the device. */
+static bool update_far_from_home(struct trial *t, uint32_t a)
+{
+    size_t i, j = some_copy_for_update(t, a, &i);
+    if (j == t->r.count || op_at(t, i)->access[a].slots > 1)
+        return false;
+    op_at(t, i)->access[a].buffer = op_at(t, j)->access[TDM_COPY_FROM].buffer;
+    op_at(t, i)->access[a].first_slot = op_at(t, j)->access[TDM_COPY_FROM].first_slot;
+    return true;
+}
+
+static bool host_reads_the_device(struct trial *t)
+{
+    return update_far_from_home(t, TDM_OPTIMIZER_GRADIENT);
+}
+
+static bool host_reads_norms_of_the_device(struct trial *t)
+{
+    return update_far_from_home(t, TDM_OPTIMIZER_NORMS);
+}
+
+static bool update_before_its_copy(struct trial *t, uint32_t a)
+{
+    size_t i, j = some_copy_for_update(t, a, &i);
+    if (j < t->r.count)
+        move(t, j, i + 1);
+    return j < t->r.count;
+}
+
+static bool update_before_its_gradient(struct trial *t)
+{
+    return update_before_its_copy(t, TDM_OPTIMIZER_GRADIENT);
+}
+
+static bool update_before_its_norm(struct trial *t)
+{
+    return update_before_its_copy(t, TDM_OPTIMIZER_NORMS);
+}
+
+/* ---- faults of gradients that go part by part ---- */
+
+static bool is_copy_of_part(const struct tdm_program *program, const struct tdm_op *op)
+{
+    return op->kind == TDM_OP_COPY && program->buffers[op->access[TDM_COPY_FROM].buffer].by_part &&
+           op->access[TDM_COPY_FROM].part < TDM_PARTS;
+}
+
+/* Some copy of a part, or the number of items. */
+static size_t some_copy_of_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (op_at(t, i) != NULL && is_copy_of_part(&t->r.program, op_at(t, i)))
+            return i;
+    return t->r.count;
+}
+
+static bool part_not_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    tdm_recording_remove(&t->r, i);
+    return true;
+}
+
+static void copy_part(struct trial *t, struct tdm_op *op, uint32_t part)
+{
+    const struct tdm_schedule *schedule = t->r.program.schedule;
+    op->part = part < TDM_PARTS ? (enum tdm_part)part : 0;
+    for (int a = 0; a < 2; a++) {
+        op->access[a].part = part;
+        op->access[a].bytes = tdm_part_bytes(schedule->model, op->layer, (enum tdm_part)part,
+                                             buffer_at(t, op->access[a].buffer)->dtype);
+    }
+}
+
+/* One that is sent later; complete before, or the copy comes too early. */
+static bool another_part_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    uint32_t part = op->access[TDM_COPY_FROM].part;
+    do
+        part = (part + 1) % TDM_PARTS;
+    while (tdm_part_bytes(t->r.program.schedule->model, op->layer, (enum tdm_part)part,
+                          TDM_DTYPE_BF16) == 0);
+    if (part == op->access[TDM_COPY_FROM].part)
+        return false;
+    copy_part(t, op, part);
+    return true;
+}
+
+static bool absent_part_sent(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    copy_part(t, op_at(t, i), TDM_PART_HEAD);
+    return true;
+}
+
+static bool part_of_another_name(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    op->part = op->part == TDM_PART_DOWN ? TDM_PART_GATE_UP : TDM_PART_DOWN;
+    return true;
+}
+
+static bool part_before_its_sum(struct trial *t)
+{
+    size_t i = some_copy_of_part(t);
+    if (i == t->r.count)
+        return false;
+    const struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM];
+    for (size_t j = i; j-- > 0;)
+        for (uint32_t a = 0; op_at(t, j) != NULL && a < op_at(t, j)->access_count; a++) {
+            const struct tdm_access *sum = &op_at(t, j)->access[a];
+            if (sum->mode == TDM_READ || sum->part != from->part ||
+                !covers(sum, from->buffer, from->first_slot))
+                continue;
+            move(t, i, j);
+            return true;
+        }
+    return false;
+}
+
+/* A part of what is copied whole. */
+static bool whole_unit_by_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i);
+        if (!is_op(t, i, TDM_OP_COPY) || !buffer_at(t, op->access[TDM_COPY_FROM].buffer)->by_part ||
+            op->access[TDM_COPY_FROM].part < TDM_PARTS ||
+            op->layer >= t->r.program.schedule->model->layers)
+            continue;
+        copy_part(t, op, TDM_PART_DOWN);
+        return true;
+    }
+    return false;
+}
+
+static bool stale_ring_slot(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        const struct tdm_buffer *buffer = buffer_at(t, access->buffer);
+        if (buffer->axis != TDM_AXIS_RING || buffer->slots == 1 || access->mode != TDM_READ)
+            continue;
+        uint32_t slot = (access->first_slot + 1) % buffer->slots;
+        if (same_tag(held(t, o.i, access->buffer, slot, 0), access->before))
+            continue;
+        access->first_slot = slot;
+        return true;
+    }
+    return false;
+}
+
+/* ---- faults of rows in which chunks move ---- */
+
+/* A copy of a content inside its row, or the number of items. */
+static size_t some_move(struct trial *t, enum tdm_content content)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_COPY) && op_at(t, i)->lane == TDM_LANE_COMPUTE &&
+            op_at(t, i)->access[TDM_COPY_FROM].before.content == content)
+            return i;
+    return t->r.count;
+}
+
+static bool move_dropped(struct trial *t, enum tdm_content content)
+{
+    size_t i = some_move(t, content);
+    if (i < t->r.count)
+        tdm_recording_remove(&t->r, i);
+    return i < t->r.count;
+}
+
+static bool kv_move_dropped(struct trial *t)
+{
+    return move_dropped(t, TDM_KVPAGES);
+}
+
+static bool dkv_move_dropped(struct trial *t)
+{
+    return move_dropped(t, TDM_DKVPAGES);
+}
+
+/* Where it was made, as if it had entered a row with more room. */
+static bool move_after_its_use(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    const struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
+    size_t j = next_reader(t, i + 1, to->buffer, to->first_slot);
+    move(t, i, j + 1);
+    return true;
+}
+
+/* The tags lie as a lowering would that takes another chunk for the one to move. */
+static bool move_from_another_slot(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_op *op = op_at(t, i);
+    struct tdm_access *from = &op->access[TDM_COPY_FROM], *to = &op->access[TDM_COPY_TO];
+    from->first_slot =
+        another(t, buffer_at(t, from->buffer)->slots - from->slots + 1, from->first_slot);
+    from->before = from->after = to->after = held(t, i, from->buffer, from->first_slot, 0);
+    op->layer = from->before.layer;
+    op->chunk = from->before.chunk;
+    return true;
+}
+
+static bool move_to_another_slot(struct trial *t)
+{
+    size_t i = some_move(t, TDM_KVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_access *to = &op_at(t, i)->access[TDM_COPY_TO];
+    to->first_slot = another(t, buffer_at(t, to->buffer)->slots - to->slots + 1, to->first_slot);
+    return true;
+}
+
+static bool sums_of_another_contributor(struct trial *t)
+{
+    size_t i = some_move(t, TDM_DKVPAGES);
+    if (i == t->r.count)
+        return false;
+    struct tdm_access *from = &op_at(t, i)->access[TDM_COPY_FROM],
+                      *to = &op_at(t, i)->access[TDM_COPY_TO];
+    from->before.contributor = from->after.contributor = to->after.contributor =
+        from->before.contributor - 1;
+    return true;
+}
+
+/* ---- faults of ranges ---- */
+
+static bool is_prefix(const struct tdm_op *op, uint32_t a)
+{
+    return (op->kind == TDM_OP_ATTENTION && a == TDM_ATTENTION_KV) ||
+           (op->kind == TDM_OP_SELECT && a == TDM_SELECT_MEANS) ||
+           (op->kind == TDM_OP_ATTENTION_GRAD &&
+            (a == TDM_ATTENTION_GRAD_KV || a == TDM_ATTENTION_GRAD_DKV_OPENED ||
+             a == TDM_ATTENTION_GRAD_DKV_ADDED));
+}
+
+/* A prefix access to change, with at least `slots` slots, and room above for `above` more. */
+static struct tdm_access *some_prefix(struct trial *t, uint32_t slots, uint32_t above)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (is_prefix(op_at(t, o.i), o.a) && access->slots >= slots &&
+            access->first_slot + access->slots + above <= buffer_at(t, access->buffer)->slots)
+            return access;
+    }
+    return NULL;
+}
+
+static bool range_shifted(struct trial *t)
+{
+    struct tdm_access *access = some_prefix(t, 1, 1);
+    if (access != NULL)
+        access->first_slot++;
+    return access != NULL;
+}
+
+static bool range_shifted_with_tags(struct trial *t)
+{
+    struct tdm_access *access = some_prefix(t, 1, 1);
+    if (access == NULL)
+        return false;
+    access->first_slot++;
+    access->before.chunk++;
+    access->after.chunk++;
+    return true;
+}
+
+/* Takes a slot from the end of a range. */
+static void shorten(struct trial *t, struct tdm_access *access)
+{
+    uint64_t room = --access->slots * buffer_at(t, access->buffer)->slot_bytes;
+    access->bytes = access->bytes < room ? access->bytes : room;
+}
+
+static bool range_short_above(struct trial *t)
+{
+    struct tdm_access *access = some_prefix(t, 2, 0);
+    if (access != NULL)
+        shorten(t, access);
+    return access != NULL;
+}
+
+static bool range_short_below(struct trial *t)
+{
+    struct tdm_access *access = some_prefix(t, 2, 0);
+    if (access == NULL)
+        return false;
+    shorten(t, access);
+    access->first_slot++;
+    access->before.chunk++;
+    access->after.chunk++;
+    return true;
+}
+
+static bool range_long(struct trial *t)
+{
+    struct tdm_access *access = some_prefix(t, 1, 1);
+    if (access != NULL)
+        access->slots++;
+    return access != NULL;
+}
+
+static bool range_outside(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        access->first_slot = buffer_at(t, access->buffer)->slots;
+        return true;
+    }
+    return false;
+}
+
+/* Puts the slot below a range into it. */
+static void extend_below(struct trial *t, struct tdm_access *access)
+{
+    access->first_slot--;
+    access->slots++;
+    access->before.chunk--;
+    access->after.chunk--;
+    access->bytes += access->bytes / (access->slots - 1);
+    if (access->bytes > access->slots * buffer_at(t, access->buffer)->slot_bytes)
+        access->bytes = access->slots * buffer_at(t, access->buffer)->slot_bytes;
+}
+
+/* Attention that looks into a chunk of which it sees nothing, in its sequence or another. */
+static bool range_beyond_document(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ATTENTION) && op_at(t, i)->access[TDM_ATTENTION_KV].first_slot > 0) {
+            extend_below(t, &op_at(t, i)->access[TDM_ATTENTION_KV]);
+            return true;
+        }
+    return false;
+}
+
+/* Of the chunks that no later one sees, the last is added to as if one did. */
+static bool opening_share_added(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) ||
+            op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *opens = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          *joins = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED];
+        if (joins->buffer != TDM_NONE) {
+            extend_below(t, joins);
+        } else {
+            *joins = *opens;
+            joins->mode = TDM_ACCUMULATE;
+            joins->first_slot += opens->slots - 1;
+            joins->before.chunk = joins->after.chunk = opens->after.chunk + opens->slots - 1;
+            joins->bytes /= opens->slots;
+            joins->slots = 1;
+        }
+        opens->slots > 1 ? shorten(t, opens) : leave_out(opens);
+        return true;
+    }
+    return false;
+}
+
+/* Of the chunks that a later one sees, the first is overwritten as if none did. */
+static bool joining_share_overwrites(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_ATTENTION_GRAD) ||
+            op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *opens = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_OPENED],
+                          *joins = &op_at(t, i)->access[TDM_ATTENTION_GRAD_DKV_ADDED];
+        uint64_t bytes = joins->bytes / joins->slots;
+        if (opens->buffer == TDM_NONE) {
+            *opens = *joins;
+            opens->mode = TDM_WRITE;
+            opens->slots = 0;
+            opens->bytes = 0;
+        }
+        opens->slots++;
+        opens->bytes += bytes;
+        joins->first_slot++;
+        joins->before.chunk++;
+        joins->after.chunk++;
+        joins->slots > 1 ? shorten(t, joins) : leave_out(joins);
+        return true;
+    }
+    return false;
+}
+
+/* ---- faults of sums ---- */
+
+static bool is_sum(const struct tdm_access *access)
+{
+    enum tdm_content content = access->after.content;
+    return access->mode != TDM_READ &&
+           (content == TDM_UNIT_GRADIENT || content == TDM_TIED_GRADIENT ||
+            content == TDM_DKVPAGES || content == TDM_LOSS ||
+            (content == TDM_DNORMED && access->mode == TDM_ACCUMULATE));
+}
+
+static bool drop_addition(struct trial *t, enum tdm_content content)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (is_sum(access) && access->after.content == content && !is_op(t, o.i, TDM_OP_ZERO)) {
+            leave_out(access);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool dkv_addition_dropped(struct trial *t)
+{
+    return drop_addition(t, TDM_DKVPAGES);
+}
+
+static bool gradient_addition_dropped(struct trial *t)
+{
+    return drop_addition(t, TDM_UNIT_GRADIENT);
+}
+
+static bool tied_addition_dropped(struct trial *t)
+{
+    return drop_addition(t, TDM_TIED_GRADIENT);
+}
+
+static bool loss_dropped(struct trial *t)
+{
+    return drop_addition(t, TDM_LOSS);
+}
+
+static bool addition_twice(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);)
+        if (is_sum(operand_at(t, &o)) && operand_at(t, &o)->mode == TDM_ACCUMULATE) {
+            tdm_recording_insert(&t->r, o.i, &t->r.items[o.i]);
+            return true;
+        }
+    return false;
+}
+
+static bool addition_overwrites(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (is_sum(access) && access->mode == TDM_ACCUMULATE) {
+            access->mode = TDM_WRITE;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first addition adds to what happened to be there, and says that this was due. */
+static bool first_addition_adds(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (is_sum(access) && access->mode == TDM_WRITE && !is_op(t, o.i, TDM_OP_ZERO)) {
+            access->mode = TDM_ACCUMULATE;
+            access->before = held(t, o.i, access->buffer, access->first_slot, access->part);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Two chunks' shares of a weight gradient exchanged: the same sum, rounded otherwise. */
+static bool additions_in_another_order(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_PRODUCT_GRAD_WEIGHT))
+            continue;
+        for (size_t j = i + 1; j < t->r.count; j++) {
+            struct tdm_op *one = op_at(t, i), *other = op_at(t, j);
+            if (!is_op(t, j, TDM_OP_PRODUCT_GRAD_WEIGHT) || other->part != one->part ||
+                other->layer != one->layer)
+                continue;
+            uint32_t chunk = one->chunk;
+            uint64_t tokens = one->tokens;
+            one->chunk = other->chunk;
+            one->tokens = other->tokens;
+            other->chunk = chunk;
+            other->tokens = tokens;
+            for (int a = 0; a < 2; a++) {
+                struct tdm_access access = one->access[a];
+                one->access[a] = other->access[a];
+                other->access[a] = access;
+            }
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool zero_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_ZERO)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+/* ---- faults of ops ---- */
+
+/* Means of a sequence's last chunk are made like those of the others, and asked for by nobody. */
+static bool is_of_no_use(struct trial *t, const struct operand *o)
+{
+    const struct tdm_access *access = operand_at(t, o);
+    return is_op(t, o->i, TDM_OP_PAGE_MEANS) &&
+           next_reader(t, o->i + 1, access->buffer, access->first_slot) == t->r.count;
+}
+
+static bool op_dropped(struct trial *t)
+{
+    /* any kind as often as another */
+    enum tdm_op_kind first = (enum tdm_op_kind)tdm_dice_roll(t->dice, 0, TDM_OP_KINDS - 1);
+    for (int n = 0; n < TDM_OP_KINDS; n++)
+        for (struct operand o = anywhere(t); next_operand(t, &o);)
+            if (is_op(t, o.i, (enum tdm_op_kind)(((int)first + n) % TDM_OP_KINDS)) &&
+                leaves_a_trace(t, o.i, operand_at(t, &o)) && !is_of_no_use(t, &o)) {
+                tdm_recording_remove(&t->r, o.i);
+                return true;
+            }
+    return false;
+}
+
+/* Of what is turned into something else in its place. */
+static bool op_twice(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        const struct tdm_access *access = operand_at(t, &o);
+        if (access->mode == TDM_ACCUMULATE && !is_sum(access)) {
+            tdm_recording_insert(&t->r, o.i, &t->r.items[o.i]);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_before_write(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        const struct tdm_access *access = operand_at(t, &o);
+        if (!leaves_a_trace(t, o.i, access))
+            continue;
+        size_t j = next_reader(t, o.i + 1, access->buffer, access->first_slot);
+        bool between = false; /* an alloc there would be caught before the read */
+        for (size_t k = o.i + 1; k < j && j < t->r.count; k++)
+            between |= t->r.items[k].item.kind != TDM_RUN;
+        if (j == t->r.count || between)
+            continue;
+        move(t, j, o.i);
+        return true;
+    }
+    return false;
+}
+
+static bool optimizer_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool optimizer_twice(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER)) {
+            tdm_recording_insert(&t->r, i, &t->r.items[i]);
+            return true;
+        }
+    return false;
+}
+
+/* An evaluate pass that writes what it may only read, tags too. */
+static bool evaluation_updates(struct trial *t)
+{
+    for (struct operand o = anywhere(t);
+         t->r.program.schedule->pass == TDM_EVALUATE && next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (access->after.content != TDM_UNIT_WEIGHTS)
+            continue;
+        access->mode = TDM_ACCUMULATE;
+        access->after.contributor = 0;
+        tdm_op_cost(&t->r.program, op_at(t, o.i));
+        return true;
+    }
+    return false;
+}
+
+/* A tile of an evaluate pass whose op makes gradients. */
+static bool evaluation_goes_backward(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_LOSS)) {
+            op_at(t, i)->kind = TDM_OP_HEAD;
+            tdm_op_cost(&t->r.program, op_at(t, i));
+            return true;
+        }
+    return false;
+}
+
+static bool adds_to(struct trial *t, size_t i, const struct tdm_access *gradient)
+{
+    const struct tdm_op *op = op_at(t, i);
+    for (uint32_t a = 0; op != NULL && a < op->access_count; a++)
+        if (op->access[a].mode != TDM_READ && op->access[a].buffer == gradient->buffer &&
+            op->access[a].first_slot == gradient->first_slot)
+            return true;
+    return false;
+}
+
+/* An op on a gradient, its operand `gradient`, comes before the last addition. */
+static bool too_early(struct trial *t, enum tdm_op_kind kind, uint32_t gradient)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, kind))
+            continue;
+        for (size_t j = i; j-- > 0;)
+            if (adds_to(t, j, &op_at(t, i)->access[gradient])) {
+                move(t, i, j);
+                return true;
+            }
+    }
+    return false;
+}
+
+static bool optimizer_too_early(struct trial *t)
+{
+    return too_early(t, TDM_OP_OPTIMIZER, TDM_OPTIMIZER_GRADIENT);
+}
+
+static bool norm_too_early(struct trial *t)
+{
+    return too_early(t, TDM_OP_GRADIENT_NORM, TDM_GRADIENT_NORM_GRADIENT);
+}
+
+static bool norm_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+/* The norm of a tied embedding is of its own part of the gradient alone. */
+static bool norm_of_a_part(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM) &&
+            op_at(t, i)->access[TDM_GRADIENT_NORM_TIED].buffer != TDM_NONE) {
+            leave_out(&op_at(t, i)->access[TDM_GRADIENT_NORM_TIED]);
+            return true;
+        }
+    return false;
+}
+
+/* An update that clips, by one norm or by all. */
+static struct tdm_access *some_norms(struct trial *t, bool all)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_NORMS].buffer != TDM_NONE &&
+            (op_at(t, i)->access[TDM_OPTIMIZER_NORMS].slots > 1) == all)
+            return &op_at(t, i)->access[TDM_OPTIMIZER_NORMS];
+    return NULL;
+}
+
+static bool clip_by_another_unit(struct trial *t)
+{
+    struct tdm_access *norm = some_norms(t, false);
+    if (norm == NULL)
+        return false;
+    norm->first_slot = another(t, buffer_at(t, norm->buffer)->slots, norm->first_slot);
+    norm->before.layer = norm->after.layer = norm->first_slot;
+    return true;
+}
+
+static bool clip_without_a_unit(struct trial *t)
+{
+    struct tdm_access *norms = some_norms(t, true);
+    if (norms == NULL)
+        return false;
+    norms->slots--;
+    norms->bytes -= sizeof(double);
+    return true;
+}
+
+static bool clip_forgotten(struct trial *t)
+{
+    struct tdm_access *norms = some_norms(t, tdm_dice_chance(t->dice, 50));
+    if (norms != NULL)
+        leave_out(norms);
+    return norms != NULL;
+}
+
+/* The optimizer of a tied embedding takes the embedding's own part of the gradient alone. */
+static bool tied_gradient_ignored(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_TIED].buffer != TDM_NONE) {
+            leave_out(&op_at(t, i)->access[TDM_OPTIMIZER_TIED]);
+            return true;
+        }
+    return false;
+}
+
+static bool moments_swapped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_OPTIMIZER) &&
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1].buffer != TDM_NONE) {
+            struct tdm_access first = op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1];
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT1] = op_at(t, i)->access[TDM_OPTIMIZER_MOMENT2];
+            op_at(t, i)->access[TDM_OPTIMIZER_MOMENT2] = first;
+            return true;
+        }
+    return false;
+}
+
+static bool norm_of_another_unit(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_GRADIENT_NORM)) {
+            struct tdm_access *norm = &op_at(t, i)->access[TDM_GRADIENT_NORM_NORM];
+            norm->first_slot = another(t, buffer_at(t, norm->buffer)->slots, norm->first_slot);
+            return true;
+        }
+    return false;
+}
+
+/* An access to weights of a layer, in a model of more than one. */
+static struct tdm_access *some_weights(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (access->after.content == TDM_UNIT_WEIGHTS && access->mode == TDM_READ &&
+            buffer_at(t, access->buffer)->slots > 1)
+            return access;
+    }
+    return NULL;
+}
+
+static bool weights_slot_of_another_layer(struct trial *t)
+{
+    struct tdm_access *access = some_weights(t);
+    if (access != NULL)
+        access->first_slot = another(t, buffer_at(t, access->buffer)->slots, access->first_slot);
+    return access != NULL;
+}
+
+static bool weights_of_another_layer(struct trial *t)
+{
+    struct tdm_access *access = some_weights(t);
+    if (access == NULL)
+        return false;
+    access->first_slot = another(t, buffer_at(t, access->buffer)->slots, access->first_slot);
+    access->before.layer = access->after.layer = access->first_slot;
+    return true;
+}
+
+static bool weights_of_another_part(struct trial *t)
+{
+    struct tdm_access *access = some_weights(t);
+    if (access != NULL) /* parts of a layer are the first ones */
+        access->part = another(t, TDM_PART_DOWN + 1, access->part);
+    return access != NULL;
+}
+
+static bool kv_of_another_layer(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        if (!is_prefix(op_at(t, o.i), o.a) || access->mode != TDM_READ)
+            continue;
+        for (uint32_t b = 0; b < t->r.program.buffer_count; b++) {
+            struct tdm_tag tag = held(t, o.i, b, access->first_slot, 0);
+            if (b == access->buffer || tag.content != TDM_KVPAGES ||
+                tag.layer == access->before.layer)
+                continue;
+            access->buffer = b;
+            access->before.layer = access->after.layer = tag.layer;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A slot of another chunk where the op's own is due, with the tags of that one. */
+static bool another_chunk(struct trial *t, enum tdm_content content)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);) {
+        struct tdm_access *access = operand_at(t, &o);
+        const struct tdm_buffer *buffer = buffer_at(t, access->buffer);
+        if (access->after.content != content || is_prefix(op_at(t, o.i), o.a) ||
+            buffer->axis != TDM_AXIS_CHUNK || buffer->slots != t->r.program.chunk_count ||
+            buffer->slots == 1 || is_op(t, o.i, TDM_OP_COPY))
+            continue;
+        uint32_t slot = another(t, buffer->slots, access->first_slot);
+        if (access->before.chunk != TDM_NONE)
+            access->before.chunk = slot;
+        access->after.chunk = access->first_slot = slot;
+        return true;
+    }
+    return false;
+}
+
+static bool tokens_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_TOKENS);
+}
+
+static bool x_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_X);
+}
+
+static bool dx_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_DX);
+}
+
+static bool dkv_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_DKVPAGES);
+}
+
+/* ---- faults of page lists ---- */
+
+static bool lists_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_PAGE_LISTS);
+}
+
+static bool means_of_another_chunk(struct trial *t)
+{
+    return another_chunk(t, TDM_PAGE_MEANS);
+}
+
+static bool drop_op(struct trial *t, enum tdm_op_kind kind)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, kind)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool selection_dropped(struct trial *t)
+{
+    return drop_op(t, TDM_OP_SELECT);
+}
+
+static bool attention_without_lists(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        uint32_t lists =
+            is_op(t, i, TDM_OP_ATTENTION) ? TDM_ATTENTION_LISTS : TDM_ATTENTION_GRAD_LISTS;
+        bool attends = is_op(t, i, TDM_OP_ATTENTION) || is_op(t, i, TDM_OP_ATTENTION_GRAD);
+        if (!attends || op_at(t, i)->access[lists].buffer == TDM_NONE)
+            continue;
+        leave_out(&op_at(t, i)->access[lists]);
+        return true;
+    }
+    return false;
+}
+
+static bool vote_without_a_chunk(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_SELECT) || op_at(t, i)->access[TDM_SELECT_MEANS].buffer == TDM_NONE)
+            continue;
+        struct tdm_access *means = &op_at(t, i)->access[TDM_SELECT_MEANS];
+        if (--means->slots == 0)
+            leave_out(means);
+        return true;
+    }
+    return false;
+}
+
+static bool kv_written_to_another_chunk(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        if (!is_op(t, i, TDM_OP_KV_WRITE))
+            continue;
+        struct tdm_access *access = &op_at(t, i)->access[TDM_KV_WRITE_PAGES];
+        if (buffer_at(t, access->buffer)->slots == 1)
+            continue;
+        access->first_slot = another(t, buffer_at(t, access->buffer)->slots, access->first_slot);
+        return true;
+    }
+    return false;
+}
+
+static bool rows_of_another_tile(struct trial *t)
+{
+    uint64_t tile = t->r.program.schedule->head_tile_tokens;
+    for (EACH_ITEM(t, i)) {
+        if (op_at(t, i) == NULL || op_at(t, i)->entries == 0)
+            continue;
+        struct tdm_op *op = op_at(t, i);
+        if (t->r.program.chunks[op->chunk].tokens <= tile)
+            continue;
+        op->first_row = op->first_row == 0 ? tile : op->first_row - tile;
+        op->tokens = t->r.program.chunks[op->chunk].tokens - op->first_row;
+        op->tokens = op->tokens < tile ? op->tokens : tile;
+        return true;
+    }
+    return false;
+}
+
+/* Two ops for the rows of a tile, each with the other's part of the vocabulary. */
+static bool entries_of_another_tile(struct trial *t)
+{
+    for (EACH_ITEM(t, i)) {
+        struct tdm_op *op = op_at(t, i), *next = i + 1 < t->r.count ? op_at(t, i + 1) : NULL;
+        if (op == NULL || next == NULL || op->kind != next->kind || op->entries == 0 ||
+            op->entries != next->entries || op->first_entry == next->first_entry)
+            continue;
+        uint32_t entry = op->first_entry;
+        op->first_entry = next->first_entry;
+        next->first_entry = entry;
+        return true;
+    }
+    return false;
+}
+
+/* A part of the vocabulary that makes no gradients, of the weight and of the rows. */
+static bool head_gradient_dropped(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (is_op(t, i, TDM_OP_HEAD_GRAD)) {
+            tdm_recording_remove(&t->r, i);
+            return true;
+        }
+    return false;
+}
+
+static bool a_token_short(struct trial *t)
+{
+    for (EACH_ITEM(t, i))
+        if (op_at(t, i) != NULL && op_at(t, i)->tokens > 0) {
+            op_at(t, i)->tokens--;
+            return true;
+        }
+    return false;
+}
+
+static bool operand_left_out(struct trial *t)
+{
+    for (struct operand o = anywhere(t); next_operand(t, &o);)
+        if (op_at(t, o.i)->kind != TDM_OP_COPY) {
+            leave_out(operand_at(t, &o));
+            return true;
+        }
+    return false;
+}
+
+/* ---- faults of order ---- */
+
+/* Changes one wait that an op has. */
+static bool change_wait(struct trial *t, uint64_t (*change)(uint64_t))
+{
+    for (EACH_ITEM(t, i))
+        for (int lane = 0; lane < TDM_LANES; lane++)
+            if (op_at(t, i) != NULL && t->waits[i].lane_position[lane] > 0) {
+                t->wait_item = i;
+                t->wait_lane = lane;
+                t->wait = change(t->waits[i].lane_position[lane]);
+                return true;
+            }
+    return false;
+}
+
+static uint64_t none(uint64_t wait)
+{
+    (void)wait;
+    return 0;
+}
+
+static uint64_t one_less(uint64_t wait)
+{
+    return wait - 1;
+}
+
+static uint64_t far_ahead(uint64_t wait)
+{
+    return wait + 1000000;
+}
+
+static bool wait_dropped(struct trial *t)
+{
+    return change_wait(t, none);
+}
+
+static bool wait_too_short(struct trial *t)
+{
+    return change_wait(t, one_less);
+}
+
+static bool wait_for_the_future(struct trial *t)
+{
+    return change_wait(t, far_ahead);
+}
+
+/* ---- the table ---- */
+
+static struct fault {
+    const char *name;
+    bool (*plant)(struct trial *t); /* false: there is no place for it in this program */
+    bool of_cost;                   /* costs stay as it plants them */
+    uint64_t planted, caught;
+    char example[256]; /* what the validator said last */
+} faults[] = {
+    {.name = "two live buffers overlap", .plant = overlap_live_buffers},
+    {.name = "a buffer beyond the arena's end", .plant = buffer_beyond_arena},
+    {.name = "a capacity exceeded", .plant = capacity_exceeded},
+    {.name = "slots too small", .plant = slots_too_small},
+    {.name = "a slot too few", .plant = too_few_slots},
+    {.name = "a free too early", .plant = free_too_early},
+    {.name = "a free missing", .plant = free_missing},
+    {.name = "a free twice", .plant = free_twice},
+    {.name = "an alloc missing", .plant = alloc_missing},
+    {.name = "an alloc too late", .plant = alloc_too_late},
+    {.name = "a resident buffer freed and taken again", .plant = resident_taken_again},
+    {.name = "a fetch dropped", .plant = fetch_dropped},
+    {.name = "a copy to the host dropped", .plant = stash_dropped},
+    {.name = "a fetch after its use", .plant = fetch_after_use},
+    {.name = "a fetch before its source is stored", .plant = fetch_before_stored},
+    {.name = "two fetches, destinations swapped", .plant = fetch_destinations_swapped},
+    {.name = "two fetches, sources swapped", .plant = fetch_sources_swapped},
+    {.name = "two fetches swapped", .plant = fetches_swapped},
+    {.name = "a copy of another chunk", .plant = copy_of_another_chunk},
+    {.name = "a copy on the wrong lane", .plant = copy_lane_reversed},
+    {.name = "a copy cut short", .plant = copy_cut_short},
+    {.name = "an operand cut short", .plant = operand_cut_short},
+    {.name = "FLOPs forged", .plant = cost_forged, .of_cost = true},
+    {.name = "bytes forged", .plant = bytes_forged, .of_cost = true},
+    {.name = "pairs forged", .plant = pairs_forged, .of_cost = true},
+    {.name = "keys forged", .plant = keys_forged, .of_cost = true},
+    {.name = "the bytes of a gathering forged", .plant = gathering_forged, .of_cost = true},
+    {.name = "the bytes that a gathering sends forged", .plant = sending_forged, .of_cost = true},
+    {.name = "K, V gathered before they are at home", .plant = gathered_too_early},
+    {.name = "an op on a host buffer", .plant = compute_on_the_host},
+    {.name = "an update on another lane", .plant = update_on_another_lane},
+    {.name = "an update on the host of a gradient on the device", .plant = host_reads_the_device},
+    {.name = "an update on the host that clips by the device's norm",
+     .plant = host_reads_norms_of_the_device},
+    {.name = "an update on the host before its gradient comes",
+     .plant = update_before_its_gradient},
+    {.name = "an update on the host before its norm comes", .plant = update_before_its_norm},
+    {.name = "a part of a gradient not sent", .plant = part_not_sent},
+    {.name = "another part of a gradient sent", .plant = another_part_sent},
+    {.name = "a part that the unit has not sent", .plant = absent_part_sent},
+    {.name = "a copy of a part by another's name", .plant = part_of_another_name},
+    {.name = "a part sent before its sum is complete", .plant = part_before_its_sum},
+    {.name = "a part of what is copied whole", .plant = whole_unit_by_part},
+    {.name = "a stale ring slot", .plant = stale_ring_slot},
+    {.name = "a move of K, V dropped", .plant = kv_move_dropped},
+    {.name = "a move of dK, dV dropped", .plant = dkv_move_dropped},
+    {.name = "a move of K, V after its use", .plant = move_after_its_use},
+    {.name = "a move from another slot, tags too", .plant = move_from_another_slot},
+    {.name = "a move to another slot", .plant = move_to_another_slot},
+    {.name = "a move of dK, dV with one addition more", .plant = sums_of_another_contributor},
+    {.name = "a range shifted", .plant = range_shifted},
+    {.name = "a range shifted, tags too", .plant = range_shifted_with_tags},
+    {.name = "a range short of its last slot", .plant = range_short_above},
+    {.name = "a range short of its first slot", .plant = range_short_below},
+    {.name = "a range one slot long", .plant = range_long},
+    {.name = "a range outside its buffer", .plant = range_outside},
+    {.name = "a range beyond the document", .plant = range_beyond_document},
+    {.name = "a first share of dK, dV adds", .plant = opening_share_added},
+    {.name = "a later share of dK, dV overwrites", .plant = joining_share_overwrites},
+    {.name = "an addition to dK, dV dropped", .plant = dkv_addition_dropped},
+    {.name = "an addition to a weight gradient dropped", .plant = gradient_addition_dropped},
+    {.name = "an addition to a tied gradient dropped", .plant = tied_addition_dropped},
+    {.name = "a loss dropped", .plant = loss_dropped},
+    {.name = "an addition twice", .plant = addition_twice},
+    {.name = "an addition overwrites", .plant = addition_overwrites},
+    {.name = "a first addition adds to rubbish", .plant = first_addition_adds},
+    {.name = "additions in another order", .plant = additions_in_another_order},
+    {.name = "the zeroing of a gradient dropped", .plant = zero_dropped},
+    {.name = "an op dropped", .plant = op_dropped},
+    {.name = "an op twice", .plant = op_twice},
+    {.name = "a read before the write", .plant = read_before_write},
+    {.name = "an optimizer dropped", .plant = optimizer_dropped},
+    {.name = "an optimizer twice", .plant = optimizer_twice},
+    {.name = "an optimizer before the last addition", .plant = optimizer_too_early},
+    {.name = "weights updated by an evaluate pass", .plant = evaluation_updates},
+    {.name = "an evaluate pass that goes backward", .plant = evaluation_goes_backward},
+    {.name = "a tied gradient ignored", .plant = tied_gradient_ignored},
+    {.name = "moments swapped", .plant = moments_swapped},
+    {.name = "a gradient norm in another unit's slot", .plant = norm_of_another_unit},
+    {.name = "a gradient norm dropped", .plant = norm_dropped},
+    {.name = "a gradient norm before the last addition", .plant = norm_too_early},
+    {.name = "a gradient norm of a part of a tied gradient", .plant = norm_of_a_part},
+    {.name = "clipping by another unit's norm, tags too", .plant = clip_by_another_unit},
+    {.name = "clipping without the norm of a unit", .plant = clip_without_a_unit},
+    {.name = "clipping forgotten", .plant = clip_forgotten},
+    {.name = "weights from another layer's slot", .plant = weights_slot_of_another_layer},
+    {.name = "weights of another layer, tags too", .plant = weights_of_another_layer},
+    {.name = "weights of another part", .plant = weights_of_another_part},
+    {.name = "K, V of another layer, tags too", .plant = kv_of_another_layer},
+    {.name = "tokens of another chunk, tags too", .plant = tokens_of_another_chunk},
+    {.name = "X of another chunk, tags too", .plant = x_of_another_chunk},
+    {.name = "dX of another chunk, tags too", .plant = dx_of_another_chunk},
+    {.name = "dK, dV of another chunk, tags too", .plant = dkv_of_another_chunk},
+    {.name = "page lists of another chunk, tags too", .plant = lists_of_another_chunk},
+    {.name = "page means of another chunk, tags too", .plant = means_of_another_chunk},
+    {.name = "a selection dropped", .plant = selection_dropped},
+    {.name = "attention without its lists", .plant = attention_without_lists},
+    {.name = "a vote without the means of a chunk", .plant = vote_without_a_chunk},
+    {.name = "K, V written to another chunk's slot", .plant = kv_written_to_another_chunk},
+    {.name = "the rows of another LM-head tile", .plant = rows_of_another_tile},
+    {.name = "another part of the vocabulary", .plant = entries_of_another_tile},
+    {.name = "no gradient of a part of the vocabulary", .plant = head_gradient_dropped},
+    {.name = "an op a token short", .plant = a_token_short},
+    {.name = "an operand left out", .plant = operand_left_out},
+    {.name = "a wait dropped", .plant = wait_dropped},
+    {.name = "a wait one op too short", .plant = wait_too_short},
+    {.name = "a wait for an op that never comes", .plant = wait_for_the_future},
+};
+
+enum { FAULTS = sizeof(faults) / sizeof(faults[0]), NEEDED = 20 };
+
+/* ---- trials ---- */
+
+static void must(uint64_t seed, enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, err->message);
+}
+
+/* The order tracker takes accesses at their word; with one outside its buffer it is left out, and
+ * the validator has no waits to look at. */
+static bool inside_buffers(const struct tdm_recording *r, const struct tdm_item *item)
+{
+    for (uint32_t a = 0; item->kind == TDM_RUN && a < item->op->access_count; a++) {
+        const struct tdm_access *access = &item->op->access[a];
+        if (access->buffer != TDM_NONE &&
+            (uint64_t)access->first_slot + access->slots > r->program.buffers[access->buffer].slots)
+            return false;
+    }
+    return true;
+}
+
+static enum tdm_status validate(const struct trial *t, struct tdm_waits *waits_seen,
+                                struct tdm_error *err)
+{
+    struct tdm_order_tracker *order = NULL;
+    struct tdm_validator *validator = NULL;
+    enum tdm_status status = tdm_order_new(&t->r.program, &order, err);
+    if (status == TDM_OK)
+        status = tdm_validator_new(&t->r.program, t->capacity, &validator, err);
+    for (size_t i = 0; i < t->r.count && status == TDM_OK; i++) {
+        struct tdm_item item = tdm_recording_item(&t->r, i);
+        struct tdm_waits waits = {0};
+        bool inside = inside_buffers(&t->r, &item);
+        if (inside)
+            tdm_order_push(order, &item, &waits);
+        if (waits_seen != NULL)
+            waits_seen[i] = waits;
+        if (i == t->wait_item)
+            waits.lane_position[t->wait_lane] = t->wait;
+        status = tdm_validator_push(validator, &item, inside ? &waits : NULL, err);
+    }
+    if (status == TDM_OK)
+        status = tdm_validator_finish(validator, err);
+    tdm_validator_free(validator);
+    tdm_order_free(order);
+    return status;
+}
+
+static void plant_all(uint64_t seed, const struct tdm_recording *correct)
+{
+    struct tdm_waits *waits = calloc(correct->count + 2, sizeof(*waits));
+    struct tdm_dice dice;
+    struct tdm_error err;
+    tdm_dice_seed(&dice, seed);
+    assert_non_null(waits);
+    for (int f = -1; f < FAULTS; f++) { /* the first one without a fault */
+        struct trial t = {.dice = &dice, .wait_item = SIZE_MAX, .waits = waits};
+        memcpy(t.capacity, correct->program.arena_bytes, sizeof(t.capacity));
+        must(seed, tdm_recording_copy(correct, &t.r, &err), &err);
+        if (f < 0) {
+            must(seed, validate(&t, waits, &err), &err);
+        } else if (faults[f].plant(&t)) {
+            faults[f].planted++;
+            if (!faults[f].of_cost) /* a mistake in the lowering has costs that fit it */
+                for (size_t i = 0; i < t.r.count; i++)
+                    if (t.r.items[i].item.kind == TDM_RUN)
+                        tdm_op_cost(&t.r.program, &t.r.items[i].op);
+            if (validate(&t, NULL, &err) == TDM_OK) {
+                print_error("seed %llu: %s: not caught\n", (unsigned long long)seed,
+                            faults[f].name);
+            } else {
+                assert_int_equal(err.status, TDM_INPUT);
+                faults[f].caught++;
+                snprintf(faults[f].example, sizeof(faults[f].example), "%.250s", err.message);
+            }
+        }
+        tdm_recording_free(&t.r);
+    }
+    free(waits);
+}
+
+/* Do K and V move in their rows, are they gathered from the host, do gradients go by part? In few programs they
+ * do. */
+static bool is_rare(const struct tdm_recording *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        const struct tdm_op *op = &r->items[i].op;
+        bool moves = op->kind == TDM_OP_COPY && op->lane == TDM_LANE_COMPUTE;
+        if (r->items[i].item.kind == TDM_RUN &&
+            (moves || op->fetched_bytes > 0 || is_copy_of_part(&r->program, op)))
+            return true;
+    }
+    return false;
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    const struct tdm_random_options options = {.pass = TDM_RANDOM_ANY_PASS, .max_tokens = 40};
+    uint64_t cases = tdm_case_count(10, 200), programs = 0, planted = 0, caught = 0;
+    for (uint64_t n = 0; n < 8 * cases; n++) { /* most of them for the rare ones */
+        uint64_t seed = tdm_case_seed(BASE_SEED, n);
+        struct tdm_schedule *schedule = NULL;
+        struct tdm_program *program = NULL;
+        struct tdm_recording recording;
+        struct tdm_error err;
+        must(seed, tdm_random_schedule(seed, &options, &schedule, &err), &err);
+        must(seed, tdm_program_lower(schedule, &program, &err), &err);
+        if (program->op_count <= 4000) {
+            must(seed, tdm_recording_new(program, &recording, &err), &err);
+            if (n < cases || is_rare(&recording)) {
+                plant_all(seed, &recording);
+                programs++;
+            }
+            tdm_recording_free(&recording);
+        }
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+
+    print_message("%llu programs from seed %d; planted, caught:\n", (unsigned long long)programs,
+                  BASE_SEED);
+    uint64_t kinds = 0;
+    for (int f = 0; f < FAULTS; f++) {
+        print_message("%5llu %5llu  %s (%s)\n", (unsigned long long)faults[f].planted,
+                      (unsigned long long)faults[f].caught, faults[f].name, faults[f].example);
+        planted += faults[f].planted;
+        caught += faults[f].caught;
+        kinds += faults[f].planted >= NEEDED && faults[f].caught == faults[f].planted;
+    }
+    print_message("%llu of %d kinds caught every time in %d programs or more; %llu planted, %llu "
+                  "caught\n",
+                  (unsigned long long)kinds, (int)FAULTS, (int)NEEDED, (unsigned long long)planted,
+                  (unsigned long long)caught);
+    assert_int_equal(planted, caught);
+    if (cases >= 200)
+        assert_int_equal(kinds, FAULTS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an op writes. */
+#include "tests/support/written.h"
+
+#include "schedule/layout.h"
+#include "schedule/operands.h"
+
+#include <math.h>
+#include <string.h>
+
+double tdm_value_of(const void *at, enum tdm_dtype dtype)
+{
+    float single;
+    double wide;
+    uint16_t half;
+    int32_t whole;
+    switch (dtype) {
+    case TDM_DTYPE_FP32:
+        memcpy(&single, at, sizeof(single));
+        return (double)single;
+    case TDM_DTYPE_BF16:
+        memcpy(&half, at, sizeof(half));
+        return (double)tdm_bf16_to_float(half);
+    case TDM_DTYPE_FP64:
+        memcpy(&wide, at, sizeof(wide));
+        return wide;
+    case TDM_DTYPE_INT32:
+        memcpy(&whole, at, sizeof(whole));
+        return whole;
+    case TDM_DTYPE_REMAINDER16:
+        memcpy(&half, at, sizeof(half));
+        return half;
+    default:
+        return NAN;
+    }
+}
+
+bool tdm_is_written(const struct tdm_access *access)
+{
+    return access->buffer != TDM_NONE && access->mode != TDM_READ;
+}
+
+bool tdm_is_of_part(const struct tdm_access *access, const struct tdm_tensor *tensor)
+{
+    return access->part == TDM_PART_ALL || tdm_part_of(tensor->role) == access->part;
+}
+
+/* Bytes of a slot in which an op works. */
+static uint64_t worked_bytes(const struct tdm_op *op, const struct tdm_access *access,
+                             uint64_t slot_bytes)
+{
+    bool all = op->kind == TDM_OP_HEAD || op->kind == TDM_OP_LOSS || op->kind == TDM_OP_HEAD_GRAD ||
+               access->after.content == TDM_KVPAGES || access->after.content == TDM_DKVPAGES;
+    return all || access->bytes > slot_bytes ? slot_bytes : access->bytes;
+}
+
+uint32_t tdm_list_written(const struct tdm_launch *launch, uint32_t operand, uint32_t slot,
+                          struct tdm_written written[TDM_WRITTEN_MOST])
+{
+    const struct tdm_schedule *schedule = launch->program->schedule;
+    const struct tdm_model *model = schedule->model;
+    const struct tdm_op *op = launch->op;
+    const struct tdm_access *access = &op->access[operand];
+    enum tdm_dtype dtype = launch->program->buffers[access->buffer].dtype;
+    uint64_t slot_bytes = launch->program->buffers[access->buffer].slot_bytes;
+    uint64_t size = tdm_dtype_bytes(dtype);
+    struct tdm_written plain = {.operand = operand, .slot = slot, .dtype = dtype};
+    uint32_t count = 0;
+    if (tdm_content_is_of_unit(access->after.content)) {
+        const struct tdm_unit *unit = &model->units[access->after.layer];
+        for (uint32_t t = 0; t < unit->tensor_count && count < TDM_WRITTEN_MOST; t++) {
+            const struct tdm_tensor *tensor = &model->tensors[unit->first_tensor + t];
+            if (!tdm_is_of_part(access, tensor))
+                continue;
+            written[count] = plain;
+            written[count].tensor = tensor;
+            written[count].offset = tensor->offset * size;
+            written[count++].elements = tensor->elements;
+        }
+        return count;
+    }
+    written[0] = plain;
+    written[0].elements = worked_bytes(op, access, slot_bytes) / size;
+    if (op->kind != TDM_OP_ATTENTION)
+        return 1;
+    uint64_t rows = op->tokens * model->query_heads;
+    written[0].elements = rows * model->head_dim;
+    written[1] = plain;
+    written[1].lse = true;
+    written[1].dtype = TDM_DTYPE_FP32;
+    written[1].offset = tdm_lse_offset(schedule, op->tokens);
+    written[1].elements = rows;
+    return 2;
+}
