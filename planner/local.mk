@@ -30,7 +30,7 @@ libtidemark_a_SOURCES += \
 	planner/relaxation_price.c planner/relaxation_parts.h \
 	planner/relaxation_program.c \
 	planner/relaxation_read.c \
-	planner/solver.c planner/solver.h \
+	planner/scaling.c planner/scaling.h planner/solver.c planner/solver.h \
 	planner/set_keys.c planner/set_keys.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
