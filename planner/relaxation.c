@@ -57,13 +57,15 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
             } else if (r->allowed[a * r->layers + b]) {
                 double last = 0;
                 for (uint32_t j = a; j < b; j++) {
-                    if (j == a || !same_cost(p->e, j - 1, j))
+                    if (j == a || !r->is_alike[j])
                         last = tdm_price_layer(p, j, a, b, NULL, NULL);
                     cost += last;
                 }
                 cost += tdm_price_layer(p, b, a, b, NULL, NULL);
+                /* what is held of an input inside a group is the same for all its layers */
+                double held = a < b ? tdm_price_input(p, b, a, b, NULL, &place) : 0;
                 for (uint32_t j = a + 1; j <= b; j++)
-                    cost += tdm_price_input(p, j, a, b, NULL, &place);
+                    cost += held;
             }
             if (!r->allowed[a * r->layers + b])
                 continue;
@@ -182,6 +184,9 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         ok = (r->fixed[place] = calloc(rows, sizeof(double))) != NULL && ok;
     }
     ok = (r->allowed = calloc((size_t)r->layers * r->layers + 1, sizeof(bool))) != NULL && ok;
+    ok = (r->is_alike = calloc(rows, sizeof(bool))) != NULL && ok;
+    for (uint32_t layer = 1; layer < r->layers && ok; layer++)
+        r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
     ok = (r->entries = calloc(2 * rows + ROWS + 4, sizeof(*r->entries))) != NULL && ok;
@@ -258,6 +263,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
         free(r->fixed[place]);
     }
     free(r->allowed);
+    free(r->is_alike);
     free(r->best);
     free(r->from);
     free(r->entries);
