@@ -8,6 +8,7 @@
 #include "planner/rounding.h"
 #include "schedule/validate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +123,11 @@ struct run {
     enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
     double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
     struct tdm_relaxed binding;                 /* the solution that has it */
+    /* Of an order and chunk size: no schedule is faster, and whether its program waits until something slower
+     * than that is the best that was found. */
+    double floor_seconds[TDM_ORDERS][TDM_BASES];
+    bool is_put_off[TDM_ORDERS][TDM_BASES];
+    struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
     bool program_written;                       /* of --write-lp, if one was asked for */
 
     enum tdm_status status; /* of what was measured while polishing */
@@ -191,6 +197,8 @@ static void run_close(struct run *run)
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
+    for (int order = 0; order < TDM_ORDERS; order++)
+        tdm_relaxation_free(run->last[order]);
     tdm_kitchen_close(&run->kitchen);
 }
 
@@ -260,20 +268,26 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
     return improve_new(run, &limits, rounded, err);
 }
 
+/* The one list of groups that is allowed, or NULL. */
+static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitchen)
+{
+    return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
+}
+
 /* The bound of an order and chunk size, and a schedule from it. Of what is too large for the solver, as a model of
  * hundreds of layers may be, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
-                                 struct tdm_relaxation **last, struct tdm_error *err)
+                                 struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
     const struct tdm_pins *pins = kitchen->pins;
-    struct tdm_relaxation *relaxation;
+    struct tdm_relaxation *relaxation, **last = &run->last[order];
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     fixed_homes(run, size, fixed);
-    enum tdm_status status = tdm_relaxation_new(
-        kitchen->estimators[size], order, run->limit_bytes, fixed,
-        pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, err);
+    enum tdm_status status =
+        tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes, fixed,
+                           pinned_list(kitchen), &relaxation, err);
     double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
@@ -330,28 +344,59 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
-/* All chunk sizes of an order, with updates at run->on. */
-static enum tdm_status relax_order(struct run *run, enum tdm_order order, struct tdm_error *err)
+/* Notes for all orders and chunk sizes with updates at run->on what no schedule is faster than; returns the least, or
+ * NO_BOUND in *least if there are none. */
+static enum tdm_status find_floors(struct run *run, double *least, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    *least = NO_BOUND;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < kitchen->size_count; size++) {
+            double *floor_seconds = &run->floor_seconds[order][size];
+            bool fixed[TDM_STATES];
+            if (!is_due(run, size) || !may_have(run, order))
+                continue;
+            fixed_homes(run, size, fixed);
+            enum tdm_status status = tdm_relaxation_floor(
+                kitchen->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
+                pinned_list(kitchen), floor_seconds, err);
+            if (status == TDM_INTERNAL) /* too large for the solver */
+                *floor_seconds = 0;
+            else if (status != TDM_OK)
+                return status;
+            *least = fmin(*least, *floor_seconds);
+        }
+    return TDM_OK;
+}
+
+/* What the roundings with updates at run->on promise, or NO_BOUND. */
+static double promised_seconds(const struct run *run)
+{
+    double least = NO_BOUND;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && is_due(run, run->rounded[i].size))
+            least = fmin(least, run->rounded[i].likely_seconds);
+    return least;
+}
+
+/* The programs of all orders and chunk sizes with updates at run->on. Those that cannot be faster than what others
+ * promise are put off. */
+static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
-    struct tdm_relaxation *last = NULL;
     sort_sizes(&run->kitchen, sizes);
-    for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
-        if (is_due(run, sizes[i]))
-            status = relax_one(run, order, sizes[i], &last, err);
-    tdm_relaxation_free(last);
-    return status;
-}
-
-static enum tdm_status relax(struct run *run, struct tdm_error *err)
-{
-    enum tdm_status status = TDM_OK;
-    for (int on = 0; on < TDM_PLACES; on++) {
-        run->on = (enum tdm_place)on;
-        for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
-            if (may_have(run, order))
-                status = relax_order(run, (enum tdm_order)order, err);
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        tdm_relaxation_free(run->last[order]);
+        run->last[order] = NULL;
+        for (uint32_t i = 0; i < run->kitchen.size_count && may_have(run, order); i++) {
+            if (!is_due(run, sizes[i]) || status != TDM_OK)
+                continue;
+            if (run->floor_seconds[order][sizes[i]] > promised_seconds(run))
+                run->is_put_off[order][sizes[i]] = true;
+            else
+                status = relax_one(run, (enum tdm_order)order, sizes[i], err);
+        }
     }
     return status;
 }
@@ -543,6 +588,26 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
     return improve_new(run, &limits, rounded, err);
 }
 
+/* Can a schedule of an order and chunk size be faster than the best so far? */
+static bool size_could_win(const struct run *run, int order, uint32_t size)
+{
+    return !run->found || run->floor_seconds[order][size] < run->simulation.step_seconds;
+}
+
+/* The programs that were put off, of what could still win. */
+static enum tdm_status try_put_off(struct run *run, struct tdm_error *err)
+{
+    uint32_t sizes[TDM_BASES];
+    enum tdm_status status = TDM_OK;
+    sort_sizes(&run->kitchen, sizes);
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
+            if (run->is_put_off[order][sizes[i]] && is_due(run, sizes[i]) &&
+                size_could_win(run, order, sizes[i]))
+                status = relax_one(run, (enum tdm_order)order, sizes[i], err);
+    return status == TDM_OK ? try_rounded(run, err) : status;
+}
+
 static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -550,7 +615,7 @@ static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
     if (!run->found || !may_round(run) || !is_due(run, from->size) || !could_win(run, 0))
         return TDM_OK;
     for (uint32_t size = 0; size < run->kitchen.size_count && status == TDM_OK; size++)
-        if (size != from->size && is_due(run, size))
+        if (size != from->size && is_due(run, size) && size_could_win(run, (int)from->order, size))
             status = vary_size(run, size, err);
     run->ops = 0;
     return status == TDM_OK ? try_rounded(run, err) : status;
@@ -794,6 +859,8 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     run->ops = 0;
     enum tdm_status status = try_rounded(run, err);
     if (status == TDM_OK)
+        status = try_put_off(run, err);
+    if (status == TDM_OK)
         status = try_other_sizes(run, err);
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
@@ -807,7 +874,7 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
  * the bound says that it cannot be, that is not looked at. */
 #define WORTH_THE_HOST 1.005
 
-/* Looks at both places of updates, or at the one that was asked for. */
+/* Looks at both places of updates, or at the one that was asked for; bounds are found on the way. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {
@@ -816,10 +883,20 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     enum tdm_status status = TDM_OK;
     run->counts.complete = true;
     for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+        double floor_seconds = 0;
         run->on = (enum tdm_place)on;
-        bool hopeless = winner != NULL && run->bound_of[on] < NO_BOUND &&
-                        simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on];
-        if ((fixed && run->on != asked_on) || hopeless)
+        if (fixed && run->on != asked_on)
+            continue;
+        if (trains)
+            status = find_floors(run, &floor_seconds, err);
+        /* neither the plan nor the bound can be of this place */
+        if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
+            run->bound_seconds <= floor_seconds)
+            continue;
+        if (status == TDM_OK && trains)
+            status = relax(run, err);
+        if (status != TDM_OK || (winner != NULL && run->bound_of[on] < NO_BOUND &&
+                                 simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on]))
             continue;
         status = look(run, trains, err);
         if (run->found && (winner == NULL || WORTH_THE_HOST * run->simulation.step_seconds <=
@@ -848,13 +925,11 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK && trains)
-        status = relax(&run, err);
+    if (status == TDM_OK)
+        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
                           pins->program_path);
-    if (status == TDM_OK)
-        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     run.counts.rounded = run.rounded_count;
     run.counts.recipes_alone = trains && !switched_off(&run, TDM_ROUNDING) && !may_round(&run);
     search->counts = run.counts;

@@ -224,11 +224,12 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_PLACES],
-                                   const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                                   struct tdm_error *err)
+/* Rows and columns, but no arcs yet. */
+static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
+                               const uint64_t limit_bytes[TDM_PLACES],
+                               const bool fixed_homes[TDM_STATES],
+                               const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                               struct tdm_error *err)
 {
     struct tdm_relaxation *r = calloc(1, sizeof(*r));
     if (r == NULL)
@@ -241,8 +242,25 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order
         status = tdm_solver_new("tidemark", &r->solver, err);
     if (status == TDM_OK)
         status = tdm_relaxation_lay(r, limit_bytes, fixed_homes, err);
-    if (status == TDM_OK)
-        status = add_first_paths(r, err);
+    if (status != TDM_OK) {
+        tdm_relaxation_free(r);
+        return status;
+    }
+    *out = r;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
+                                   const uint64_t limit_bytes[TDM_PLACES],
+                                   const bool fixed_homes[TDM_STATES],
+                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                                   struct tdm_error *err)
+{
+    struct tdm_relaxation *r;
+    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    if (status != TDM_OK)
+        return status;
+    status = add_first_paths(r, err);
     if (status != TDM_OK) {
         tdm_relaxation_free(r);
         return status;
@@ -290,12 +308,36 @@ static void try_prices(struct tdm_relaxation *r, double weight)
     }
 }
 
+/* Prices of 0, and of 1 for a second of computing in the backward. */
+static void price_computing(struct tdm_relaxation *r, double compute)
+{
+    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
+    r->found[r->row[ROW_COMPUTE]] = compute;
+}
+
 /* Memory and copies cost nothing. */
 static void try_computing(struct tdm_relaxation *r)
 {
-    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
-    r->found[r->row[ROW_COMPUTE]] = 1;
+    price_computing(r, 1);
     try_prices(r, 0);
+}
+
+enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_order order,
+                                     const uint64_t limit_bytes[TDM_PLACES],
+                                     const bool fixed_homes[TDM_STATES],
+                                     const struct tdm_group_list *sizes, double *floor_seconds,
+                                     struct tdm_error *err)
+{
+    struct tdm_relaxation *r;
+    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    if (status != TDM_OK)
+        return status;
+    try_computing(r);
+    price_computing(r, 0); /* the least of the phases themselves: updates on the host take their time */
+    try_prices(r, 0);
+    *floor_seconds = r->bound_seconds;
+    tdm_relaxation_free(r);
+    return TDM_OK;
 }
 
 /* The prices of a like program first. */
