@@ -136,6 +136,7 @@ struct run {
     /* of each order and chunk size, with `fits` if there is one */
     struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
     const struct tdm_rounded *winner; /* of these */
+    double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
 };
@@ -594,18 +595,33 @@ static bool size_could_win(const struct run *run, int order, uint32_t size)
     return !run->found || run->floor_seconds[order][size] < run->simulation.step_seconds;
 }
 
-/* The programs that were put off, of what could still win. */
+/* Of the programs that were put off and could still win the one with the least floor. */
+static bool next_put_off(const struct run *run, int *order, uint32_t *size)
+{
+    double least = NO_BOUND;
+    for (int o = 0; o < TDM_ORDERS; o++)
+        for (uint32_t i = 0; i < run->kitchen.size_count; i++)
+            if (run->is_put_off[o][i] && is_due(run, i) && size_could_win(run, o, i) &&
+                run->floor_seconds[o][i] < least) {
+                least = run->floor_seconds[o][i];
+                *order = o;
+                *size = i;
+            }
+    return least < NO_BOUND;
+}
+
 static enum tdm_status try_put_off(struct run *run, struct tdm_error *err)
 {
-    uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
-    sort_sizes(&run->kitchen, sizes);
-    for (int order = 0; order < TDM_ORDERS; order++)
-        for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
-            if (run->is_put_off[order][sizes[i]] && is_due(run, sizes[i]) &&
-                size_could_win(run, order, sizes[i]))
-                status = relax_one(run, (enum tdm_order)order, sizes[i], err);
-    return status == TDM_OK ? try_rounded(run, err) : status;
+    int order;
+    uint32_t size;
+    while (status == TDM_OK && next_put_off(run, &order, &size)) {
+        run->is_put_off[order][size] = false;
+        status = relax_one(run, (enum tdm_order)order, size, err);
+        if (status == TDM_OK)
+            status = try_rounded(run, err);
+    }
+    return status;
 }
 
 static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
@@ -703,6 +719,7 @@ static void start_over(struct tdm_rounded *point, unsigned start)
 #define STARTS 18u
 #define POLISHED 6u  /* orders and chunk sizes */
 #define HOPELESS 1.5 /* times the best: not polished */
+#define FAR_BEHIND 1.1 /* times the best with updates at the other place: none is polished */
 
 /* The best of an order, or of one that was not polished yet, or NULL. */
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
@@ -747,7 +764,9 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
-    if (!may_round(run) || switched_off(run, TDM_POLISH))
+    if (!may_round(run) || switched_off(run, TDM_POLISH) ||
+        (run->found && run->other_seconds > 0 &&
+         run->simulation.step_seconds > FAR_BEHIND * run->other_seconds))
         return TDM_OK;
     run->most_ops = MOST_OPS / POLISHED;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
@@ -772,7 +791,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* What the best takes, and a last check by what did not take part in the choice. */
+/* What the best takes, and, unless it is not asked for, a last check by what did not take part in the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -785,7 +804,8 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
         capacity_bytes[place] =
             run->limit_bytes[place] - run->kitchen.schedule->machine->runtime_bytes[place];
     struct tdm_error reason;
-    status = tdm_program_validate(program, capacity_bytes, &reason);
+    if (!run->kitchen.pins->unchecked)
+        status = tdm_program_validate(program, capacity_bytes, &reason);
     if (status == TDM_OK) /* offsets, and with them waits, are others after packing to the end */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
     else
@@ -904,6 +924,7 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
             winner = run->winner;
             simulation = run->simulation;
         }
+        run->other_seconds = winner != NULL ? simulation.step_seconds : 0;
     }
     run->found = winner != NULL;
     run->winner = winner;
@@ -948,41 +969,33 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* With updates at a place and the state where it was asked for, or streaming from the host; lowers *least. */
-static enum tdm_status find_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  enum tdm_place place, enum tdm_place on, bool streams,
-                                  bool estimated, uint64_t *least, struct tdm_error *err)
+/* The least of `place` with updates at run->on; lowers *least. */
+static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
+                                  uint64_t *least, struct tdm_error *err)
 {
-    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    limit_bytes[place] = TDM_SIZE_MAX;
-    struct run run;
-    enum tdm_status status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
-    run.on = on;
-    if (status == TDM_OK && streams)
-        stream_state(&run);
-    if (status == TDM_OK)
-        status = enumerate(&run, err);
-    if (estimated && run.queue.count > 0 && run.queue.recipes[0].bytes[place] < *least)
-        *least = run.queue.recipes[0].bytes[place];
-    while (status == TDM_OK && !estimated && run.queue.count > 0) {
-        struct tdm_recipe recipe = queue_pop(&run.queue);
+    const enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
+    run->queue.count = 0;
+    enum tdm_status status = enumerate(run, err);
+    if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
+        *least = run->queue.recipes[0].bytes[place];
+    while (status == TDM_OK && !estimated && run->queue.count > 0) {
+        struct tdm_recipe recipe = queue_pop(&run->queue);
         if ((double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_PLACES];
-        tdm_recipe_write(&run.kitchen, &recipe);
-        status = lower(&run, false, &program, used_bytes, err);
+        tdm_recipe_write(&run->kitchen, &recipe);
+        status = lower(run, false, &program, used_bytes, err);
         if (status != TDM_OK)
             break;
         tdm_program_free(program);
-        enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
-        if (used_bytes[other] <= limit_bytes[other] && used_bytes[place] < *least)
+        if (used_bytes[other] <= run->limit_bytes[other] && used_bytes[place] < *least)
             *least = used_bytes[place];
     }
-    run_close(&run);
     return status;
 }
 
+/* With the state where it was asked for, then streaming from the host, then with updates there. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       enum tdm_place place, bool estimated, uint64_t *bytes,
                                       struct tdm_error *err)
@@ -995,11 +1008,22 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     const enum tdm_place asked_on = schedule->optimizer.on;
     bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    status = find_least(schedule, pins, place, asked_on, false, estimated, &least, err);
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE)
-        status = find_least(schedule, pins, place, TDM_DEVICE, true, estimated, &least, err);
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place)
-        status = find_least(schedule, pins, place, TDM_HOST, false, estimated, &least, err);
+    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    limit_bytes[place] = TDM_SIZE_MAX;
+    struct run run;
+    status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
+    run.on = asked_on;
+    if (status == TDM_OK)
+        status = find_least(&run, place, estimated, &least, err);
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE) {
+        stream_state(&run);
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place) {
+        run.on = TDM_HOST;
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    run_close(&run);
     memcpy(schedule->homes, homes, sizeof(homes));
     schedule->optimizer.on = asked_on;
     if (status != TDM_OK)
