@@ -18,9 +18,8 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* Predictions for a hint take a tenth of a second, or so many times as long as what was asked. */
-#define HINT_WORK 400000u
-#define HINT_TIMES 4u
+/* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long as all before it. */
+#define REFUSAL_WORK 700000u
 
 static bool draws(const struct tdm_predict_request *r)
 {
@@ -151,13 +150,19 @@ static void say_failure(const struct tdm_method_failure *failure, char *out, siz
                  tdm_torch_phase_name(failure->phase));
 }
 
+static uint64_t hint_work(uint64_t spent)
+{
+    uint64_t left = spent < REFUSAL_WORK ? REFUSAL_WORK - spent : 0;
+    return left > spent / 2 ? left : spent / 2;
+}
+
 /* Of a prediction that does not fit: TDM_INFEASIBLE, with what would make it fit. */
 static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
                               struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char need[TDM_PREDICT_TEXT], failure[96] = "", hint[TDM_REMEDY_TEXT];
-    const uint64_t most_work = r->verbose ? 0 : HINT_WORK + HINT_TIMES * p->work;
+    const uint64_t most_work = r->verbose ? 0 : hint_work(p->work + a->longest_work);
     enum tdm_status status =
         tdm_method_remedies(a->method, a->model, a->machine, &a->settings, &a->choices, r->margin,
                             p, a->longest_tokens, most_work, &a->remedies, err);
@@ -322,7 +327,7 @@ static enum tdm_status predict_other(const struct tdm_predict_request *r,
         status = tdm_method_need(a->model, a->machine, &a->settings, p, err);
     if (status == TDM_OK && !p->fits)
         status = tdm_method_longest_below(a->model, a->machine, &a->settings, r->margin, p,
-                                          &a->longest_tokens, err);
+                                          &a->longest_tokens, &a->longest_work, err);
     if (status == TDM_OK && r->timeline.path != NULL)
         status = tdm_method_timeline(a->model, a->machine, &a->settings,
                                      p->steps[p->highest].number, p->endless, &a->timeline, err);

@@ -32,6 +32,7 @@ struct tdm_predict_answer {
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
     uint64_t longest_tokens;              /* that fit as it is, where it does not; 0: none */
+    uint64_t longest_work;                /* that finding it took, as of a prediction */
     struct tdm_remedies remedies;         /* none where it fits */
     struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };
