@@ -35,15 +35,6 @@ static enum tdm_status check_timeline(const struct tdm_predict_request *r, struc
     return r->as_json ? TDM_OK : tdm_fail(err, TDM_USAGE, "predict: -o - goes with --json alone");
 }
 
-static enum tdm_status add_pair(struct tdm_predict_request *r, const char *pair,
-                                struct tdm_error *err)
-{
-    if (r->pair_count == TDM_METHOD_MOST_KEYS)
-        return tdm_fail(err, TDM_USAGE, "predict: more than %u --set", TDM_METHOD_MOST_KEYS);
-    r->pairs[r->pair_count++] = pair;
-    return TDM_OK;
-}
-
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
                              struct tdm_error *err)
 {
@@ -72,8 +63,12 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
                             .repeatable = repeatable,
                             .renamed = renamed};
     int option;
-    while (status == TDM_OK &&
-           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+    while (status == TDM_OK) {
+        status = tdm_options_next(&o, argc, argv, &option, err);
+        if (status != TDM_OK)
+            tdm_settings_explain("predict", argc, argv, err);
+        if (status != TDM_OK || option == -1)
+            break;
         switch (option) {
         case 'c':
             status = tdm_parse_tokens(optarg, "--context", &r->context, err);
@@ -103,13 +98,13 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
             status = tdm_margin_parse(optarg, &r->margin, err);
             break;
         case 's':
-            status = add_pair(r, optarg, err);
+            status = tdm_settings_add(&r->set, optarg, err);
             break;
         case 'O':
             if ((size_t)snprintf(r->optimizer_pair, sizeof(r->optimizer_pair), "optimizer=%s",
                                  optarg) >= sizeof(r->optimizer_pair))
                 return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
-            status = add_pair(r, r->optimizer_pair, err);
+            status = tdm_settings_add(&r->set, r->optimizer_pair, err);
             break;
         case 'o':
             r->timeline.path = optarg;
@@ -184,7 +179,7 @@ static enum tdm_status load(const struct tdm_predict_request *r, struct tdm_pred
     a->settings.torch.ranks = r->gpus;
     if (status == TDM_OK)
         status =
-            tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
+            tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
     if (status == TDM_OK)
         status = tdm_model_load(r->model, &a->model, err);
     if (status == TDM_OK)

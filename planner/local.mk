@@ -32,6 +32,7 @@ libtidemark_a_SOURCES += \
 	planner/relaxation_read.c \
 	planner/scaling.c planner/scaling.h planner/solver.c planner/solver.h \
 	planner/set_keys.c planner/set_keys.h \
+	planner/setting_words.c planner/setting_words.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
 	planner/sweep.c planner/sweep.h \
