@@ -370,6 +370,20 @@ static enum tdm_status find_floors(struct run *run, double *least, struct tdm_er
     return TDM_OK;
 }
 
+/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
+ * the bound says that it cannot be, that is not looked at. */
+#define WORTH_THE_HOST 1.005
+
+/* Can a schedule of an order and chunk size be faster than the best so far, or lower the bound? */
+static bool size_could_win(const struct run *run, int order, uint32_t size)
+{
+    double floor_seconds = run->floor_seconds[order][size];
+    if (run->other_seconds > 0 && WORTH_THE_HOST * floor_seconds >= run->other_seconds &&
+        floor_seconds >= run->bound_seconds)
+        return false;
+    return !run->found || floor_seconds < run->simulation.step_seconds;
+}
+
 /* What the roundings with updates at run->on promise, or NO_BOUND. */
 static double promised_seconds(const struct run *run)
 {
@@ -393,7 +407,8 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
         for (uint32_t i = 0; i < run->kitchen.size_count && may_have(run, order); i++) {
             if (!is_due(run, sizes[i]) || status != TDM_OK)
                 continue;
-            if (run->floor_seconds[order][sizes[i]] > promised_seconds(run))
+            if (run->floor_seconds[order][sizes[i]] > promised_seconds(run) ||
+                !size_could_win(run, order, sizes[i]))
                 run->is_put_off[order][sizes[i]] = true;
             else
                 status = relax_one(run, (enum tdm_order)order, sizes[i], err);
@@ -589,12 +604,6 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
     return improve_new(run, &limits, rounded, err);
 }
 
-/* Can a schedule of an order and chunk size be faster than the best so far? */
-static bool size_could_win(const struct run *run, int order, uint32_t size)
-{
-    return !run->found || run->floor_seconds[order][size] < run->simulation.step_seconds;
-}
-
 /* Of the programs that were put off and could still win the one with the least floor. */
 static bool next_put_off(const struct run *run, int *order, uint32_t *size)
 {
@@ -702,6 +711,14 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
+#define FAR_BEHIND 1.03 /* times the best with updates at the other place: what is left finds less */
+
+static bool is_far_behind(const struct run *run)
+{
+    return run->found && run->other_seconds > 0 &&
+           run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
+}
+
 /* All groups of a point keep one set at one place, with K and V at another: on the device, on the host, or in
  * the lower half of the groups there. */
 static void start_over(struct tdm_rounded *point, unsigned start)
@@ -719,7 +736,6 @@ static void start_over(struct tdm_rounded *point, unsigned start)
 #define STARTS 18u
 #define POLISHED 6u  /* orders and chunk sizes */
 #define HOPELESS 1.5 /* times the best: not polished */
-#define FAR_BEHIND 1.1 /* times the best with updates at the other place: none is polished */
 
 /* The best of an order, or of one that was not polished yet, or NULL. */
 static const struct tdm_rounded *best_of(const struct run *run, int order, const bool *polished)
@@ -764,9 +780,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
-    if (!may_round(run) || switched_off(run, TDM_POLISH) ||
-        (run->found && run->other_seconds > 0 &&
-         run->simulation.step_seconds > FAR_BEHIND * run->other_seconds))
+    if (!may_round(run) || switched_off(run, TDM_POLISH) || is_far_behind(run))
         return TDM_OK;
     run->most_ops = MOST_OPS / POLISHED;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
@@ -857,7 +871,7 @@ static bool is_at_bound(const struct run *run)
  * found. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
-    if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run)))
+    if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run) || is_far_behind(run)))
         return TDM_OK;
     run->queue.count = 0;
     enum tdm_status status = enumerate(run, err);
@@ -890,10 +904,6 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
- * the bound says that it cannot be, that is not looked at. */
-#define WORTH_THE_HOST 1.005
-
 /* Looks at both places of updates, or at the one that was asked for; bounds are found on the way. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
@@ -913,6 +923,7 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
         if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
             run->bound_seconds <= floor_seconds)
             continue;
+        run->found = false;
         if (status == TDM_OK && trains)
             status = relax(run, err);
         if (status != TDM_OK || (winner != NULL && run->bound_of[on] < NO_BOUND &&

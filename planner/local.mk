@@ -67,7 +67,7 @@ tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 cmocka_tests += tests/unit_answers tests/unit_planner tests/unit_rate_fit
 tests_unit_planner_SOURCES = tests/unit_planner.c $(random_schedule)
 
-cmocka_tests += tests/unit_bound
+cmocka_tests += tests/unit_bound tests/unit_scaling
 tests_unit_bound_SOURCES = tests/unit_bound.c $(random_schedule)
 
 # JSON, by the commands themselves, where memory runs out while it is built.
