@@ -128,7 +128,7 @@ struct run {
     double floor_seconds[TDM_ORDERS][TDM_BASES];
     bool is_put_off[TDM_ORDERS][TDM_BASES];
     struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
-    bool program_written;                       /* of --write-lp, if one was asked for */
+    bool program_written;                    /* of --write-lp, if one was asked for */
 
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
@@ -286,9 +286,8 @@ static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     fixed_homes(run, size, fixed);
-    enum tdm_status status =
-        tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes, fixed,
-                           pinned_list(kitchen), &relaxation, err);
+    enum tdm_status status = tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes,
+                                                fixed, pinned_list(kitchen), &relaxation, err);
     double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
@@ -711,7 +710,8 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
-#define FAR_BEHIND 1.03 /* times the best with updates at the other place: what is left finds less */
+#define FAR_BEHIND \
+    1.03 /* times the best with updates at the other place: what is left finds less */
 
 static bool is_far_behind(const struct run *run)
 {

@@ -38,8 +38,8 @@ struct slowdowns {
     double to_device, to_host;
 };
 
-static void advance(const struct tdm_estimator *e, const struct slowdowns *slower,
-                    struct clocks *c, const struct sweep *sweep, const struct state_copies *state)
+static void advance(const struct tdm_estimator *e, const struct slowdowns *slower, struct clocks *c,
+                    const struct sweep *sweep, const struct state_copies *state)
 {
     double from = c->compute, to_device = slower->to_device, to_host = slower->to_host;
     double ahead = held_seconds(sweep->fetch, e->base->prefetch, e->chunks);

@@ -333,7 +333,8 @@ enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_ord
     if (status != TDM_OK)
         return status;
     try_computing(r);
-    price_computing(r, 0); /* the least of the phases themselves: updates on the host take their time */
+    price_computing(
+        r, 0); /* the least of the phases themselves: updates on the host take their time */
     try_prices(r, 0);
     *floor_seconds = r->bound_seconds;
     tdm_relaxation_free(r);

@@ -44,7 +44,8 @@ struct tdm_pricing {
     enum tdm_order order;
     struct tdm_attention_list *lists; /* [kinds][classes] */
     double *class_chunks;             /* [classes]: chunks of a class */
-    double *fixed_seconds[2]; /* [layers]: backward whatever is stored; [1]: of one that runs again */
+    double
+        *fixed_seconds[2]; /* [layers]: backward whatever is stored; [1]: of one that runs again */
     double *from[TDM_PLACES]; /* prices from a layer up: [layers + 1] */
     struct tdm_amounts prices;
 };

@@ -249,8 +249,8 @@ static void price_kv_bytes(struct member *m)
     const struct tdm_pricing *p = m->p;
     double mib = m->kv_bytes / TDM_MIB, row_mib = m->row_bytes / TDM_MIB;
     m->kv_price[KV_SWEPT] = 0;
-    m->kv_price[KV_NEAR] = mib * price_of(p, TDM_DEVICE, m->kv_kept) +
-                           row_mib * price_of(p, TDM_DEVICE, m->row_kept);
+    m->kv_price[KV_NEAR] =
+        mib * price_of(p, TDM_DEVICE, m->kv_kept) + row_mib * price_of(p, TDM_DEVICE, m->row_kept);
     m->kv_price[KV_FAR] = mib * price_of(p, TDM_HOST, m->kept) +
                           price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
                           price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);

@@ -65,8 +65,7 @@ static void check(int rows, int columns)
     assert_int_equal(tdm_matrix_scale(&matrix, row_factor, column_factor, &err), TDM_OK);
     glp_scale_prob(problem, GLP_SF_GM | GLP_SF_EQ);
     for (int i = 0; i < rows; i++)
-        assert_memory_equal(&row_factor[i], &(double){glp_get_rii(problem, i + 1)},
-                            sizeof(double));
+        assert_memory_equal(&row_factor[i], &(double){glp_get_rii(problem, i + 1)}, sizeof(double));
     for (int i = 0; i < columns; i++)
         assert_memory_equal(&column_factor[i], &(double){glp_get_sjj(problem, i + 1)},
                             sizeof(double));
