@@ -297,12 +297,33 @@ static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *s
     return status;
 }
 
+/* Is one of the changes enough alone, the cheapest first? What does not fit is predicted fast. */
+static enum tdm_status keep_one(struct search *s, struct tdm_change_set *set, bool *kept,
+                                struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    *kept = false;
+    for (size_t r = 0; status == TDM_OK && !*kept && r < tdm_change_rows() && !is_over(s); r++) {
+        struct tdm_change_set one = *set;
+        one.rows &= UINT64_C(1) << r;
+        if (one.rows == 0 || one.rows == set->rows)
+            continue;
+        status = try_set(s, &one, kept, err);
+        if (*kept)
+            *set = one;
+    }
+    return status;
+}
+
 /* Until nothing can be: what takes memory of one place gives some of the other. */
 static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
                                  struct tdm_error *err)
 {
-    enum tdm_status status;
     uint64_t before;
+    bool kept;
+    enum tdm_status status = keep_one(s, set, &kept, err);
+    if (status != TDM_OK || kept)
+        return status;
     do {
         before = set->rows;
         status = leave_out_once(s, set, err);

@@ -19,7 +19,7 @@
 
 #define MOST_BATCH 65536u
 /* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long as all before it. */
-#define REFUSAL_WORK 700000u
+#define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
 {
