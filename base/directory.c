@@ -149,8 +149,8 @@ static void sweep(const char *target, tdm_directory_owns owns)
     tdm_temporary_sweep(target, ASIDE, remove_left, &left);
 }
 
-enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_owns owns,
-                                    struct tdm_error *err)
+enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
+                                    tdm_directory_owns owns, struct tdm_error *err)
 {
     struct stat info;
     if (path[0] == '\0')
@@ -160,7 +160,8 @@ enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_
         return tdm_file_failed(path, ENOMEM, err);
     enum tdm_status status = tdm_file_check_link(target, err);
     int reason = tdm_directory_reason(target);
-    sweep(target, owns);
+    if (sweeps)
+        sweep(target, owns);
     if (status == TDM_OK && stat(target, &info) == 0)
         status = S_ISDIR(info.st_mode) ? check_content(target, force, owns, err)
                                        : tdm_fail(err, TDM_USAGE, "%s: is no directory", path);
@@ -173,7 +174,7 @@ enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_
 enum tdm_status tdm_directory_begin(const char *path, bool force, tdm_directory_owns owns,
                                     struct tdm_directory *directory, struct tdm_error *err)
 {
-    enum tdm_status status = tdm_directory_check(path, force, owns, err);
+    enum tdm_status status = tdm_directory_check(path, force, true, owns, err);
     if (status != TDM_OK)
         return status;
     char *target = target_of(path), *temporary = NULL;

@@ -20,10 +20,10 @@ int tdm_directory_reason(const char *path);
 typedef bool (*tdm_directory_owns)(const char *name);
 
 /* May `path` be written? Yes if there is nothing, or an empty directory, or, with `force`, one that
- * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done. What
+ * holds only files that `owns` accepts. TDM_USAGE says what is there, TDM_IO what cannot be done. With `sweeps`, what
  * processes that were killed left beside it is removed. */
-enum tdm_status tdm_directory_check(const char *path, bool force, tdm_directory_owns owns,
-                                    struct tdm_error *err);
+enum tdm_status tdm_directory_check(const char *path, bool force, bool sweeps,
+                                    tdm_directory_owns owns, struct tdm_error *err);
 
 struct tdm_directory {
     char *path;      /* the target */

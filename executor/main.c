@@ -67,7 +67,7 @@ static const char help[] =
     "                     what the run reads is never overwritten\n"
     "  --dry-run          read, lower and check the schedules, and headers of weights; say what\n"
     "                     they would take and what is free on the GPU and this computer, and stop\n"
-    "                     (exit status 3 if that is too little)\n"
+    "                     (exit status 3 if that is too little); nothing is written or removed\n"
     "  --json             print one JSON object about the run on stdout\n"
     "  --help             this text\n"
     "\n"

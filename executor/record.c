@@ -338,8 +338,12 @@ enum tdm_status tdm_recorder_close(struct tdm_recorder *recorder, enum tdm_statu
     const char *ending = status == TDM_OK            ? "finished"
                          : status == TDM_INTERRUPTED ? "interrupted"
                                                      : "failed";
-    enum tdm_status closed =
-        tdm_trace_close(recorder->trace, ending, status == TDM_OK ? err : NULL);
+    struct tdm_error late = {.status = TDM_OK};
+    enum tdm_status closed = tdm_trace_close(recorder->trace, ending, &late);
+    /* where the run failed because the trace could not be written, closing knows what is left of it */
+    if (closed != TDM_OK && err != NULL &&
+        (status == TDM_OK || strcmp(late.message, err->message) == 0))
+        *err = late;
     free(recorder->timings);
     free(recorder->relative);
     free(recorder);

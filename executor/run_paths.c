@@ -80,7 +80,7 @@ enum tdm_status tdm_run_check_paths(const struct tdm_run_options *options, struc
     if (status == TDM_OK)
         status = check_outputs(options, &texts, err);
     if (status == TDM_OK && options->trace_path != NULL)
-        status = tdm_trace_check(options->trace_path, options->force, err);
+        status = tdm_trace_check(options->trace_path, options->force, !options->dry_run, err);
     free_texts(&texts);
     return status;
 }

@@ -38,6 +38,7 @@ static struct tdm_weights_target target_of(const struct tdm_run_options *options
                                        .dtype = gradients ? TDM_DTYPE_FP32 : dtype,
                                        .shard_bytes = options->shard_bytes,
                                        .force = options->force,
+                                       .only_checked = options->dry_run,
                                        .repeated = !gradients && options->save_every > 0};
 }
 

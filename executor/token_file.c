@@ -36,6 +36,16 @@ static const struct raw *raw_of(const char *what)
     return NULL;
 }
 
+static enum tdm_status check_name(const char *what, struct tdm_error *err)
+{
+    const struct raw *raw = raw_of(what);
+    if (what[0] == '\0')
+        return tdm_fail(err, TDM_USAGE, "the name of the tokens' file is empty");
+    if (raw != NULL && what[strlen(raw->prefix)] == '\0')
+        return tdm_fail(err, TDM_USAGE, "tokens \"%s\": no file is named behind the colon", what);
+    return TDM_OK;
+}
+
 static bool ends_in(const char *path, const char *suffix)
 {
     size_t length = strlen(path), end = strlen(suffix);
@@ -87,6 +97,9 @@ enum tdm_status tdm_token_file_paths(const char *what, struct tdm_token_paths *p
 {
     const struct raw *raw = raw_of(what);
     struct pair pair = {NULL, NULL};
+    enum tdm_status status = check_name(what, err);
+    if (status != TDM_OK)
+        return status;
     if (raw == NULL) {
         pair = pair_of(what);
         if (pair.bin != NULL && is_pair(what, &pair)) {
@@ -287,9 +300,11 @@ static enum tdm_status read_any(const char *what, uint32_t vocabulary, struct td
 {
     const struct raw *raw = raw_of(what);
     const char *path = raw == NULL ? what : what + strlen(raw->prefix);
-    struct pair pair = pair_of(path);
     uint64_t bytes;
-    enum tdm_status status;
+    enum tdm_status status = check_name(what, err);
+    if (status != TDM_OK)
+        return status;
+    struct pair pair = pair_of(path);
     file->path = strdup(path);
     if (file->path == NULL || pair.bin == NULL) {
         free_pair(&pair);
@@ -345,10 +360,12 @@ static enum tdm_status check_vocabulary(const struct tdm_token_file *file, uint3
         if (token < vocabulary)
             continue;
         bool text = strcmp(file->format, "bytes") == 0;
+        bool negative = file->is_signed && token >> 63 != 0;
         tdm_fail(err, TDM_INPUT,
-                 "%s: %s %" PRIu64 " of %" PRIu64 " is %" PRId64
+                 "%s: %s %" PRIu64 " of %" PRIu64 " is %s%" PRIu64
                  ", but the model's vocabulary has %" PRIu32 " entries",
-                 file->path, text ? "byte" : "token", i, file->count, (int64_t)token, vocabulary);
+                 file->path, text ? "byte" : "token", i, file->count, negative ? "-" : "",
+                 negative ? -token : token, vocabulary);
         return tdm_hint(err, text ? "train a model whose vocab_size is 256 or more on bytes"
                                   : "the ids must be those of the model's own tokenizer");
     }

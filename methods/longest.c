@@ -154,12 +154,12 @@ enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
                                          const struct tdm_machine *machine,
                                          const struct tdm_method_settings *settings, double margin,
                                          const struct tdm_method_prediction *asked,
-                                         uint64_t *tokens, struct tdm_error *err)
+                                         uint64_t *tokens, uint64_t *work, struct tdm_error *err)
 {
     const struct tdm_known_context none = {.tokens = 0};
     struct tdm_known_context fails = {.tokens = settings->torch.tokens};
     struct tdm_method_prediction prediction;
-    uint64_t work = 0, grain = tdm_context_grain(model, settings, 1, NULL);
+    uint64_t grain = tdm_context_grain(model, settings, 1, NULL);
     if (asked->endless) {
         fails.used_bytes = tdm_method_peak_bytes(asked);
         fails.cached_bytes = tdm_method_cached_bytes(&asked->steps[asked->highest]);
@@ -167,5 +167,5 @@ enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
     *tokens = 0;
     return grain == 0 ? TDM_OK
                       : tdm_method_longest(model, machine, settings, margin, grain, &none, &fails,
-                                           tokens, &prediction, &work, err);
+                                           tokens, &prediction, work, err);
 }

@@ -35,11 +35,11 @@ enum tdm_status tdm_method_longest(const struct tdm_model *model, const struct t
                                    struct tdm_method_prediction *prediction, uint64_t *work,
                                    struct tdm_error *err);
 
-/* The same below a context that does not fit, of which `asked` is what tdm_method_need() said; 0: none does. */
+/* The same below a context that does not fit, of which `asked` is what tdm_method_need() said; 0: none does. *work grows. */
 enum tdm_status tdm_method_longest_below(const struct tdm_model *model,
                                          const struct tdm_machine *machine,
                                          const struct tdm_method_settings *settings, double margin,
                                          const struct tdm_method_prediction *asked,
-                                         uint64_t *tokens, struct tdm_error *err);
+                                         uint64_t *tokens, uint64_t *work, struct tdm_error *err);
 
 #endif

@@ -137,12 +137,16 @@ static enum tdm_status unknown_key(const struct tdm_method *method, const char *
     char list[1024], suggestion[TDM_SUGGESTION_BYTES], name[64];
     for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL && k < TDM_METHOD_MOST_KEYS; k++)
         names[k] = key->name;
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, "=:"), pair);
-    if (strcspn(pair, "=:") == strlen(pair))
+    bool option = strncmp(pair, "--", 2) == 0;
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(pair, option ? "=: " : "=:"), pair);
+    if (option)
+        tdm_fail(err, TDM_USAGE, "--set: method %s has no setting \"%s\"", method->name, name);
+    else if (strcspn(pair, "=:") == strlen(pair))
         tdm_fail(err, TDM_USAGE, "--set: \"%.64s\" is not KEY=VALUE", pair);
     else
         tdm_fail(err, TDM_USAGE, "--set: method %s has no key \"%s\"", method->name, name);
-    return tdm_hint(err, "%skeys: %s", tdm_name_suggest(name, names, suggestion),
+    return tdm_hint(err, "%s%skeys: %s", option ? "leave it out if it changes no memory; " : "",
+                    tdm_name_suggest(name, names, suggestion),
                     tdm_names_join((char *const *)names, list, sizeof(list)));
 }
 

@@ -13,6 +13,7 @@
 #define MOST_SUGGESTED 3u
 #define MOST_GPUS 64u    /* that are suggested */
 #define TEXT_BYTES 1024u /* of a variant */
+#define LAYER_WORK 300u  /* of a prediction beside its run, for a layer */
 
 /* A variant that was predicted: its text says all of it but the host's memory. */
 struct tried {
@@ -100,7 +101,7 @@ static enum tdm_status try_variant(struct search *s, const struct tdm_variant *v
         enum tdm_status status = tdm_method_try(s->model, s->machine, &settings, s->margin, p, err);
         if (status != TDM_OK)
             return status;
-        s->work += p->work;
+        s->work += p->work + (uint64_t)s->model->layers * LAYER_WORK;
         if (lasts)
             remember(s, text);
     }
@@ -151,7 +152,8 @@ static enum tdm_status raise_batch(struct search *s, struct tdm_change_set *set,
                                    struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
-    for (uint64_t batch = s->base.batch / 2; status == TDM_OK && batch > 1; batch /= 2) {
+    for (uint64_t batch = s->base.batch / 2; status == TDM_OK && batch > 1 && !is_over(s);
+         batch /= 2) {
         struct tdm_change_set larger = *set;
         bool fits;
         larger.batch = batch;
@@ -248,7 +250,7 @@ static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, 
                                   struct tdm_error *err)
 {
     enum tdm_status status = try_set(s, set, fits, err);
-    for (size_t r = tdm_change_rows(); status == TDM_OK && !*fits && r-- > 0;) {
+    for (size_t r = tdm_change_rows(); status == TDM_OK && !*fits && r-- > 0 && !is_over(s);) {
         if ((set->rows >> r & 1) == 0 || tdm_change_host_use(r) != TDM_HOST_TAKES)
             continue;
         if (s->prediction.fits_host)
@@ -256,7 +258,7 @@ static enum tdm_status spare_host(struct search *s, struct tdm_change_set *set, 
         set->rows &= ~(UINT64_C(1) << r);
         status = try_set(s, set, fits, err);
     }
-    for (size_t r = 0; status == TDM_OK && !*fits && r < tdm_change_rows(); r++) {
+    for (size_t r = 0; status == TDM_OK && !*fits && r < tdm_change_rows() && !is_over(s); r++) {
         struct tdm_change_set more = *set;
         if (tdm_change_host_use(r) != TDM_HOST_GIVES || s->prediction.fits_host ||
             !tdm_change_applies(&s->base, r))
@@ -280,6 +282,8 @@ static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *s
         bool fits;
         if ((set->rows >> r & 1) == 0)
             continue;
+        if (is_over(s))
+            return TDM_OK; /* it fits with what is left */
         less.rows &= ~(UINT64_C(1) << r);
         status = try_set(s, &less, &fits, err);
         size_t lesser = tdm_change_lesser(&s->base, r);
@@ -293,12 +297,33 @@ static enum tdm_status leave_out_once(struct search *s, struct tdm_change_set *s
     return status;
 }
 
+/* Is one of the changes enough alone, the cheapest first? What does not fit is predicted fast. */
+static enum tdm_status keep_one(struct search *s, struct tdm_change_set *set, bool *kept,
+                                struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    *kept = false;
+    for (size_t r = 0; status == TDM_OK && !*kept && r < tdm_change_rows() && !is_over(s); r++) {
+        struct tdm_change_set one = *set;
+        one.rows &= UINT64_C(1) << r;
+        if (one.rows == 0 || one.rows == set->rows)
+            continue;
+        status = try_set(s, &one, kept, err);
+        if (*kept)
+            *set = one;
+    }
+    return status;
+}
+
 /* Until nothing can be: what takes memory of one place gives some of the other. */
 static enum tdm_status leave_out(struct search *s, struct tdm_change_set *set,
                                  struct tdm_error *err)
 {
-    enum tdm_status status;
     uint64_t before;
+    bool kept;
+    enum tdm_status status = keep_one(s, set, &kept, err);
+    if (status != TDM_OK || kept)
+        return status;
     do {
         before = set->rows;
         status = leave_out_once(s, set, err);

@@ -28,7 +28,7 @@ struct tdm_remedy_change {
                       * goes with the change before it */
 };
 
-/* Changes that make it fit together, none of which can be left out. */
+/* Changes that make it fit together; none of them can be left out, unless the search ended before it saw that. */
 struct tdm_remedy {
     struct tdm_remedy_change changes[TDM_REMEDY_CHANGES];
     size_t count;

@@ -70,6 +70,7 @@ struct tdm_weights_target {
     uint64_t shard_bytes; /* of a file at most, unless one tensor is larger */
     bool force;           /* replace a directory that holds such files and no others */
     bool repeated;        /* written again and again in its place */
+    bool only_checked;    /* nothing will be written: what killed processes left stays */
 };
 
 struct tdm_weights_writer;

@@ -87,8 +87,8 @@ static enum tdm_status check_space(const struct tdm_weights_target *target, stru
 
 enum tdm_status tdm_weights_check(const struct tdm_weights_target *target, struct tdm_error *err)
 {
-    enum tdm_status status =
-        tdm_directory_check(target->directory, target->force, owner(target), err);
+    enum tdm_status status = tdm_directory_check(target->directory, target->force,
+                                                 !target->only_checked, owner(target), err);
     return status == TDM_OK ? check_space(target, err) : status;
 }
 

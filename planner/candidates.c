@@ -8,6 +8,7 @@
 #include "planner/rounding.h"
 #include "schedule/validate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +123,12 @@ struct run {
     enum tdm_place on; /* where units are updated in what is looked at now: one after the other */
     double bound_of[TDM_PLACES], bound_seconds; /* with updates there; of both the least */
     struct tdm_relaxed binding;                 /* the solution that has it */
-    bool program_written;                       /* of --write-lp, if one was asked for */
+    /* Of an order and chunk size: no schedule is faster, and whether its program waits until something slower
+     * than that is the best that was found. */
+    double floor_seconds[TDM_ORDERS][TDM_BASES];
+    bool is_put_off[TDM_ORDERS][TDM_BASES];
+    struct tdm_relaxation *last[TDM_ORDERS]; /* programs that the next ones begin from */
+    bool program_written;                    /* of --write-lp, if one was asked for */
 
     enum tdm_status status; /* of what was measured while polishing */
     struct tdm_error err;
@@ -130,6 +136,7 @@ struct run {
     /* of each order and chunk size, with `fits` if there is one */
     struct tdm_rounded best[TDM_ORDERS * TDM_BASES];
     const struct tdm_rounded *winner; /* of these */
+    double other_seconds;             /* of the fastest with updates at the other place; 0: none */
     struct tdm_simulation simulation; /* of that */
     uint64_t most_ops;                /* while polishing */
 };
@@ -191,6 +198,8 @@ static void run_close(struct run *run)
     for (unsigned i = 0; i < TDM_ORDERS * TDM_BASES; i++)
         tdm_rounded_free(&run->best[i]);
     free(run->queue.recipes);
+    for (int order = 0; order < TDM_ORDERS; order++)
+        tdm_relaxation_free(run->last[order]);
     tdm_kitchen_close(&run->kitchen);
 }
 
@@ -260,20 +269,25 @@ static enum tdm_status round_one(struct run *run, enum tdm_order order, uint32_t
     return improve_new(run, &limits, rounded, err);
 }
 
+/* The one list of groups that is allowed, or NULL. */
+static const struct tdm_group_list *pinned_list(const struct tdm_kitchen *kitchen)
+{
+    return kitchen->pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL;
+}
+
 /* The bound of an order and chunk size, and a schedule from it. Of what is too large for the solver, as a model of
  * hundreds of layers may be, no bound is known. */
 static enum tdm_status relax_one(struct run *run, enum tdm_order order, uint32_t size,
-                                 struct tdm_relaxation **last, struct tdm_error *err)
+                                 struct tdm_error *err)
 {
     const struct tdm_kitchen *kitchen = &run->kitchen;
     const struct tdm_pins *pins = kitchen->pins;
-    struct tdm_relaxation *relaxation;
+    struct tdm_relaxation *relaxation, **last = &run->last[order];
     struct tdm_relaxed relaxed;
     bool fixed[TDM_STATES];
     fixed_homes(run, size, fixed);
-    enum tdm_status status = tdm_relaxation_new(
-        kitchen->estimators[size], order, run->limit_bytes, fixed,
-        pins->group_count > 0 ? &kitchen->lists.lists[0] : NULL, &relaxation, err);
+    enum tdm_status status = tdm_relaxation_new(kitchen->estimators[size], order, run->limit_bytes,
+                                                fixed, pinned_list(kitchen), &relaxation, err);
     double *bound = &run->bound_of[kitchen->bases[size].optimizer.on];
     if (status == TDM_INTERNAL) {
         *bound = run->bound_seconds = 0;
@@ -330,28 +344,74 @@ static bool may_have(const struct run *run, int order)
     return !pins->has_order || (int)pins->order == order;
 }
 
-/* All chunk sizes of an order, with updates at run->on. */
-static enum tdm_status relax_order(struct run *run, enum tdm_order order, struct tdm_error *err)
+/* Notes for all orders and chunk sizes with updates at run->on what no schedule is faster than; returns the least, or
+ * NO_BOUND in *least if there are none. */
+static enum tdm_status find_floors(struct run *run, double *least, struct tdm_error *err)
+{
+    const struct tdm_kitchen *kitchen = &run->kitchen;
+    *least = NO_BOUND;
+    for (int order = 0; order < TDM_ORDERS; order++)
+        for (uint32_t size = 0; size < kitchen->size_count; size++) {
+            double *floor_seconds = &run->floor_seconds[order][size];
+            bool fixed[TDM_STATES];
+            if (!is_due(run, size) || !may_have(run, order))
+                continue;
+            fixed_homes(run, size, fixed);
+            enum tdm_status status = tdm_relaxation_floor(
+                kitchen->estimators[size], (enum tdm_order)order, run->limit_bytes, fixed,
+                pinned_list(kitchen), floor_seconds, err);
+            if (status == TDM_INTERNAL) /* too large for the solver */
+                *floor_seconds = 0;
+            else if (status != TDM_OK)
+                return status;
+            *least = fmin(*least, *floor_seconds);
+        }
+    return TDM_OK;
+}
+
+/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
+ * the bound says that it cannot be, that is not looked at. */
+#define WORTH_THE_HOST 1.005
+
+/* Can a schedule of an order and chunk size be faster than the best so far, or lower the bound? */
+static bool size_could_win(const struct run *run, int order, uint32_t size)
+{
+    double floor_seconds = run->floor_seconds[order][size];
+    if (run->other_seconds > 0 && WORTH_THE_HOST * floor_seconds >= run->other_seconds &&
+        floor_seconds >= run->bound_seconds)
+        return false;
+    return !run->found || floor_seconds < run->simulation.step_seconds;
+}
+
+/* What the roundings with updates at run->on promise, or NO_BOUND. */
+static double promised_seconds(const struct run *run)
+{
+    double least = NO_BOUND;
+    for (uint32_t i = 0; i < run->rounded_count; i++)
+        if (run->rounded[i].fits && is_due(run, run->rounded[i].size))
+            least = fmin(least, run->rounded[i].likely_seconds);
+    return least;
+}
+
+/* The programs of all orders and chunk sizes with updates at run->on. Those that cannot be faster than what others
+ * promise are put off. */
+static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
     uint32_t sizes[TDM_BASES];
     enum tdm_status status = TDM_OK;
-    struct tdm_relaxation *last = NULL;
     sort_sizes(&run->kitchen, sizes);
-    for (uint32_t i = 0; i < run->kitchen.size_count && status == TDM_OK; i++)
-        if (is_due(run, sizes[i]))
-            status = relax_one(run, order, sizes[i], &last, err);
-    tdm_relaxation_free(last);
-    return status;
-}
-
-static enum tdm_status relax(struct run *run, struct tdm_error *err)
-{
-    enum tdm_status status = TDM_OK;
-    for (int on = 0; on < TDM_PLACES; on++) {
-        run->on = (enum tdm_place)on;
-        for (int order = 0; order < TDM_ORDERS && status == TDM_OK; order++)
-            if (may_have(run, order))
-                status = relax_order(run, (enum tdm_order)order, err);
+    for (int order = 0; order < TDM_ORDERS; order++) {
+        tdm_relaxation_free(run->last[order]);
+        run->last[order] = NULL;
+        for (uint32_t i = 0; i < run->kitchen.size_count && may_have(run, order); i++) {
+            if (!is_due(run, sizes[i]) || status != TDM_OK)
+                continue;
+            if (run->floor_seconds[order][sizes[i]] > promised_seconds(run) ||
+                !size_could_win(run, order, sizes[i]))
+                run->is_put_off[order][sizes[i]] = true;
+            else
+                status = relax_one(run, (enum tdm_order)order, sizes[i], err);
+        }
     }
     return status;
 }
@@ -543,6 +603,35 @@ static enum tdm_status vary_size(struct run *run, uint32_t size, struct tdm_erro
     return improve_new(run, &limits, rounded, err);
 }
 
+/* Of the programs that were put off and could still win the one with the least floor. */
+static bool next_put_off(const struct run *run, int *order, uint32_t *size)
+{
+    double least = NO_BOUND;
+    for (int o = 0; o < TDM_ORDERS; o++)
+        for (uint32_t i = 0; i < run->kitchen.size_count; i++)
+            if (run->is_put_off[o][i] && is_due(run, i) && size_could_win(run, o, i) &&
+                run->floor_seconds[o][i] < least) {
+                least = run->floor_seconds[o][i];
+                *order = o;
+                *size = i;
+            }
+    return least < NO_BOUND;
+}
+
+static enum tdm_status try_put_off(struct run *run, struct tdm_error *err)
+{
+    enum tdm_status status = TDM_OK;
+    int order;
+    uint32_t size;
+    while (status == TDM_OK && next_put_off(run, &order, &size)) {
+        run->is_put_off[order][size] = false;
+        status = relax_one(run, (enum tdm_order)order, size, err);
+        if (status == TDM_OK)
+            status = try_rounded(run, err);
+    }
+    return status;
+}
+
 static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
 {
     enum tdm_status status = TDM_OK;
@@ -550,7 +639,7 @@ static enum tdm_status try_other_sizes(struct run *run, struct tdm_error *err)
     if (!run->found || !may_round(run) || !is_due(run, from->size) || !could_win(run, 0))
         return TDM_OK;
     for (uint32_t size = 0; size < run->kitchen.size_count && status == TDM_OK; size++)
-        if (size != from->size && is_due(run, size))
+        if (size != from->size && is_due(run, size) && size_could_win(run, (int)from->order, size))
             status = vary_size(run, size, err);
     run->ops = 0;
     return status == TDM_OK ? try_rounded(run, err) : status;
@@ -621,6 +710,15 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
+#define FAR_BEHIND \
+    1.03 /* times the best with updates at the other place: what is left finds less */
+
+static bool is_far_behind(const struct run *run)
+{
+    return run->found && run->other_seconds > 0 &&
+           run->simulation.step_seconds > FAR_BEHIND * run->other_seconds;
+}
+
 /* All groups of a point keep one set at one place, with K and V at another: on the device, on the host, or in
  * the lower half of the groups there. */
 static void start_over(struct tdm_rounded *point, unsigned start)
@@ -682,7 +780,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     bool polished[TDM_ORDERS * TDM_BASES] = {false};
     enum tdm_status status = TDM_OK;
     const struct tdm_rounded *best;
-    if (!may_round(run) || switched_off(run, TDM_POLISH))
+    if (!may_round(run) || switched_off(run, TDM_POLISH) || is_far_behind(run))
         return TDM_OK;
     run->most_ops = MOST_OPS / POLISHED;
     for (unsigned i = 0; i < POLISHED && status == TDM_OK && could_win(run, 0); i++) {
@@ -707,7 +805,7 @@ static enum tdm_status polish(struct run *run, struct tdm_error *err)
     return status;
 }
 
-/* What the best takes, and a last check by what did not take part in the choice. */
+/* What the best takes, and, unless it is not asked for, a last check by what did not take part in the choice. */
 static enum tdm_status validate(struct run *run, struct tdm_error *err)
 {
     struct tdm_program *program;
@@ -720,7 +818,8 @@ static enum tdm_status validate(struct run *run, struct tdm_error *err)
         capacity_bytes[place] =
             run->limit_bytes[place] - run->kitchen.schedule->machine->runtime_bytes[place];
     struct tdm_error reason;
-    status = tdm_program_validate(program, capacity_bytes, &reason);
+    if (!run->kitchen.pins->unchecked)
+        status = tdm_program_validate(program, capacity_bytes, &reason);
     if (status == TDM_OK) /* offsets, and with them waits, are others after packing to the end */
         status = tdm_simulate(program, NULL, NULL, &run->simulation, err);
     else
@@ -772,7 +871,7 @@ static bool is_at_bound(const struct run *run)
  * found. */
 static enum tdm_status look_at_recipes(struct run *run, bool trains, struct tdm_error *err)
 {
-    if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run)))
+    if (trains && (switched_off(run, TDM_ENUMERATION) || is_at_bound(run) || is_far_behind(run)))
         return TDM_OK;
     run->queue.count = 0;
     enum tdm_status status = enumerate(run, err);
@@ -794,6 +893,8 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     run->ops = 0;
     enum tdm_status status = try_rounded(run, err);
     if (status == TDM_OK)
+        status = try_put_off(run, err);
+    if (status == TDM_OK)
         status = try_other_sizes(run, err);
     for (uint32_t i = 0; i < kitchen->size_count; i++)
         tdm_estimator_set_state(kitchen->estimators[i], kitchen->bases[i].homes,
@@ -803,11 +904,7 @@ static enum tdm_status look(struct run *run, bool trains, struct tdm_error *err)
     return status == TDM_OK && trains ? polish(run, err) : status;
 }
 
-/* So many times faster a step must be for its updates to go to the host: simulated times are not more exact. Where
- * the bound says that it cannot be, that is not looked at. */
-#define WORTH_THE_HOST 1.005
-
-/* Looks at both places of updates, or at the one that was asked for. */
+/* Looks at both places of updates, or at the one that was asked for; bounds are found on the way. */
 static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
                                       enum tdm_place asked_on, struct tdm_error *err)
 {
@@ -816,10 +913,21 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
     enum tdm_status status = TDM_OK;
     run->counts.complete = true;
     for (int on = 0; on < TDM_PLACES && status == TDM_OK; on++) {
+        double floor_seconds = 0;
         run->on = (enum tdm_place)on;
-        bool hopeless = winner != NULL && run->bound_of[on] < NO_BOUND &&
-                        simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on];
-        if ((fixed && run->on != asked_on) || hopeless)
+        if (fixed && run->on != asked_on)
+            continue;
+        if (trains)
+            status = find_floors(run, &floor_seconds, err);
+        /* neither the plan nor the bound can be of this place */
+        if (winner != NULL && simulation.step_seconds <= WORTH_THE_HOST * floor_seconds &&
+            run->bound_seconds <= floor_seconds)
+            continue;
+        run->found = false;
+        if (status == TDM_OK && trains)
+            status = relax(run, err);
+        if (status != TDM_OK || (winner != NULL && run->bound_of[on] < NO_BOUND &&
+                                 simulation.step_seconds <= WORTH_THE_HOST * run->bound_of[on]))
             continue;
         status = look(run, trains, err);
         if (run->found && (winner == NULL || WORTH_THE_HOST * run->simulation.step_seconds <=
@@ -827,6 +935,7 @@ static enum tdm_status look_at_places(struct run *run, bool trains, bool fixed,
             winner = run->winner;
             simulation = run->simulation;
         }
+        run->other_seconds = winner != NULL ? simulation.step_seconds : 0;
     }
     run->found = winner != NULL;
     run->winner = winner;
@@ -848,13 +957,11 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     struct run run;
     memcpy(homes, schedule->homes, sizeof(homes));
     status = run_open(schedule, pins, limit_bytes, TDM_PLACES, &run, err);
-    if (status == TDM_OK && trains)
-        status = relax(&run, err);
+    if (status == TDM_OK)
+        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     if (status == TDM_OK && pins->program_path != NULL && !run.program_written)
         status = tdm_fail(err, TDM_INTERNAL, "%s: not written: no linear program was made",
                           pins->program_path);
-    if (status == TDM_OK)
-        status = look_at_places(&run, trains, pins->has_update_place || !trains, asked_on, err);
     run.counts.rounded = run.rounded_count;
     run.counts.recipes_alone = trains && !switched_off(&run, TDM_ROUNDING) && !may_round(&run);
     search->counts = run.counts;
@@ -873,41 +980,33 @@ enum tdm_status tdm_candidates_search(struct tdm_schedule *schedule, const struc
     return status;
 }
 
-/* With updates at a place and the state where it was asked for, or streaming from the host; lowers *least. */
-static enum tdm_status find_least(struct tdm_schedule *schedule, const struct tdm_pins *pins,
-                                  enum tdm_place place, enum tdm_place on, bool streams,
-                                  bool estimated, uint64_t *least, struct tdm_error *err)
+/* The least of `place` with updates at run->on; lowers *least. */
+static enum tdm_status find_least(struct run *run, enum tdm_place place, bool estimated,
+                                  uint64_t *least, struct tdm_error *err)
 {
-    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
-    limit_bytes[place] = TDM_SIZE_MAX;
-    struct run run;
-    enum tdm_status status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
-    run.on = on;
-    if (status == TDM_OK && streams)
-        stream_state(&run);
-    if (status == TDM_OK)
-        status = enumerate(&run, err);
-    if (estimated && run.queue.count > 0 && run.queue.recipes[0].bytes[place] < *least)
-        *least = run.queue.recipes[0].bytes[place];
-    while (status == TDM_OK && !estimated && run.queue.count > 0) {
-        struct tdm_recipe recipe = queue_pop(&run.queue);
+    const enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
+    run->queue.count = 0;
+    enum tdm_status status = enumerate(run, err);
+    if (estimated && run->queue.count > 0 && run->queue.recipes[0].bytes[place] < *least)
+        *least = run->queue.recipes[0].bytes[place];
+    while (status == TDM_OK && !estimated && run->queue.count > 0) {
+        struct tdm_recipe recipe = queue_pop(&run->queue);
         if ((double)recipe.bytes[place] >= NEAR * (double)*least)
             break;
         struct tdm_program *program;
         uint64_t used_bytes[TDM_PLACES];
-        tdm_recipe_write(&run.kitchen, &recipe);
-        status = lower(&run, false, &program, used_bytes, err);
+        tdm_recipe_write(&run->kitchen, &recipe);
+        status = lower(run, false, &program, used_bytes, err);
         if (status != TDM_OK)
             break;
         tdm_program_free(program);
-        enum tdm_place other = place == TDM_DEVICE ? TDM_HOST : TDM_DEVICE;
-        if (used_bytes[other] <= limit_bytes[other] && used_bytes[place] < *least)
+        if (used_bytes[other] <= run->limit_bytes[other] && used_bytes[place] < *least)
             *least = used_bytes[place];
     }
-    run_close(&run);
     return status;
 }
 
+/* With the state where it was asked for, then streaming from the host, then with updates there. */
 static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struct tdm_pins *pins,
                                       enum tdm_place place, bool estimated, uint64_t *bytes,
                                       struct tdm_error *err)
@@ -920,11 +1019,22 @@ static enum tdm_status least_anywhere(struct tdm_schedule *schedule, const struc
     const enum tdm_place asked_on = schedule->optimizer.on;
     bool trains = schedule->pass == TDM_TRAIN;
     memcpy(homes, schedule->homes, sizeof(homes));
-    status = find_least(schedule, pins, place, asked_on, false, estimated, &least, err);
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE)
-        status = find_least(schedule, pins, place, TDM_DEVICE, true, estimated, &least, err);
-    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place)
-        status = find_least(schedule, pins, place, TDM_HOST, false, estimated, &least, err);
+    uint64_t limit_bytes[TDM_PLACES] = {schedule->memory_bytes, schedule->host_memory_bytes};
+    limit_bytes[place] = TDM_SIZE_MAX;
+    struct run run;
+    status = run_open(schedule, pins, limit_bytes, (int)place, &run, err);
+    run.on = asked_on;
+    if (status == TDM_OK)
+        status = find_least(&run, place, estimated, &least, err);
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE) {
+        stream_state(&run);
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    if (status == TDM_OK && trains && asked_on == TDM_DEVICE && !pins->has_update_place) {
+        run.on = TDM_HOST;
+        status = find_least(&run, place, estimated, &least, err);
+    }
+    run_close(&run);
     memcpy(schedule->homes, homes, sizeof(homes));
     schedule->optimizer.on = asked_on;
     if (status != TDM_OK)

@@ -48,6 +48,7 @@ struct tdm_pins {
     enum tdm_split_unit kept_from_unit;
     uint32_t
         kept_from;    /* first chunk of which the attention output is kept, or percent of chunks */
+    bool unchecked;   /* what is found is not validated: nobody will run it */
     unsigned without; /* heuristics that are switched off: bits of enum tdm_heuristic */
     const char
         *program_path; /* where to write the linear program that sets the bound; NULL: nowhere.

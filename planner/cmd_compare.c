@@ -29,12 +29,11 @@ struct arguments {
 
 /* ---- what is asked ---- */
 
-static enum tdm_status add(const char *text, const char *what, const char **list, size_t *count,
-                           struct tdm_error *err)
+static enum tdm_status add_method(struct tdm_compare_request *r, struct tdm_error *err)
 {
-    if (*count == TDM_METHOD_MOST_KEYS)
-        return tdm_fail(err, TDM_USAGE, "compare: more than %u %s", TDM_METHOD_MOST_KEYS, what);
-    list[(*count)++] = text;
+    if (r->name_count == TDM_METHOD_MOST_KEYS)
+        return tdm_fail(err, TDM_USAGE, "compare: more than %u --method", TDM_METHOD_MOST_KEYS);
+    r->names[r->name_count++] = optarg;
     return TDM_OK;
 }
 
@@ -46,7 +45,7 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
         return tdm_contexts_parse(optarg, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count,
                                   err);
     case 'm':
-        return add(optarg, "--method", r->names, &r->name_count, err);
+        return add_method(r, err);
     case 'b':
         return tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
     case 'g':
@@ -64,9 +63,9 @@ static enum tdm_status read_option(int option, struct arguments *a, struct tdm_e
         if ((size_t)snprintf(a->optimizer_pair, sizeof(a->optimizer_pair), "optimizer=%s",
                              optarg) >= sizeof(a->optimizer_pair))
             return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
-        return add(a->optimizer_pair, "--set", r->pairs, &r->pair_count, err);
+        return tdm_settings_add(&r->set, a->optimizer_pair, err);
     case 's':
-        return add(optarg, "--set", r->pairs, &r->pair_count, err);
+        return tdm_settings_add(&r->set, optarg, err);
     case 'o':
         a->picture.path = optarg;
         return TDM_OK;
@@ -101,8 +100,12 @@ static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct 
     struct tdm_options o = {
         .command = "compare", .letters = ":ho:", .names = options, .repeatable = repeatable};
     int option;
-    while (status == TDM_OK &&
-           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+    while (status == TDM_OK) {
+        status = tdm_options_next(&o, argc, argv, &option, err);
+        if (status != TDM_OK)
+            tdm_settings_explain("compare", argc, argv, err);
+        if (status != TDM_OK || option == -1)
+            break;
         if (option == 'h') {
             tdm_cmd_print_help(&tdm_cmd_compare);
             a->done = true;
@@ -458,9 +461,10 @@ const struct tdm_command tdm_cmd_compare = {
         "  --context A..B      contexts, doubling from A to B; or a list A,B,C\n"
         "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
         "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
-        "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
-        "  --memory SIZE       as predict: of the device, for a card that is not listed\n"
-        "  --host-memory SIZE  as predict: of a computer, which its GPUs share\n"
+        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local, which\n"
+        "                      calibrate measured; h200 by default\n"
+        "  --memory SIZE       memory of the device, for a card that is not listed\n"
+        "  --host-memory SIZE  host memory of a computer, which its GPUs share\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --method NAME       this method alone; may be repeated\n"
         "  --optimizer NAME    of every method that has one of that name: as --set optimizer=NAME\n"

@@ -669,7 +669,8 @@ const struct tdm_command tdm_cmd_plan = {
     .summary = "find the fastest schedule of a training step that fits the memory",
     .help =
         "  --context N         tokens of each sequence: 4096, 256K, 1M\n"
-        "  --machine MACHINE   a shipped name, a file, or local (default h200)\n"
+        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local,\n"
+        "                      which calibrate measured (default h200)\n"
         "  --memory SIZE       device memory that may be used, driver and libraries included\n"
         "                      (default: all that the machine has, less the margin)\n"
         "  --margin SHARE      memory of the device that must be left over, unless --memory says how much\n"

@@ -18,9 +18,8 @@
 #include <string.h>
 
 #define MOST_BATCH 65536u
-/* Predictions for a hint take a tenth of a second, or so many times as long as what was asked. */
-#define HINT_WORK 400000u
-#define HINT_TIMES 4u
+/* A refusal takes about a tenth of a second in all, its hint what is left of that, or half as long as all before it. */
+#define REFUSAL_WORK 1000000u
 
 static bool draws(const struct tdm_predict_request *r)
 {
@@ -34,15 +33,6 @@ static enum tdm_status check_timeline(const struct tdm_predict_request *r, struc
     if (draws(r))
         return tdm_picture_check(&r->timeline, err);
     return r->as_json ? TDM_OK : tdm_fail(err, TDM_USAGE, "predict: -o - goes with --json alone");
-}
-
-static enum tdm_status add_pair(struct tdm_predict_request *r, const char *pair,
-                                struct tdm_error *err)
-{
-    if (r->pair_count == TDM_METHOD_MOST_KEYS)
-        return tdm_fail(err, TDM_USAGE, "predict: more than %u --set", TDM_METHOD_MOST_KEYS);
-    r->pairs[r->pair_count++] = pair;
-    return TDM_OK;
 }
 
 static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *r, bool *help,
@@ -73,8 +63,12 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
                             .repeatable = repeatable,
                             .renamed = renamed};
     int option;
-    while (status == TDM_OK &&
-           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+    while (status == TDM_OK) {
+        status = tdm_options_next(&o, argc, argv, &option, err);
+        if (status != TDM_OK)
+            tdm_settings_explain("predict", argc, argv, err);
+        if (status != TDM_OK || option == -1)
+            break;
         switch (option) {
         case 'c':
             status = tdm_parse_tokens(optarg, "--context", &r->context, err);
@@ -104,13 +98,13 @@ static enum tdm_status parse(int argc, char **argv, struct tdm_predict_request *
             status = tdm_margin_parse(optarg, &r->margin, err);
             break;
         case 's':
-            status = add_pair(r, optarg, err);
+            status = tdm_settings_add(&r->set, optarg, err);
             break;
         case 'O':
             if ((size_t)snprintf(r->optimizer_pair, sizeof(r->optimizer_pair), "optimizer=%s",
                                  optarg) >= sizeof(r->optimizer_pair))
                 return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
-            status = add_pair(r, r->optimizer_pair, err);
+            status = tdm_settings_add(&r->set, r->optimizer_pair, err);
             break;
         case 'o':
             r->timeline.path = optarg;
@@ -151,13 +145,19 @@ static void say_failure(const struct tdm_method_failure *failure, char *out, siz
                  tdm_torch_phase_name(failure->phase));
 }
 
+static uint64_t hint_work(uint64_t spent)
+{
+    uint64_t left = spent < REFUSAL_WORK ? REFUSAL_WORK - spent : 0;
+    return left > spent / 2 ? left : spent / 2;
+}
+
 /* Of a prediction that does not fit: TDM_INFEASIBLE, with what would make it fit. */
 static enum tdm_status refuse(const struct tdm_predict_request *r, struct tdm_predict_answer *a,
                               struct tdm_error *err)
 {
     const struct tdm_method_prediction *p = &a->prediction;
     char need[TDM_PREDICT_TEXT], failure[96] = "", hint[TDM_REMEDY_TEXT];
-    const uint64_t most_work = r->verbose ? 0 : HINT_WORK + HINT_TIMES * p->work;
+    const uint64_t most_work = r->verbose ? 0 : hint_work(p->work + a->longest_work);
     enum tdm_status status =
         tdm_method_remedies(a->method, a->model, a->machine, &a->settings, &a->choices, r->margin,
                             p, a->longest_tokens, most_work, &a->remedies, err);
@@ -179,7 +179,7 @@ static enum tdm_status load(const struct tdm_predict_request *r, struct tdm_pred
     a->settings.torch.ranks = r->gpus;
     if (status == TDM_OK)
         status =
-            tdm_method_apply(a->method, r->pairs, r->pair_count, &a->settings, &a->choices, err);
+            tdm_method_apply(a->method, r->set.pairs, r->set.count, &a->settings, &a->choices, err);
     if (status == TDM_OK)
         status = tdm_model_load(r->model, &a->model, err);
     if (status == TDM_OK)
@@ -322,7 +322,7 @@ static enum tdm_status predict_other(const struct tdm_predict_request *r,
         status = tdm_method_need(a->model, a->machine, &a->settings, p, err);
     if (status == TDM_OK && !p->fits)
         status = tdm_method_longest_below(a->model, a->machine, &a->settings, r->margin, p,
-                                          &a->longest_tokens, err);
+                                          &a->longest_tokens, &a->longest_work, err);
     if (status == TDM_OK && r->timeline.path != NULL)
         status = tdm_method_timeline(a->model, a->machine, &a->settings,
                                      p->steps[p->highest].number, p->endless, &a->timeline, err);
@@ -391,13 +391,15 @@ const struct tdm_command tdm_cmd_predict = {
         "                      Face transformers on one GPU\n"
         "  --batch N           sequences of a GPU's step; 1 by default\n"
         "  --gpus N            GPUs; 1 by default\n"
-        "  --machine MACHINE   a shipped name, a file that describes one, or local; h200 by default\n"
+        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local, which\n"
+        "                      calibrate measured; h200 by default\n"
         "  --memory SIZE       memory of the device, for a card that is not listed\n"
         "  --host-memory SIZE  host memory of a computer, which its GPUs share, up to 8 or gpus_per_node of\n"
         "                      them; by default what a server of such cards has\n"
         "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
         "  --optimizer NAME    the optimizer, by the method's name for it: as --set optimizer=NAME\n"
-        "  --set KEY=VALUE     a setting of the method; may be repeated, a key only once\n"
+        "  --set KEY=VALUE     a setting of the method (tidemark methods NAME lists them); may be repeated, a key\n"
+        "                      only once\n"
         "  -o, --output FILE   a picture, .png, .svg or .pdf: bytes by category over the allocations and frees of\n"
         "                      the step that needs most; with --json its data too, - for no picture\n"
         "  --force             overwrite FILE\n"
@@ -413,7 +415,8 @@ const struct tdm_command tdm_cmd_predict = {
         "says what would fit: settings, a smaller batch, more host memory, more GPUs or another method,\n"
         "and last what trains something else, as LoRA does. It is looked for within about a tenth of a\n"
         "second of work; with --verbose until all was looked at. --set takes back what the hint says, and\n"
-        "settings as users of the systems write them (gradient_checkpointing: true).\n"
+        "settings as users of the systems write them: \"gradient_checkpointing: true\", or several options in\n"
+        "one string, \"--recompute-granularity full --sequence-parallel\".\n"
         "The method tidemark is the schedule that plan finds; --set takes the knobs of plan too.\n"
         "\n"
         "Examples:\n"

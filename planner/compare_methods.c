@@ -264,22 +264,22 @@ static enum tdm_status settle(const struct comparing *c, struct tdm_compared *ro
     const struct tdm_method_key *key;
     const char *pairs[TDM_METHOD_MOST_KEYS], *value;
     char nodes[24];
-    for (size_t i = 0; i < r->pair_count; i++) {
+    for (size_t i = 0; i < r->set.count; i++) {
         struct tdm_error why = {0};
-        if (strlen(r->pairs[i]) >= TDM_COMPARED_TEXT)
-            return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", r->pairs[i]);
-        if (!takes(c, row->method, r->pairs[i], &why)) {
+        if (strlen(r->set.pairs[i]) >= TDM_COMPARED_TEXT)
+            return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", r->set.pairs[i]);
+        if (!takes(c, row->method, r->set.pairs[i], &why)) {
             if (fates[i].why.status == TDM_OK &&
-                (read_pair(row->method, r->pairs[i], &value) != NULL || r->name_count == 1))
+                (read_pair(row->method, r->set.pairs[i], &value) != NULL || r->name_count == 1))
                 fates[i].why = why;
             continue;
         }
         fates[i].taken = true;
-        key = read_pair(row->method, r->pairs[i], &value);
+        key = read_pair(row->method, r->set.pairs[i], &value);
         if (key != NULL)
             add_text(row, key->name, value);
         else if (row->text_count < TDM_METHOD_MOST_KEYS) /* a knob of plan */
-            snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%s", r->pairs[i]);
+            snprintf(row->texts[row->text_count++], TDM_COMPARED_TEXT, "%s", r->set.pairs[i]);
     }
     for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++)
         if (key->compared != NULL && !said(row, key->name))
@@ -304,8 +304,8 @@ static enum tdm_status read_nodes(const struct comparing *c, struct pair_fate *f
     enum tdm_status status = TDM_OK;
     all->links = tdm_links_of(all->machine);
     all->nodes_are_assumed = all->machine->gpus_per_node == 0;
-    for (size_t i = 0; i < c->request->pair_count && status == TDM_OK; i++) {
-        const char *pair = c->request->pairs[i];
+    for (size_t i = 0; i < c->request->set.count && status == TDM_OK; i++) {
+        const char *pair = c->request->set.pairs[i];
         if (strncmp(pair, NODE_KEY, length) != 0 || pair[length] != '=')
             continue;
         status = tdm_parse_count(pair + length + 1, "--set " NODE_KEY, 1, MOST_GPUS_OF_A_NODE,
@@ -376,9 +376,9 @@ static enum tdm_status add_rows(const struct comparing *c, struct tdm_error *err
         row->method = method;
         status = settle(c, row, fates, err);
     }
-    for (size_t i = 0; i < r->pair_count && status == TDM_OK; i++)
+    for (size_t i = 0; i < r->set.count && status == TDM_OK; i++)
         if (!fates[i].taken)
-            status = refuse_pair(r->pairs[i], &fates[i], err);
+            status = refuse_pair(r->set.pairs[i], &fates[i], err);
 free_fates:
     free(fates);
     return status;

@@ -11,6 +11,7 @@
 
 #include "planner/margin.h"
 #include "planner/own_method.h"
+#include "planner/setting_words.h"
 
 #define TDM_COMPARED_CONTEXTS 32u
 #define TDM_COMPARED_TEXT 128u
@@ -23,8 +24,7 @@ struct tdm_compare_request {
     struct tdm_said_memory memory;
     uint64_t contexts[TDM_COMPARED_CONTEXTS]; /* rising */
     size_t context_count;
-    const char *pairs[TDM_METHOD_MOST_KEYS]; /* of --set */
-    size_t pair_count;
+    struct tdm_setting_list set;
     const char
         *names[TDM_METHOD_MOST_KEYS]; /* of --method; none: all that can run on so many GPUs */
     size_t name_count;

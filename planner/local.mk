@@ -30,8 +30,9 @@ libtidemark_a_SOURCES += \
 	planner/relaxation_price.c planner/relaxation_parts.h \
 	planner/relaxation_program.c \
 	planner/relaxation_read.c \
-	planner/solver.c planner/solver.h \
+	planner/scaling.c planner/scaling.h planner/solver.c planner/solver.h \
 	planner/set_keys.c planner/set_keys.h \
+	planner/setting_words.c planner/setting_words.h \
 	planner/shortage.c planner/shortage.h \
 	planner/simulate.c planner/simulate.h \
 	planner/sweep.c planner/sweep.h \
@@ -67,7 +68,7 @@ cmocka_tests += tests/planner/unit_answers tests/planner/unit_planner tests/plan
 tests_planner_unit_answers_SOURCES = tests/planner/unit_answers.c tests/support/cases.c tests/support/cases.h
 tests_planner_unit_planner_SOURCES = tests/planner/unit_planner.c $(random_schedule)
 
-cmocka_tests += tests/planner/unit_bound
+cmocka_tests += tests/planner/unit_bound tests/planner/unit_scaling
 tests_planner_unit_bound_SOURCES = tests/planner/unit_bound.c $(random_schedule)
 
 # JSON, by the commands themselves, where memory runs out while it is built.

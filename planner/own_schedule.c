@@ -48,6 +48,7 @@ static enum tdm_status read_words(const struct tdm_own_words *words, struct tdm_
     *r = (struct tdm_request){.model = words->model,
                               .machine = words->machine,
                               .context = words->context,
+                              .unchecked = true, /* it is predicted, not run */
                               .sequences = words->batch};
     if (!tdm_objective_parse(words->objective, objective) || *objective == TDM_OBJECTIVE_CONTEXT)
         return bad_value("objective", words->objective, "time or memory", err);

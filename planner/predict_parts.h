@@ -7,6 +7,7 @@
 #include "methods/remedy.h"
 #include "methods/timeline.h"
 #include "planner/margin.h"
+#include "planner/setting_words.h"
 #include "plots/events_plot.h"
 
 #include <jansson.h>
@@ -17,8 +18,7 @@ struct tdm_predict_request {
     struct tdm_said_memory memory;
     char optimizer_pair[80];
     double margin;
-    const char *pairs[TDM_METHOD_MOST_KEYS];
-    size_t pair_count;
+    struct tdm_setting_list set;
     bool verbose;                /* all that is assumed; what would help is looked for to the end */
     struct tdm_picture timeline; /* its path: NULL: none; "-": no picture, but in JSON */
     bool as_json;
@@ -32,6 +32,7 @@ struct tdm_predict_answer {
     struct tdm_method_choices choices;
     struct tdm_method_prediction prediction;
     uint64_t longest_tokens;              /* that fit as it is, where it does not; 0: none */
+    uint64_t longest_work;                /* that finding it took, as of a prediction */
     struct tdm_remedies remedies;         /* none where it fits */
     struct tdm_method_timeline *timeline; /* NULL: was not asked for */
 };

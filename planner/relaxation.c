@@ -57,13 +57,15 @@ double tdm_relaxation_path(struct tdm_relaxation *r)
             } else if (r->allowed[a * r->layers + b]) {
                 double last = 0;
                 for (uint32_t j = a; j < b; j++) {
-                    if (j == a || !same_cost(p->e, j - 1, j))
+                    if (j == a || !r->is_alike[j])
                         last = tdm_price_layer(p, j, a, b, NULL, NULL);
                     cost += last;
                 }
                 cost += tdm_price_layer(p, b, a, b, NULL, NULL);
+                /* what is held of an input inside a group is the same for all its layers */
+                double held = a < b ? tdm_price_input(p, b, a, b, NULL, &place) : 0;
                 for (uint32_t j = a + 1; j <= b; j++)
-                    cost += tdm_price_input(p, j, a, b, NULL, &place);
+                    cost += held;
             }
             if (!r->allowed[a * r->layers + b])
                 continue;
@@ -182,6 +184,9 @@ static enum tdm_status take_memory(struct tdm_relaxation *r, const struct tdm_gr
         ok = (r->fixed[place] = calloc(rows, sizeof(double))) != NULL && ok;
     }
     ok = (r->allowed = calloc((size_t)r->layers * r->layers + 1, sizeof(bool))) != NULL && ok;
+    ok = (r->is_alike = calloc(rows, sizeof(bool))) != NULL && ok;
+    for (uint32_t layer = 1; layer < r->layers && ok; layer++)
+        r->is_alike[layer] = same_cost(e, layer - 1, layer);
     ok = (r->best = calloc(rows, sizeof(double))) != NULL && ok;
     ok = (r->from = calloc(rows, sizeof(uint32_t))) != NULL && ok;
     ok = (r->entries = calloc(2 * rows + ROWS + 4, sizeof(*r->entries))) != NULL && ok;
@@ -219,11 +224,12 @@ static enum tdm_status add_first_paths(struct tdm_relaxation *r, struct tdm_erro
     return status;
 }
 
-enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
-                                   const uint64_t limit_bytes[TDM_PLACES],
-                                   const bool fixed_homes[TDM_STATES],
-                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
-                                   struct tdm_error *err)
+/* Rows and columns, but no arcs yet. */
+static enum tdm_status lay_out(const struct tdm_estimator *e, enum tdm_order order,
+                               const uint64_t limit_bytes[TDM_PLACES],
+                               const bool fixed_homes[TDM_STATES],
+                               const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                               struct tdm_error *err)
 {
     struct tdm_relaxation *r = calloc(1, sizeof(*r));
     if (r == NULL)
@@ -236,8 +242,25 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order
         status = tdm_solver_new("tidemark", &r->solver, err);
     if (status == TDM_OK)
         status = tdm_relaxation_lay(r, limit_bytes, fixed_homes, err);
-    if (status == TDM_OK)
-        status = add_first_paths(r, err);
+    if (status != TDM_OK) {
+        tdm_relaxation_free(r);
+        return status;
+    }
+    *out = r;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_relaxation_new(const struct tdm_estimator *e, enum tdm_order order,
+                                   const uint64_t limit_bytes[TDM_PLACES],
+                                   const bool fixed_homes[TDM_STATES],
+                                   const struct tdm_group_list *sizes, struct tdm_relaxation **out,
+                                   struct tdm_error *err)
+{
+    struct tdm_relaxation *r;
+    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    if (status != TDM_OK)
+        return status;
+    status = add_first_paths(r, err);
     if (status != TDM_OK) {
         tdm_relaxation_free(r);
         return status;
@@ -258,6 +281,7 @@ void tdm_relaxation_free(struct tdm_relaxation *r)
         free(r->fixed[place]);
     }
     free(r->allowed);
+    free(r->is_alike);
     free(r->best);
     free(r->from);
     free(r->entries);
@@ -284,12 +308,37 @@ static void try_prices(struct tdm_relaxation *r, double weight)
     }
 }
 
+/* Prices of 0, and of 1 for a second of computing in the backward. */
+static void price_computing(struct tdm_relaxation *r, double compute)
+{
+    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
+    r->found[r->row[ROW_COMPUTE]] = compute;
+}
+
 /* Memory and copies cost nothing. */
 static void try_computing(struct tdm_relaxation *r)
 {
-    memset(r->found, 0, (size_t)r->row_count * sizeof(double));
-    r->found[r->row[ROW_COMPUTE]] = 1;
+    price_computing(r, 1);
     try_prices(r, 0);
+}
+
+enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *e, enum tdm_order order,
+                                     const uint64_t limit_bytes[TDM_PLACES],
+                                     const bool fixed_homes[TDM_STATES],
+                                     const struct tdm_group_list *sizes, double *floor_seconds,
+                                     struct tdm_error *err)
+{
+    struct tdm_relaxation *r;
+    enum tdm_status status = lay_out(e, order, limit_bytes, fixed_homes, sizes, &r, err);
+    if (status != TDM_OK)
+        return status;
+    try_computing(r);
+    price_computing(
+        r, 0); /* the least of the phases themselves: updates on the host take their time */
+    try_prices(r, 0);
+    *floor_seconds = r->bound_seconds;
+    tdm_relaxation_free(r);
+    return TDM_OK;
 }
 
 /* The prices of a like program first. */

@@ -71,6 +71,14 @@ enum tdm_status tdm_relaxation_new(const struct tdm_estimator *estimator, enum t
                                    struct tdm_relaxation **relaxation, struct tdm_error *err);
 void tdm_relaxation_free(struct tdm_relaxation *relaxation);
 
+/* A bound that is found without a solver, in the time of a thirtieth of a solution: as if memory and copies cost nothing.
+ * Arguments and errors as of tdm_relaxation_new(). */
+enum tdm_status tdm_relaxation_floor(const struct tdm_estimator *estimator, enum tdm_order order,
+                                     const uint64_t limit_bytes[TDM_PLACES],
+                                     const bool fixed_homes[TDM_STATES],
+                                     const struct tdm_group_list *sizes, double *floor_seconds,
+                                     struct tdm_error *err);
+
 /* Solves until the bound is within `tolerance` of the program's value or reaches `enough_seconds`, or
  * `most` solutions were made, or the solver gives up: what was found so far is a bound all the same. TDM_NO_MEMORY. */
 enum tdm_status tdm_relaxation_solve(struct tdm_relaxation *relaxation, double enough_seconds,

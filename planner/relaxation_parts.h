@@ -43,7 +43,10 @@ struct tdm_pricing {
     const struct tdm_estimator *e;
     enum tdm_order order;
     struct tdm_attention_list *lists; /* [kinds][classes] */
-    double *from[TDM_PLACES];         /* prices from a layer up: [layers + 1] */
+    double *class_chunks;             /* [classes]: chunks of a class */
+    double
+        *fixed_seconds[2]; /* [layers]: backward whatever is stored; [1]: of one that runs again */
+    double *from[TDM_PLACES]; /* prices from a layer up: [layers + 1] */
     struct tdm_amounts prices;
 };
 
@@ -123,6 +126,7 @@ struct tdm_relaxation {
     int row[ROWS];
     int home[TDM_STATES], embedding[TDM_STATES], head[TDM_STATES], excess[TDM_PLACES];
     bool *allowed;          /* [layers * layers]: arcs */
+    bool *is_alike;         /* [layers]: a layer's costs are those of the one below */
     double *best;           /* [layers + 1] of the dynamic program */
     uint32_t *from;         /* [layers + 1] */
     struct tdm_amounts use; /* of a column being made */

@@ -87,6 +87,24 @@ static bool fill_list(const struct tdm_estimator *e, uint32_t kind, uint32_t cla
     return true;
 }
 
+static uint32_t chunks_of_class(const struct tdm_estimator *e, uint32_t class)
+{
+    return tdm_estimator_count(e, class, 0, e->chunks);
+}
+
+/* Seconds of a layer's backward in any case, over all chunks. */
+static double fixed_seconds(const struct tdm_estimator *e, uint32_t layer, bool again)
+{
+    double fixed = 0;
+    for (uint32_t c = 0; c < e->classes; c++) {
+        const struct layer_cost *cost = &e->costs[(size_t)layer * e->classes + c];
+        double seconds = cost->backward[TDM_SET_ATTENTION_OUTPUT];
+        seconds += again ? cost->embed + cost->rest : 0;
+        fixed += chunks_of_class(e, c) * seconds;
+    }
+    return fixed;
+}
+
 enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order order,
                                  struct tdm_pricing *pricing, struct tdm_error *err)
 {
@@ -101,6 +119,17 @@ enum tdm_status tdm_pricing_open(const struct tdm_estimator *e, enum tdm_order o
     for (uint32_t kind = 0; kind < e->kinds && ok; kind++)
         for (uint32_t c = 0; c < e->classes && ok; c++)
             ok = fill_list(e, kind, c, &pricing->lists[kind * e->classes + c]);
+    pricing->class_chunks = calloc((size_t)e->classes + 1, sizeof(double));
+    ok = pricing->class_chunks != NULL && ok;
+    for (uint32_t c = 0; c < e->classes && ok; c++)
+        pricing->class_chunks[c] = chunks_of_class(e, c);
+    for (int again = 0; again < 2; again++) {
+        double *seconds = calloc((size_t)e->layers + 1, sizeof(double));
+        for (uint32_t layer = 0; layer < e->layers && seconds != NULL; layer++)
+            seconds[layer] = fixed_seconds(e, layer, again);
+        pricing->fixed_seconds[again] = seconds;
+        ok = seconds != NULL && ok;
+    }
     return ok ? TDM_OK : no_memory(err);
 }
 
@@ -112,6 +141,9 @@ void tdm_pricing_close(struct tdm_pricing *pricing)
         free(pricing->lists[i].before);
     }
     free(pricing->lists);
+    free(pricing->class_chunks);
+    free(pricing->fixed_seconds[0]);
+    free(pricing->fixed_seconds[1]);
     for (int place = 0; place < TDM_PLACES; place++)
         free(pricing->from[place]);
     tdm_amounts_free(&pricing->prices);
@@ -192,6 +224,9 @@ static void add_send(const struct tdm_pricing *p, struct tdm_amounts *use, int p
 
 /* ---- a layer of an arc ---- */
 
+/* What becomes of K and V of a chunk: swept again, kept on the device, kept on the host, held. */
+enum { KV_SWEPT, KV_NEAR, KV_FAR, KV_HELD, KV_WAYS };
+
 /* A layer in its group, with what its bytes cost. */
 struct member {
     const struct tdm_pricing *p;
@@ -206,7 +241,23 @@ struct member {
     double reads[STORES];                          /* fetches of a kept chunk from the host */
     double kept_price[STORES], held_price[STORES]; /* of a chunk, at the better place */
     enum tdm_place kept_place[STORES], held_place[STORES];
+    double kv_price[KV_WAYS]; /* in layer-major order: of the bytes of a chunk's K and V */
 };
+
+static void price_kv_bytes(struct member *m)
+{
+    const struct tdm_pricing *p = m->p;
+    double mib = m->kv_bytes / TDM_MIB, row_mib = m->row_bytes / TDM_MIB;
+    m->kv_price[KV_SWEPT] = 0;
+    m->kv_price[KV_NEAR] =
+        mib * price_of(p, TDM_DEVICE, m->kv_kept) + row_mib * price_of(p, TDM_DEVICE, m->row_kept);
+    m->kv_price[KV_FAR] = mib * price_of(p, TDM_HOST, m->kept) +
+                          price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
+                          price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);
+    m->kv_price[KV_HELD] = !m->again ? NEVER
+                                     : mib * price_of(p, TDM_DEVICE, m->kv_held) +
+                                           row_mib * price_of(p, TDM_DEVICE, m->row_held);
+}
 
 static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint32_t b)
 {
@@ -246,6 +297,8 @@ static struct member member_of(const struct tdm_pricing *p, uint32_t j, uint32_t
         m.held_place[s] = m.by_layer && host < device ? TDM_HOST : TDM_DEVICE;
         m.held_price[s] = m.held_place[s] == TDM_HOST ? host : device;
     }
+    if (m.by_layer)
+        price_kv_bytes(&m);
     return m;
 }
 
@@ -270,11 +323,6 @@ static void use_held(const struct member *m, struct tdm_amounts *use, int s, dou
 static const struct layer_cost *cost_of(const struct member *m, uint32_t class)
 {
     return &m->p->e->costs[(size_t)m->layer * m->p->e->classes + class];
-}
-
-static uint32_t chunks_of_class(const struct tdm_pricing *p, uint32_t class)
-{
-    return tdm_estimator_count(p->e, class, 0, p->e->chunks);
 }
 
 static double work_price(const struct member *m)
@@ -332,7 +380,7 @@ static double sum_ways(const struct member *m, int s, bool may_hold, double *sto
     double cost, sum = may_hold && !m->by_layer ? m->held_price[s] : 0;
     *stored = may_hold && !m->by_layer ? 1 : 0;
     for (uint32_t c = 0; c < m->p->e->classes; c++) {
-        double count = chunks_of_class(m->p, c);
+        double count = m->p->class_chunks[c];
         *stored += best_way(m, s, c, may_hold, &cost) > 0 ? count : 0;
         sum += count * cost;
     }
@@ -346,7 +394,7 @@ static void use_ways(const struct member *m, int s, bool may_hold, struct tdm_am
     if (may_hold && !m->by_layer && use != NULL)
         use_held(m, use, s, 1);
     for (uint32_t c = 0; c < m->p->e->classes; c++) {
-        double count = chunks_of_class(m->p, c);
+        double count = m->p->class_chunks[c];
         int way = best_way(m, s, c, may_hold, &cost);
         if (way == 0)
             continue;
@@ -405,36 +453,17 @@ static double price_products(const struct member *m, int s, struct tdm_amounts *
 
 /* ---- K and V ---- */
 
-/* What becomes of K and V of a chunk: swept again, kept on the device, kept on the host, held. */
-enum { KV_SWEPT, KV_NEAR, KV_FAR, KV_HELD, KV_WAYS };
-
 /* In layer-major order, for a chunk; `made`: attention runs again in the rerun, which needs them. */
 static double price_kv(const struct member *m, const struct layer_cost *cost, bool made, int way)
 {
-    const struct tdm_pricing *p = m->p;
-    double mib = m->kv_bytes / TDM_MIB, seconds = 0, price = 0;
+    double seconds = 0;
     if (m->again && (made || way == KV_HELD))
         seconds += cost->norm;
     if (m->again && (way == KV_HELD || (made && way == KV_SWEPT)))
         seconds += cost->kv;
-    switch (way) {
-    case KV_SWEPT:
+    if (way == KV_SWEPT)
         seconds += cost->embed + cost->norm + cost->kv;
-        break;
-    case KV_NEAR:
-        price = mib * price_of(p, TDM_DEVICE, m->kv_kept) +
-                m->row_bytes / TDM_MIB * price_of(p, TDM_DEVICE, m->row_kept);
-        break;
-    case KV_FAR:
-        price = mib * price_of(p, TDM_HOST, m->kept) + price_send(p, TDM_IN_FORWARD, m->kv_bytes) +
-                price_fetch(p, TDM_IN_BACKWARD, m->kv_bytes);
-        break;
-    default:
-        price = !m->again ? NEVER
-                          : mib * price_of(p, TDM_DEVICE, m->kv_held) +
-                                m->row_bytes / TDM_MIB * price_of(p, TDM_DEVICE, m->row_held);
-    }
-    return price + p->prices.compute * seconds;
+    return m->kv_price[way] + m->p->prices.compute * seconds;
 }
 
 static void use_kv(const struct member *m, const struct layer_cost *cost, bool made, int way,
@@ -553,6 +582,11 @@ static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
     for (int runs = 0; runs < RUNS; runs++) {
         bool made = runs > 0; /* again: with norm, q and attention */
         double price = 0;
+        if (runs == RUNS - 1) { /* beside attention the same as one run */
+            lines.kv[runs] = lines.kv[runs - 1];
+            lines.cost[runs] = lines.cost[runs - 1];
+            continue;
+        }
         lines.kv[runs] = KV_NEAR;
         if (m->by_layer)
             lines.kv[runs] = best_kv(m, cost, made, &price);
@@ -574,6 +608,10 @@ static struct lines lines_of(const struct member *m, uint32_t class, bool slot)
 static uint32_t below(const struct tdm_attention_list *list, double seconds)
 {
     uint32_t low = 0, high = list->count;
+    if (high == 0 || list->seconds[0] >= seconds)
+        return 0;
+    if (list->seconds[high - 1] < seconds)
+        return high;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (list->seconds[middle] < seconds)
@@ -604,20 +642,23 @@ static double cut_class(const struct member *m, uint32_t class, const struct lin
     return cost + (cut[1] == 0 ? 0 : cut[1] * lines->cost[2]);
 }
 
-/* All classes; `spare`: no attention is made in the workspace of the backward. */
-static double cut_all(const struct member *m, bool slot, bool spare, bool *spares)
+/* All classes; costs[1]: no attention is made in the workspace of the backward. */
+static void cut_all(const struct member *m, bool slot, double costs[2], bool spares[2])
 {
-    double cost = slot ? m->held_price[ATTENTION] : 0;
     uint32_t cut[2];
-    *spares = true;
+    for (int spare = 0; spare < 2; spare++) {
+        costs[spare] = slot ? m->held_price[ATTENTION] : 0;
+        spares[spare] = true;
+    }
     for (uint32_t c = 0; c < m->p->e->classes; c++) {
         struct lines lines = lines_of(m, c, slot);
-        if (spare)
-            lines.cost[m->again ? 2 : 1] = NEVER;
-        cost += cut_class(m, c, &lines, cut);
-        *spares = *spares && (m->again ? cut[1] : cut[0]) == 0;
+        for (int spare = 0; spare < 2; spare++) {
+            if (spare)
+                lines.cost[m->again ? 2 : 1] = NEVER;
+            costs[spare] += cut_class(m, c, &lines, cut);
+            spares[spare] = spares[spare] && (m->again ? cut[1] : cut[0]) == 0;
+        }
     }
-    return cost;
 }
 
 static void use_cuts(const struct member *m, bool slot, bool spare, struct tdm_amounts *use,
@@ -668,17 +709,20 @@ static double price_attention(const struct member *m, struct tdm_amounts *use,
     double work = work_price(m) * m->bytes[ATTENTION] / TDM_MIB, best = NEVER;
     bool slots = m->again && !m->by_layer, best_slot = false, best_spare = false,
          best_spares = true;
-    for (int slot = 0; slot <= (slots ? 1 : 0); slot++)
+    for (int slot = 0; slot <= (slots ? 1 : 0); slot++) {
+        double costs[2];
+        bool spares[2];
+        cut_all(m, slot, costs, spares);
         for (int spare = 0; spare < 2; spare++) {
-            bool spares;
-            double cost = cut_all(m, slot, spare, &spares) + (spares ? 0 : work);
+            double cost = costs[spare] + (spares[spare] ? 0 : work);
             if (cost < best) {
                 best = cost;
                 best_slot = slot;
                 best_spare = spare;
-                best_spares = spares;
+                best_spares = spares[spare];
             }
         }
+    }
     if (use != NULL || choice != NULL)
         use_cuts(m, best_slot, best_spare, use, choice);
     if (use != NULL && !best_spares)
@@ -692,13 +736,7 @@ double tdm_price_layer(const struct tdm_pricing *p, uint32_t j, uint32_t a, uint
     struct member m = member_of(p, j, a, b);
     struct tdm_choice none = {0}, *chosen = choice != NULL ? choice : &none;
     bool wanted = use != NULL || choice != NULL;
-    double fixed = 0;
-    for (uint32_t c = 0; c < p->e->classes; c++) {
-        const struct layer_cost *cost = cost_of(&m, c);
-        double seconds = cost->backward[TDM_SET_ATTENTION_OUTPUT];
-        seconds += m.again ? cost->embed + cost->rest : 0;
-        fixed += chunks_of_class(p, c) * seconds;
-    }
+    double fixed = p->fixed_seconds[m.again][j];
     if (use != NULL)
         use->compute += fixed;
     double price = p->prices.compute * fixed + price_attention(&m, use, choice);

@@ -170,7 +170,9 @@ enum tdm_status tdm_request_make(const struct tdm_request *request, struct tdm_s
     struct tdm_model *model = NULL;
     struct tdm_machine *machine = NULL;
     struct tdm_schedule *schedule = NULL;
-    *pins = (struct tdm_pins){.without = request->without, .program_path = request->program_path};
+    *pins = (struct tdm_pins){.unchecked = request->unchecked,
+                              .without = request->without,
+                              .program_path = request->program_path};
     enum tdm_status status = load(request, &model, &machine, err);
     if (status == TDM_OK)
         status = tdm_schedule_new(model, machine, request->context, &schedule, err);

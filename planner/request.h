@@ -36,6 +36,7 @@ struct tdm_request {
     enum tdm_clip clip;
     enum tdm_budget budget;
     uint64_t budget_tokens;   /* of TDM_BUDGET_TOKENS; as many as the context has or more: dense */
+    bool unchecked;           /* what is found is not validated, as in tdm_pins */
     unsigned without;         /* heuristics that are switched off, as in tdm_pins */
     const char *program_path; /* of --write-lp; NULL: none */
 };

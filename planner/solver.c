@@ -3,9 +3,11 @@
 #include "planner/solver.h"
 
 #include "base/file.h"
+#include "planner/scaling.h"
 
 #include <errno.h>
 #include <glpk.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,17 +156,100 @@ enum tdm_status tdm_solver_column(struct tdm_solver *solver, const char *name, d
     return TDM_OK;
 }
 
+/* The program's matrix, in arrays of its own. */
+struct matrix {
+    int rows, columns, entries;
+    int *first, *row, *line; /* [columns + 1], [entries], [rows + 1] of GLPK's */
+    double *value, *line_value, *row_factor, *column_factor;
+};
+
+static void matrix_free(struct matrix *m)
+{
+    free(m->first);
+    free(m->row);
+    free(m->line);
+    free(m->value);
+    free(m->line_value);
+    free(m->row_factor);
+    free(m->column_factor);
+}
+
+static bool matrix_new(const struct tdm_solver *solver, struct matrix *m)
+{
+    *m = (struct matrix){.rows = glp_get_num_rows(solver->problem),
+                         .columns = glp_get_num_cols(solver->problem),
+                         .entries = glp_get_num_nz(solver->problem)};
+    m->first = calloc((size_t)m->columns + 1, sizeof(*m->first));
+    m->row = calloc((size_t)m->entries + 1, sizeof(*m->row));
+    m->line = calloc((size_t)m->rows + 1, sizeof(*m->line));
+    m->value = calloc((size_t)m->entries + 1, sizeof(*m->value));
+    m->line_value = calloc((size_t)m->rows + 1, sizeof(*m->line_value));
+    m->row_factor = calloc((size_t)m->rows + 1, sizeof(*m->row_factor));
+    m->column_factor = calloc((size_t)m->columns + 1, sizeof(*m->column_factor));
+    return m->first != NULL && m->row != NULL && m->line != NULL && m->value != NULL &&
+           m->line_value != NULL && m->row_factor != NULL && m->column_factor != NULL;
+}
+
+static void matrix_read(const struct tdm_solver *solver, struct matrix *m)
+{
+    int entry = 0;
+    for (int column = 0; column < m->columns; column++) {
+        int count = glp_get_mat_col(solver->problem, column + 1, m->line, m->line_value);
+        m->first[column] = entry;
+        for (int i = 1; i <= count; i++) {
+            m->row[entry] = m->line[i] - 1;
+            m->value[entry++] = fabs(m->line_value[i]);
+        }
+    }
+    m->first[m->columns] = entry;
+}
+
+static enum tdm_status scale_matrix(struct tdm_solver *solver, struct matrix *m,
+                                    struct tdm_error *err)
+{
+    matrix_read(solver, m);
+    const struct tdm_scaled_matrix matrix = {m->rows, m->columns, m->first, m->row, m->value};
+    enum tdm_status status = tdm_matrix_scale(&matrix, m->row_factor, m->column_factor, err);
+    for (int row = 0; row < m->rows && status == TDM_OK; row++)
+        glp_set_rii(solver->problem, row + 1, m->row_factor[row]);
+    for (int column = 0; column < m->columns && status == TDM_OK; column++)
+        glp_set_sjj(solver->problem, column + 1, m->column_factor[column]);
+    return status;
+}
+
+static enum tdm_status scale(struct tdm_solver *solver, struct tdm_error *err)
+{
+    struct matrix m;
+    if (is_broken(solver))
+        return broken(err);
+    if (!matrix_new(solver, &m)) {
+        matrix_free(&m);
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for the linear program");
+    }
+    if (setjmp(stopped) != 0) {
+        matrix_free(&m);
+        return broken(err);
+    }
+    set_hooks();
+    enum tdm_status status = scale_matrix(solver, &m, err);
+    matrix_free(&m);
+    return status;
+}
+
 enum tdm_status tdm_solver_solve(struct tdm_solver *solver, double seconds, struct tdm_error *err)
 {
     int code = 0;
+    if (!solver->scaled) {
+        enum tdm_status status = scale(solver, err);
+        if (status != TDM_OK)
+            return status;
+    }
+    solver->scaled = true;
     GUARDED(solver, err, {
         glp_smcp how;
         glp_init_smcp(&how);
         how.msg_lev = GLP_MSG_OFF;
         how.tm_lim = (int)(seconds * 1000) + 1;
-        if (!solver->scaled)
-            glp_scale_prob(solver->problem, GLP_SF_GM | GLP_SF_EQ);
-        solver->scaled = true;
         code = glp_simplex(solver->problem, &how);
         if (code != 0 && code != GLP_ETMLIM) { /* numbers went astray: from the start */
             glp_std_basis(solver->problem);

@@ -258,11 +258,13 @@ golden_tests += \
 	tests/goldens/plot.test \
 	tests/goldens/predict-chunks.test \
 	tests/goldens/predict-deepspeed.test \
+	tests/goldens/predict-set.test \
 	tests/goldens/predict-tidemark.test \
 	tests/goldens/predict.test \
 	tests/goldens/progress.test \
 	tests/goldens/report-selection.test \
 	tests/goldens/report-unfinished.test \
+	tests/goldens/run-dry.test \
 	tests/goldens/run-evaluate.test \
 	tests/goldens/run-optimizers.test \
 	tests/goldens/run-set.test \

@@ -13,6 +13,7 @@
 #include "traces/sqlite.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,13 @@ static void unlink_companions(const char *file)
     unlink_beside(file, "-wal");
     unlink_beside(file, "-shm");
     unlink_beside(file, "-journal");
+}
+
+bool tdm_trace_has_companions(const char *file)
+{
+    char name[PATH_MAX];
+    int length = snprintf(name, sizeof(name), "%s-wal", file);
+    return length > 0 && (size_t)length < sizeof(name) && access(name, F_OK) == 0;
 }
 
 void tdm_trace_remove(const char *file)
@@ -234,7 +242,7 @@ static void remove_left(void *unused, const char *path)
     tdm_trace_remove(path);
 }
 
-enum tdm_status tdm_trace_check(const char *path, bool force, struct tdm_error *err)
+enum tdm_status tdm_trace_check(const char *path, bool force, bool sweeps, struct tdm_error *err)
 {
     char *name = NULL;
     bool exists = false;
@@ -248,7 +256,7 @@ enum tdm_status tdm_trace_check(const char *path, bool force, struct tdm_error *
         status = create_failed(path, reason, err);
     else
         status = lock_old(name, path, &lock, err);
-    if (status == TDM_OK)
+    if (status == TDM_OK && sweeps)
         tdm_temporary_sweep(name, NULL, remove_left, NULL);
     if (lock >= 0)
         close(lock);

@@ -123,7 +123,8 @@ enum tdm_status tdm_trace_take_free(struct tdm_trace *trace, struct tdm_trace_ba
                                     struct tdm_error *err);
 void tdm_trace_send(struct tdm_trace *trace, struct tdm_trace_batch *batch);
 
-/* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer.
+/* Waits for the writer, leaves one plain file, frees. Returns the first failure of the writer; the hint says where
+ * SQLite's own files had to stay beside it.
  * `ending` is stored with the run: "finished", "interrupted", "failed". */
 enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, struct tdm_error *err);
 

@@ -368,6 +368,14 @@ static enum tdm_status finish_database(struct tdm_trace *trace, const char *endi
     return status;
 }
 
+static void name_companions(const char *path, struct tdm_error *err)
+{
+    char hint[sizeof(err->hint)];
+    memcpy(hint, err->hint, sizeof(hint));
+    tdm_hint(err, "%.300s%s%.300s-wal and -shm hold a part of it: keep them with it, or remove all",
+             hint, hint[0] == '\0' ? "" : "; ", path);
+}
+
 enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, struct tdm_error *err)
 {
     if (trace == NULL)
@@ -386,9 +394,11 @@ enum tdm_status tdm_trace_close(struct tdm_trace *trace, const char *ending, str
     if (trace->failure.status != TDM_OK)
         late = trace->failure;
     status = late.status != TDM_OK ? late.status : status;
+    close_database(trace);
+    if (status != TDM_OK && tdm_trace_has_companions(trace->file))
+        name_companions(trace->path, &late);
     if (status != TDM_OK && err != NULL)
         *err = late;
-    close_database(trace);
     pthread_cond_destroy(&trace->from_thread);
     pthread_cond_destroy(&trace->to_thread);
     pthread_mutex_destroy(&trace->mutex);

@@ -134,8 +134,7 @@ static void check_comparison(uint64_t gpus)
                                                 .margin = 0.03,
                                                 .contexts = {2048, 1 << 20},
                                                 .context_count = 2,
-                                                .pairs = {"optimizer=none"},
-                                                .pair_count = 1};
+                                                .set = {.pairs = {"optimizer=none"}, .count = 1}};
     struct tdm_methods_comparison c;
     struct tdm_error err = {0};
     must(tdm_compare_methods(&request, &c, &err), &err);
@@ -193,8 +192,7 @@ static void words_are_checked(void **state)
                                           .gpus = 1,
                                           .contexts = {2048},
                                           .context_count = 1,
-                                          .pairs = {"colour=red"},
-                                          .pair_count = 1,
+                                          .set = {.pairs = {"colour=red"}, .count = 1},
                                           .names = {"parallel"},
                                           .name_count = 1};
     struct tdm_methods_comparison c;
@@ -202,14 +200,14 @@ static void words_are_checked(void **state)
     (void)state;
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
-    request.pairs[0] = "checkpointing=maybe"; /* in the words of the methods */
+    request.set.pairs[0] = "checkpointing=maybe"; /* in the words of the methods */
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     assert_non_null(strstr(err.message, "off|on|on-reentrant"));
     tdm_methods_comparison_free(&c);
-    request.pairs[0] = "gpus_per_node=none";
+    request.set.pairs[0] = "gpus_per_node=none";
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
-    request.pair_count = 0;
+    request.set.count = 0;
     request.names[0] = "serial";
     assert_int_equal(tdm_compare_methods(&request, &c, &err), TDM_USAGE);
     tdm_methods_comparison_free(&c);
@@ -229,14 +227,14 @@ static void nodes_are_for_all(void **state)
                                           .gpus = 8,
                                           .contexts = {1024},
                                           .context_count = 1,
-                                          .pairs = {"gpus_per_node=2"},
+                                          .set = {.pairs = {"gpus_per_node=2"}},
                                           .names = {"fsdp", "ring", "tensor-parallel"},
                                           .name_count = 3};
     struct tdm_methods_comparison one, four;
     struct tdm_error err = {0};
     (void)state;
     must(tdm_compare_methods(&request, &one, &err), &err);
-    request.pair_count = 1;
+    request.set.count = 1;
     must(tdm_compare_methods(&request, &four, &err), &err);
     for (size_t i = 0; i < one.count; i++) {
         const struct tdm_compared *row = one.rows[i], *other = find_row(&four, row->method->name);

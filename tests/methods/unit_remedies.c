@@ -341,15 +341,17 @@ static void longest_context_is_found(void **state)
             struct tdm_method_prediction asked;
             struct tdm_method_settings settings = {
                 .torch = {.tokens = cases[i].tokens[t], .batch = 1, .ranks = cases[i].gpus}};
-            uint64_t tokens;
+            uint64_t tokens, work = 0;
             must(tdm_method_find(cases[i].method, &method, &err), &err);
             must(tdm_method_apply(method, &cases[i].pair, 1, &settings, &choices, &err), &err);
             must(tdm_method_check(model, &settings, &err), &err);
             must(tdm_method_predict(model, machine, &settings, MARGIN, &asked, &err), &err);
             assert_false(asked.fits);
             must(tdm_method_need(model, machine, &settings, &asked, &err), &err);
-            must(tdm_method_longest_below(model, machine, &settings, MARGIN, &asked, &tokens, &err),
+            must(tdm_method_longest_below(model, machine, &settings, MARGIN, &asked, &tokens, &work,
+                                          &err),
                  &err);
+            assert_true(work > 0);
             assert_true(tokens > 0 && tokens % 1024 == 0);
             first = t == 0 ? tokens : first;
             assert_int_equal(tokens, first);

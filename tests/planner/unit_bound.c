@@ -129,6 +129,15 @@ static void test_bound(void **state)
             fail_msg("TDM_SEED=%" PRIu64 ": bound %.9g s, simulated %.9g s: %s", seed,
                      relaxed.bound_seconds, s.step_seconds,
                      tdm_schedule_describe(schedule, text, sizeof(text)));
+        double floor_seconds = -1;
+        must(tdm_relaxation_floor(estimator, schedule->order, s.used_peak_bytes, free_homes, NULL,
+                                  &floor_seconds, &err),
+             &err);
+        if (!(floor_seconds > 0 && floor_seconds <= relaxed.bound_seconds * (1 + 1e-3) &&
+              floor_seconds <= s.step_seconds * (1 + 1e-9)))
+            fail_msg("TDM_SEED=%" PRIu64 ": floor %.9g s, bound %.9g s, simulated %.9g s: %s", seed,
+                     floor_seconds, relaxed.bound_seconds, s.step_seconds,
+                     tdm_schedule_describe(schedule, text, sizeof(text)));
         assert_true(relaxed.solved);
         double share = relaxed.bound_seconds / s.step_seconds;
         if (!(share >= LEAST_SHARE))
