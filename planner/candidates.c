@@ -393,7 +393,9 @@ static double promised_seconds(const struct run *run)
     return least;
 }
 
-/* The programs of all orders and chunk sizes with updates at run->on. Those that cannot be faster than what others
+#define CLEARLY_SLOWER 1.02
+
+/* The programs of all orders and chunk sizes with updates at run->on. Those that are clearly slower than what others
  * promise are put off. */
 static enum tdm_status relax(struct run *run, struct tdm_error *err)
 {
@@ -406,7 +408,7 @@ static enum tdm_status relax(struct run *run, struct tdm_error *err)
         for (uint32_t i = 0; i < run->kitchen.size_count && may_have(run, order); i++) {
             if (!is_due(run, sizes[i]) || status != TDM_OK)
                 continue;
-            if (run->floor_seconds[order][sizes[i]] > promised_seconds(run) ||
+            if (run->floor_seconds[order][sizes[i]] > CLEARLY_SLOWER * promised_seconds(run) ||
                 !size_could_win(run, order, sizes[i]))
                 run->is_put_off[order][sizes[i]] = true;
             else

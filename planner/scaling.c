@@ -90,12 +90,17 @@ static void divide(double *factors, const struct range *ranges, int count,
         factors[i] /= size(ranges[i]);
 }
 
-/* Rows and columns, those first whose worst ratio is smaller; expects and leaves the ranges measured. */
-static void scale_both(struct scaling *s, double (*size)(struct range range))
+/* Those first whose worst ratio is smaller. */
+static bool columns_come_first(const struct scaling *s)
+{
+    return worst_ratio(s->rows, s->matrix->row_count) >
+           worst_ratio(s->columns, s->matrix->column_count);
+}
+
+/* Rows and columns; expects and leaves the ranges measured. */
+static void scale_both(struct scaling *s, bool columns_first, double (*size)(struct range range))
 {
     const struct tdm_scaled_matrix *m = s->matrix;
-    bool columns_first =
-        worst_ratio(s->rows, m->row_count) > worst_ratio(s->columns, m->column_count);
     for (int turn = 0; turn < 2; turn++) {
         if ((turn == 0) == columns_first)
             divide(s->column_factor, s->columns, m->column_count, size);
@@ -123,15 +128,16 @@ enum tdm_status tdm_matrix_scale(const struct tdm_scaled_matrix *matrix, double 
     for (int column = 0; column < matrix->column_count; column++)
         column_factor[column] = 1;
     measure(&s);
+    const bool columns_first = columns_come_first(&s);
     double before = 0;
     for (unsigned turn = 0; turn < MOST_TURNS; turn++) {
         double now = spread(&s);
         if (turn > 0 && now > GAIN * before)
             break;
         before = now;
-        scale_both(&s, mean_of);
+        scale_both(&s, columns_first, mean_of);
     }
-    scale_both(&s, largest_of);
+    scale_both(&s, columns_come_first(&s), largest_of);
 free_ranges:
     free(s.rows);
     free(s.columns);
