@@ -36,4 +36,14 @@ static inline uint64_t tdm_size_ceil_div(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
+static inline uint64_t tdm_least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t tdm_most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 #endif

@@ -4,7 +4,7 @@
  * many slots costs the order tracker beside an access to one. Qwen2.5-7B.
  */
 #include "models/model.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/order.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
  *
  * Nothing is timed but what a run does: short steps of models of known shapes (few layers of them) are run as
  * tidemark run runs them, for so long that a card is as hot as in a long step, and the times of their ops
- * become tables (planner/rate_fit.h). Copies are launched by themselves, many in a row, one way and both.
+ * become tables (simulator/rate_fit.h). Copies are launched by themselves, many in a row, one way and both.
  */
 #ifndef TDM_EXECUTOR_CALIBRATE_H
 #define TDM_EXECUTOR_CALIBRATE_H

@@ -4,7 +4,7 @@
 #define TDM_EXECUTOR_CALIBRATE_PARTS_H
 
 #include "executor/calibrate.h"
-#include "planner/rate_fit.h"
+#include "simulator/rate_fit.h"
 
 #define TDM_MOST_SHAPES 12u /* of one model */
 

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
-#include "planner/rate_fit.h"
+#include "simulator/rate_fit.h"
 #include "traces/reader.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "base/options.h"
 #include "base/units.h"
 #include "executor/calibrate.h"
-#include "planner/machine_table.h"
+#include "machines/machine_table.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 /* What is predicted of the compute lane's ops: kept from a simulation. */
 #include "executor/forecast.h"
 
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

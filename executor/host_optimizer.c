@@ -22,11 +22,12 @@
  */
 #include "executor/host_optimizer.h"
 
-#include "executor/cpu/convert.h"
-#include "executor/cpu/unit_blocks.h"
+#include "executor/convert.h"
 #include "executor/random.h"
 #include "executor/remainder.h"
+#include "executor/simd.h"
 #include "executor/stochastic.h"
+#include "executor/unit_blocks.h"
 
 #include <math.h>
 #ifdef _OPENMP

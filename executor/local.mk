@@ -76,7 +76,7 @@ libexecutor_a_SOURCES += \
 	executor/cpu/attention_grad.c \
 	executor/cpu/gather.c \
 	executor/cpu/convert.c \
-	executor/cpu/convert.h \
+	executor/convert.h \
 	executor/cpu/cpu.c \
 	executor/cpu/cpu.h \
 	executor/cpu/embed.c \
@@ -94,9 +94,9 @@ libexecutor_a_SOURCES += \
 	executor/cpu/products.c \
 	executor/cpu/rope.c \
 	executor/cpu/select.c \
-	executor/cpu/simd.h \
+	executor/simd.h \
 	executor/cpu/swiglu.c \
-	executor/cpu/unit_blocks.h
+	executor/unit_blocks.h
 
 # The same bits whatever the width of the vectors, and a root that is vectorised.
 %host_optimizer.o: CFLAGS += -ffp-contract=off -fno-math-errno

@@ -4,7 +4,7 @@
 
 #include "config.h"
 #include "base/json.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 
 #include <jansson.h>
 #include <math.h>

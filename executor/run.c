@@ -13,7 +13,7 @@
 #include "executor/state.h"
 #include "executor/token_file.h"
 #include "executor/walk.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/cost.h"
 #include "schedule/learning_rate.h"
 #include "schedule/training_settings.h"

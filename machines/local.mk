@@ -3,6 +3,7 @@ libtidemark_a_SOURCES += \
 	machines/complete.c \
 	machines/local.c \
 	machines/machine.c machines/machine.h \
+	machines/machine_table.c machines/machine_table.h \
 	machines/parts.h \
 	machines/rates.c machines/rates.h
 

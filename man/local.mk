@@ -2,4 +2,4 @@
 # Pages go to dist_man_MANS.
 dist_man_MANS += man/tidemark.1
 
-script_tests += tests/planner/man-options
+script_tests += tests/commands/man-options

@@ -38,7 +38,7 @@ struct tdm_method {
     /* Tables, ended by NULL, beside those of the divider and of the wrapper, which come first. */
     const struct tdm_method_key *const *keys;
     const struct tdm_torch_system
-        *system; /* NULL: the planner predicts it (planner/own_method.h) */
+        *system; /* NULL: the planner predicts it (commands/own_method.h) */
     /* Sets what no key sets, before the keys are read; NULL: nothing. */
     void (*preset)(struct tdm_method_settings *settings);
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. It may also settle what follows

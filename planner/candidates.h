@@ -13,7 +13,7 @@
 #define TDM_PLANNER_CANDIDATES_H
 
 #include "planner/relaxation.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/schedule.h"
 
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 #include "ops/attention.h"
 #include "ops/move.h"
 #include "ops/select.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/gather.h"

@@ -3,7 +3,7 @@
 #ifndef TDM_PLANNER_NEST_COST_H
 #define TDM_PLANNER_NEST_COST_H
 
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 
 struct tdm_nest_cost {
     double

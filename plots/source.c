@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "traces/reader.h"
 
 #include <errno.h>

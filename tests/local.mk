@@ -275,7 +275,7 @@ golden_tests += \
 	tests/goldens/usage-errors.test \
 	tests/goldens/weights.test \
 	tests/goldens/windows.test
-script_tests += tests/golden-listed
+script_tests += tests/golden-listed tests/includes
 # Those that take longer than others of `make check` may.
 long_goldens = \
 	tests/goldens/plan-nothing-fits-7b.test \
@@ -300,7 +300,7 @@ long_tests += \
 	tests/planner/property_search \
 	tests/executor/property_selectors \
 	tests/reference/finite_differences_test \
-	tests/planner/unit_answers \
+	tests/commands/unit_answers \
 	tests/planner/unit_bound \
 	tests/executor/unit_cpu \
 	tests/schedule/unit_kv_row \

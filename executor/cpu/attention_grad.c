@@ -15,7 +15,7 @@
  */
 #include "executor/cpu/attention.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/attention.h"
 

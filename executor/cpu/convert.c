@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of any stored dtype to and from fp32, in which the cpu backend computes. */
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 
-#include "executor/cpu/simd.h"
+#include "executor/simd.h"
 
 #include <string.h>
 

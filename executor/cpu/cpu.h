@@ -9,8 +9,9 @@
 #ifndef TDM_EXECUTOR_CPU_CPU_H
 #define TDM_EXECUTOR_CPU_CPU_H
 
+#include "base/size.h"
 #include "executor/backend.h"
-#include "executor/cpu/simd.h"
+#include "executor/simd.h"
 #include "executor/timings.h"
 
 /* The largest ops that a backend was opened for; scratch is sized by it. */
@@ -56,16 +57,6 @@ static inline void *tdm_cpu_take(unsigned char **scratch, uint64_t count, uint64
     void *taken = *scratch;
     *scratch = (unsigned char *)((uintptr_t)*scratch + (count * size + 63) / 64 * 64);
     return taken;
-}
-
-static inline uint64_t tdm_least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint64_t tdm_most(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* Rows of elementwise work that make a task. */

@@ -5,7 +5,7 @@
  */
 #include "executor/cpu/cpu.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "ops/embed.h"
 
 #include <string.h>

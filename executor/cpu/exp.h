@@ -3,7 +3,7 @@
 #ifndef TDM_EXECUTOR_CPU_EXP_H
 #define TDM_EXECUTOR_CPU_EXP_H
 
-#include "executor/cpu/simd.h"
+#include "executor/simd.h"
 
 /* Below this the result is exactly 0: no denormals, which are slow, come out of a softmax. */
 #define TDM_EXP_LEAST (-80.0f)

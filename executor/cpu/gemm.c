@@ -12,7 +12,7 @@
 
 #include "executor/cpu/gemm.h"
 
-#include "executor/cpu/simd.h"
+#include "executor/simd.h"
 
 #include <string.h>
 #ifdef HAVE_OPENBLAS

@@ -3,8 +3,9 @@
  * The norm of a unit's gradient: the sum of squares of its elements, in one order of summation. Where
  * the head is tied to the embedding, of the sum of both accumulators.
  */
-#include "executor/cpu/convert.h"
-#include "executor/cpu/unit_blocks.h"
+#include "executor/convert.h"
+#include "executor/cpu/cpu.h"
+#include "executor/unit_blocks.h"
 #include "ops/update.h"
 
 struct gradient_norm {

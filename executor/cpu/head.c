@@ -9,7 +9,7 @@
  */
 #include "executor/cpu/multiply.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/head.h"
 #include "schedule/layout.h"

@@ -10,7 +10,7 @@
 #include "executor/cpu/multiply.h"
 
 #include "base/size.h"
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "executor/cpu/gemm.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
  */
 #include "executor/cpu/cpu.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "ops/norm.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "executor/cpu/multiply.h"
 #include "executor/products.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "ops/product.h"
 
 /* Sums of the columns of a matrix, for biases. */

@@ -14,7 +14,7 @@
  */
 #include "executor/cpu/cpu.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "ops/rope.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "executor/cpu/cpu.h"
 
 #include "base/size.h"
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "ops/select.h"
 #include "schedule/attend.h"
 

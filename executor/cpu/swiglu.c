@@ -7,7 +7,7 @@
  */
 #include "executor/cpu/cpu.h"
 
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "executor/cpu/exp.h"
 #include "ops/mlp.h"
 

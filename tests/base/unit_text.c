@@ -4,7 +4,7 @@
 #include "base/sort.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "planner/kind_times.h"
+#include "commands/kind_times.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -13,7 +13,7 @@
 #include "executor/state.h"
 #include "executor/walk.h"
 #include "executor/weights.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/layout.h"
 #include "schedule/lowering.h"
 #include "schedule/operands.h"

@@ -4,7 +4,7 @@
 #include "tests/support/cpu_fixture.h"
 
 #include "executor/backends.h"
-#include "executor/cpu/convert.h"
+#include "executor/convert.h"
 #include "executor/cpu/exp.h"
 #include "executor/cpu/gemm.h"
 #include "executor/random.h"

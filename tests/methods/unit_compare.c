@@ -2,7 +2,7 @@
 /* Comparisons of methods: points are those of predict and of the planner, the longest context is the longest, seconds
  * are those of the formula; timelines reach the peak. */
 #include "methods/timeline.h"
-#include "planner/compare_methods.h"
+#include "commands/compare_methods.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 /* Tests of the solver and of the bound: no feasible schedule is faster. */
 #include "planner/estimate.h"
 #include "planner/relaxation.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "planner/solver.h"
 #include "tests/support/random_schedule.h"
 

@@ -3,7 +3,7 @@
 #include "planner/candidates.h"
 #include "planner/estimate.h"
 #include "planner/group_lists.h"
-#include "planner/prediction.h"
+#include "commands/prediction.h"
 #include "planner/set_keys.h"
 #include "planner/shortage.h"
 #include "schedule/optimizer.h"

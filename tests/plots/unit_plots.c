@@ -4,7 +4,7 @@
  * driver leaves a whole picture or a message, and nothing else behind.
  */
 #include "models/model.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "plots/plot.h"
 #include "tests/support/pictures.h"
 #include "traces/trace.h"

@@ -5,7 +5,7 @@
  */
 #include "base/digest.h"
 #include "ops/move.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/attend.h"
 #include "schedule/cost.h"
 #include "schedule/optimizer.h"

@@ -2,7 +2,7 @@
 /* Scratch: enough for the arrays of kernels, and counted where it lives. */
 #include "base/size.h"
 #include "models/model.h"
-#include "planner/simulate.h"
+#include "simulator/simulate.h"
 #include "schedule/params.h"
 #include "schedule/scratch.h"
 

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark compare`: what methods take, how far they reach, what they send and roughly how long a step is. */
+#include "commands/cmd.h"
+
+#include "base/json.h"
+#include "base/ticker.h"
+#include "base/units.h"
+#include "commands/compare_methods.h"
+#include "commands/contexts.h"
+#include "planner/margin.h"
+#include "commands/model_inputs.h"
+#include "commands/print.h"
+#include "plots/compare_plot.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_GPUS 65536u
+#define MOST_BATCH 4096u
+
+struct arguments {
+    struct tdm_compare_request request;
+    struct tdm_picture picture; /* without a path: none */
+    char optimizer_pair[TDM_COMPARED_TEXT];
+    bool json, done;
+};
+
+/* ---- what is asked ---- */
+
+static enum tdm_status add_method(struct tdm_compare_request *r, struct tdm_error *err)
+{
+    if (r->name_count == TDM_METHOD_MOST_KEYS)
+        return tdm_fail(err, TDM_USAGE, "compare: more than %u --method", TDM_METHOD_MOST_KEYS);
+    r->names[r->name_count++] = optarg;
+    return TDM_OK;
+}
+
+static enum tdm_status read_option(int option, struct arguments *a, struct tdm_error *err)
+{
+    struct tdm_compare_request *r = &a->request;
+    switch (option) {
+    case 'c':
+        return tdm_contexts_parse(optarg, r->contexts, TDM_COMPARED_CONTEXTS, &r->context_count,
+                                  err);
+    case 'm':
+        return add_method(r, err);
+    case 'b':
+        return tdm_parse_count(optarg, "--batch", 1, MOST_BATCH, &r->batch, err);
+    case 'g':
+        return tdm_parse_count(optarg, "--gpus", 1, MOST_GPUS, &r->gpus, err);
+    case 'M':
+        r->machine = optarg;
+        return TDM_OK;
+    case 'H':
+        return tdm_host_memory_parse(optarg, &r->memory.host_bytes, err);
+    case 'D':
+        return tdm_parse_bytes(optarg, "--memory", &r->memory.device_bytes, err);
+    case 'x':
+        return tdm_margin_parse(optarg, &r->margin, err);
+    case 'O':
+        if ((size_t)snprintf(a->optimizer_pair, sizeof(a->optimizer_pair), "optimizer=%s",
+                             optarg) >= sizeof(a->optimizer_pair))
+            return tdm_fail(err, TDM_USAGE, "--optimizer: \"%.32s...\" is too long", optarg);
+        return tdm_settings_add(&r->set, a->optimizer_pair, err);
+    case 's':
+        return tdm_settings_add(&r->set, optarg, err);
+    case 'o':
+        a->picture.path = optarg;
+        return TDM_OK;
+    case 'f':
+        a->picture.force = true;
+        return TDM_OK;
+    default:
+        a->json = true;
+        return TDM_OK;
+    }
+}
+
+static enum tdm_status parse(int argc, char **argv, struct arguments *a, struct tdm_error *err)
+{
+    static const struct option options[] = {{"context", required_argument, NULL, 'c'},
+                                            {"method", required_argument, NULL, 'm'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"gpus", required_argument, NULL, 'g'},
+                                            {"memory", required_argument, NULL, 'D'},
+                                            {"host-memory", required_argument, NULL, 'H'},
+                                            {"machine", required_argument, NULL, 'M'},
+                                            {"margin", required_argument, NULL, 'x'},
+                                            {"optimizer", required_argument, NULL, 'O'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"output", required_argument, NULL, 'o'},
+                                            {"force", no_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    enum tdm_status status = TDM_OK;
+    static const int repeatable[] = {'m', 's', 0};
+    struct tdm_options o = {
+        .command = "compare", .letters = ":ho:", .names = options, .repeatable = repeatable};
+    int option;
+    while (status == TDM_OK) {
+        status = tdm_options_next(&o, argc, argv, &option, err);
+        if (status != TDM_OK)
+            tdm_settings_explain("compare", argc, argv, err);
+        if (status != TDM_OK || option == -1)
+            break;
+        if (option == 'h') {
+            tdm_cmd_print_help(&tdm_cmd_compare);
+            a->done = true;
+            return TDM_OK;
+        }
+        status = read_option(option, a, err);
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind != 1)
+        return tdm_fail(err, TDM_USAGE, "compare: %s",
+                        argc == optind ? "no model is named" : "takes one model only");
+    if (a->request.context_count == 0) {
+        tdm_fail(err, TDM_USAGE, "compare: --context is missing");
+        return tdm_hint(err, "for example --context 8K..128K");
+    }
+    a->request.model = argv[optind];
+    status = tdm_model_inputs_spare(a->request.model, a->request.machine, "compare: --output",
+                                    a->picture.path, err);
+    return status != TDM_OK || a->picture.path == NULL ? status
+                                                       : tdm_picture_check(&a->picture, err);
+}
+
+/* ---- as text ---- */
+
+static void print_head(const struct tdm_compare_request *r, const struct tdm_methods_comparison *c)
+{
+    const struct tdm_machine *machine = c->machine;
+    char digits[TDM_DIGITS_SIZE], text[TDM_FORMAT_SIZE], sized[TDM_FORMAT_SIZE];
+    char note[TDM_RATES_NOTE_SIZE];
+    char source[TDM_HOST_SOURCE_BYTES];
+    printf("%-10s %s: %s parameters, %" PRIu32 " layers\n", "model", c->model->name,
+           tdm_format_digits(c->model->parameters, digits), c->model->layers);
+    tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], text);
+    tdm_format_bytes(machine->capacity_bytes[TDM_HOST], sized);
+    printf("%-10s %s: %s, %s; a margin of %g%%\n", "machine", machine->name, machine->title, text,
+           100 * r->margin);
+    printf("%-10s %s, %s\n", "host", sized, tdm_host_source(machine, &r->memory, source));
+    printf("%-10s %" PRIu64 "; of a step %" PRIu64
+           " sequence%s, on every GPU where each has its own\n",
+           "gpus", r->gpus, r->batch, r->batch == 1 ? "" : "s");
+    bool noted = tdm_rates_note(machine, note);
+    if (noted)
+        printf("%-10s %s\n", "rates", note);
+    tdm_format_bytes((uint64_t)c->links.node_bytes_per_second, text);
+    tdm_format_bytes((uint64_t)machine->rate[TDM_RATE_BOTH_WAYS], sized);
+    printf("%-10s products %.0f TFLOP/s, attention %.0f and backward %.0f; ", noted ? "" : "rates",
+           machine->rate[TDM_RATE_PRODUCT] / 1e12, machine->rate[TDM_RATE_ATTENTION_FORWARD] / 1e12,
+           machine->rate[TDM_RATE_ATTENTION_BACKWARD] / 1e12);
+    printf("%s/s between GPUs%s, %s/s with the host\n", text,
+           machine->peer_rate > 0 ? "" : " (assumed)", sized);
+    if (r->gpus > c->links.gpus_per_node)
+        printf("%-10s %" PRIu64 " GPUs each%s, %s/s between them%s\n", "nodes",
+               c->links.gpus_per_node, c->nodes_are_assumed ? " (assumed)" : "",
+               tdm_format_bytes((uint64_t)c->links.network_bytes_per_second, text),
+               machine->network_rate > 0 ? "" : " (assumed)");
+    for (size_t i = 0; i < c->count; i++) {
+        const struct tdm_compared *row = c->rows[i];
+        printf("%-10s %s:", i == 0 ? "settings" : "", row->method->name);
+        for (size_t k = 0; k < row->text_count; k++)
+            printf(" %s", row->texts[k]);
+        printf("%s\n", row->text_count == 0 ? " as predict assumes them" : "");
+    }
+}
+
+typedef void (*cell)(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE]);
+
+static void peak_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes(point->used_bytes, out);
+}
+
+static void host_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes(point->host_bytes, out);
+}
+
+static void sent_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes((uint64_t)tdm_method_sent_bytes(&point->cost), out);
+}
+
+static void moved_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_bytes((uint64_t)point->cost.host_bytes, out);
+}
+
+static void seconds_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    tdm_format_seconds(point->step_seconds, out);
+}
+
+static void rate_cell(const struct tdm_compared_point *point, char out[TDM_FORMAT_SIZE])
+{
+    double rate = point->step_seconds > 0 ? tdm_compared_rate(point) : 0;
+    tdm_format_digits((uint64_t)(rate + 0.5), out);
+}
+
+static void print_cell(const struct tdm_compared_point *point, cell of)
+{
+    char text[TDM_FORMAT_SIZE] = "-";
+    if (point->fits)
+        of(point, text);
+    printf(" %10s", text);
+}
+
+/* Does the method have any of it, at some context? */
+static bool has_some(const struct tdm_compare_request *r, const struct tdm_compared *row, cell of)
+{
+    static const struct tdm_compared_point nothing;
+    char none[TDM_FORMAT_SIZE], text[TDM_FORMAT_SIZE];
+    of(&nothing, none);
+    for (size_t i = 0; i <= r->context_count && row->refused[0] == '\0'; i++) {
+        of(i < r->context_count ? &row->points[i] : &row->longest, text);
+        if (strcmp(text, none) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* One figure of the methods that have it, by context, and at the longest one. */
+static void print_block(const char *title, const struct tdm_compare_request *r,
+                        const struct tdm_methods_comparison *c, cell of)
+{
+    char text[TDM_FORMAT_SIZE];
+    bool any = false;
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        if (!has_some(r, row, of))
+            continue;
+        if (!any) {
+            printf("\n%-24s", title);
+            for (size_t i = 0; i < r->context_count; i++)
+                printf(" %10s", tdm_format_tokens(r->contexts[i], text));
+            printf(" %10s\n", "longest");
+        }
+        any = true;
+        printf("  %-22s", row->method->name);
+        for (size_t i = 0; i < r->context_count; i++)
+            print_cell(&row->points[i], of);
+        print_cell(&row->longest, of);
+        putchar('\n');
+    }
+}
+
+static void print_reach(const struct tdm_methods_comparison *c)
+{
+    char tokens[TDM_FORMAT_SIZE], digits[TDM_DIGITS_SIZE];
+    printf("\nlongest context\n");
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        printf("  %2zu. %-18s", m + 1, row->method->name);
+        if (row->refused[0] != '\0')
+            printf(" cannot run: %s\n", row->refused);
+        else if (!row->longest.fits)
+            printf(" none fits\n");
+        else
+            printf(" %10s tokens (%s)\n", tdm_format_tokens(row->longest.context, tokens),
+                   tdm_format_digits(row->longest.context, digits));
+    }
+}
+
+static void print_all(const struct tdm_compare_request *r, const struct tdm_methods_comparison *c)
+{
+    print_head(r, c);
+    print_reach(c);
+    print_block("peak of a GPU, used", r, c, peak_cell);
+    print_block("step, roughly", r, c, seconds_cell);
+    print_block("tokens/s of all GPUs", r, c, rate_cell);
+    print_block("sent by a GPU, a step", r, c, sent_cell);
+    print_block("host memory", r, c, host_cell);
+    print_block("moved to and from it", r, c, moved_cell);
+    printf(
+        "\n-: does not fit. Steps are rough: products, attention and what moves, at the rates above; of\n"
+        "tidemark, which is on one GPU, that of its simulated schedule, which counts all operations.\n");
+}
+
+/* ---- as JSON ---- */
+
+static json_t *point_json(const struct tdm_compared_point *point)
+{
+    if (point->context == 0)
+        return json_null();
+    json_t *object =
+        json_pack("{s:I, s:b}", "context", (json_int_t)point->context, "fits", (int)point->fits);
+    if (point->used_bytes == 0)
+        return object;
+    json_t *categories = json_object();
+    for (unsigned i = 0; i < TDM_CATEGORIES; i++)
+        if (point->categories[i] > 0)
+            tdm_json_set(&categories, tdm_category_name((enum tdm_category)i),
+                         json_integer((json_int_t)point->categories[i]));
+    json_t *more = json_pack(
+        "{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "peak_bytes",
+        (json_int_t)point->used_bytes, "host_bytes", (json_int_t)point->host_bytes, "categories",
+        categories, "sent_bytes", tdm_method_sent_bytes(&point->cost), "exposed_bytes",
+        tdm_traffic_bytes(&point->cost.exposed), "host_moved_bytes", point->cost.host_bytes,
+        "product_flops", point->cost.product_flops, "attention_flops", point->cost.attention_flops,
+        "step_seconds", point->step_seconds, "tokens_per_second", tdm_compared_rate(point));
+    tdm_json_merge(&object, more);
+    return object;
+}
+
+static json_t *row_json(const struct tdm_compare_request *r, const struct tdm_compared *row)
+{
+    const struct tdm_method_key *key;
+    json_t *settings = json_object(), *assumed = json_array(), *points = json_array();
+    for (size_t k = 0; (key = tdm_method_key(row->method, k)) != NULL; k++) {
+        const char *value = tdm_method_value(row->method, &row->choices, key->name);
+        if (value == NULL)
+            continue;
+        tdm_json_set(&settings, key->name, json_string(value));
+        if (row->choices.said[k] == NULL)
+            tdm_json_add(&assumed, json_string(key->name));
+    }
+    for (size_t i = 0; i < r->context_count && row->refused[0] == '\0'; i++)
+        tdm_json_add(&points, point_json(&row->points[i]));
+    json_t *object =
+        json_pack("{s:s, s:o, s:o, s:o, s:o}", "method", row->method->name, "settings", settings,
+                  "assumed", assumed, "points", points, "longest", point_json(&row->longest));
+    if (row->refused[0] != '\0')
+        tdm_json_set(&object, "refused", json_string(row->refused));
+    return object;
+}
+
+static enum tdm_status print_json(const struct tdm_compare_request *r,
+                                  const struct tdm_methods_comparison *c, struct tdm_error *err)
+{
+    json_t *methods = json_array();
+    for (size_t i = 0; i < c->count; i++)
+        tdm_json_add(&methods, row_json(r, c->rows[i]));
+    return tdm_print_json(
+        json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:I, s:I, s:o}", "model",
+                  c->model->name, "machine", c->machine->name, "rates_measured",
+                  (int)c->machine->measured, "rates_source", c->machine->source, "gpus",
+                  (json_int_t)r->gpus, "gpus_per_node", (json_int_t)c->links.gpus_per_node,
+                  "peer_bytes_per_second", c->links.node_bytes_per_second,
+                  "network_bytes_per_second", c->links.network_bytes_per_second, "batch",
+                  (json_int_t)r->batch, "margin", r->margin, "device_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_DEVICE], "host_memory_bytes",
+                  (json_int_t)c->machine->capacity_bytes[TDM_HOST], "methods", methods),
+        err);
+}
+
+/* ---- the picture ---- */
+
+/* Points that fit, by rising context. */
+static void add_dots(const struct tdm_compare_request *r, const struct tdm_compared *row,
+                     struct tdm_compare_line *line)
+{
+    for (size_t i = 0; i <= r->context_count; i++) {
+        const struct tdm_compared_point *point =
+            i < r->context_count ? &row->points[i] : &row->longest;
+        uint64_t last = line->dot_count == 0 ? 0 : line->dots[line->dot_count - 1].context;
+        if (point->fits && point->context > last)
+            line->dots[line->dot_count++] =
+                (struct tdm_compare_dot){point->context, point->used_bytes};
+    }
+}
+
+static enum tdm_status draw(const struct tdm_compare_request *r,
+                            const struct tdm_methods_comparison *c,
+                            const struct tdm_picture *picture, struct tdm_error *err)
+{
+    size_t common = tdm_compared_common(c, r);
+    bool any_dot = false;
+    struct tdm_compare_plot plot = {.bar_context = r->contexts[common],
+                                    .device_bytes = c->machine->capacity_bytes[TDM_DEVICE]};
+    plot.lines = calloc(c->count + 1, sizeof(*plot.lines));
+    if (plot.lines == NULL)
+        return tdm_fail(err, TDM_NO_MEMORY, "out of memory for %zu methods", c->count);
+    for (size_t m = 0; m < c->count; m++) {
+        const struct tdm_compared *row = c->rows[m];
+        if (row->refused[0] != '\0')
+            continue;
+        struct tdm_compare_line *line = &plot.lines[plot.count++];
+        line->name = row->method->name;
+        line->has_bar = row->points[common].fits;
+        memcpy(line->categories, row->points[common].categories, sizeof(line->categories));
+        add_dots(r, row, line);
+        any_dot |= line->dot_count > 0;
+    }
+    snprintf(plot.title, sizeof(plot.title), "%s: what a step takes", c->model->name);
+    snprintf(plot.subtitle, sizeof(plot.subtitle),
+             "%s, %" PRIu64 " GPU%s, %" PRIu64 " sequence%s; predicted, with a margin of %g%%",
+             c->machine->title, r->gpus, r->gpus == 1 ? "" : "s, tidemark on one of them", r->batch,
+             r->batch == 1 ? "" : "s", 100 * r->margin);
+    enum tdm_status status =
+        any_dot ? tdm_compare_plot_draw(&plot, picture, err)
+                : tdm_fail(err, TDM_INFEASIBLE, "no method fits: there is nothing to draw");
+    free(plot.lines);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static void say_going(void *self, const char *method, uint64_t context)
+{
+    char text[TDM_FORMAT_SIZE];
+    if (context == 0)
+        tdm_ticker_say(self, "%s: the longest context", method);
+    else
+        tdm_ticker_say(self, "%s: %s tokens", method, tdm_format_tokens(context, text));
+}
+
+/* Is there an answer, in what was printed? */
+static enum tdm_status judge(const struct tdm_methods_comparison *c, struct tdm_error *err)
+{
+    bool any_runs = false, any_fits = false;
+    for (size_t i = 0; i < c->count; i++) {
+        any_runs |= c->rows[i]->refused[0] == '\0';
+        any_fits |= c->rows[i]->longest.fits;
+    }
+    if (!any_runs)
+        return tdm_fail(err, TDM_INPUT, "compare: no method can run so; why is said beside each");
+    return any_fits ? TDM_OK
+                    : tdm_fail(err, TDM_INFEASIBLE,
+                               "compare: no method fits, however short the context");
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    struct arguments a = {
+        .request = {.machine = "h200", .batch = 1, .gpus = 1, .margin = TDM_MARGIN},
+        .picture = {.width = 1600, .height = 900}};
+    struct tdm_methods_comparison comparison = {0};
+    struct tdm_ticker ticker;
+    enum tdm_status status = parse(argc, argv, &a, err);
+    if (status != TDM_OK || a.done)
+        return status;
+    a.request.self = &ticker;
+    a.request.going = say_going;
+    tdm_ticker_begin(&ticker, stderr, "reading the model");
+    status = tdm_compare_methods(&a.request, &comparison, err);
+    tdm_ticker_end(&ticker);
+    if (status == TDM_OK && a.json)
+        status = print_json(&a.request, &comparison, err);
+    else if (status == TDM_OK)
+        print_all(&a.request, &comparison);
+    if (status == TDM_OK && a.picture.path != NULL)
+        status = draw(&a.request, &comparison, &a.picture, err);
+    if (status == TDM_OK)
+        status = judge(&comparison, err);
+    tdm_methods_comparison_free(&comparison);
+    return status;
+}
+
+const struct tdm_command tdm_cmd_compare = {
+    .name = "compare",
+    .usage = "compare MODEL --context A..B [options]",
+    .summary = "methods side by side: peak by context, longest context, bytes sent, rough step",
+    .help =
+        "  --context A..B      contexts, doubling from A to B; or a list A,B,C\n"
+        "  --gpus N            GPUs; 1 by default: methods that can run on so many are compared\n"
+        "  --batch N           sequences of a step, of every GPU where each has its own; 1 by default\n"
+        "  --machine MACHINE   a shipped name (tidemark machines), a file that describes one, or local, which\n"
+        "                      calibrate measured; h200 by default\n"
+        "  --memory SIZE       memory of the device, for a card that is not listed\n"
+        "  --host-memory SIZE  host memory of a computer, which its GPUs share\n"
+        "  --margin SHARE      memory of the device that must be left over: 3% by default\n"
+        "  --method NAME       this method alone; may be repeated\n"
+        "  --optimizer NAME    of every method that has one of that name: as --set optimizer=NAME\n"
+        "  --set KEY=VALUE     a setting, of every method that takes it; may be repeated; gpus_per_node=N,\n"
+        "                      else as the machine has it, holds for what all of them send\n"
+        "  -o, --output FILE   a picture, .png, .svg or .pdf: categories side by side, peaks by context\n"
+        "  --force             overwrite FILE\n"
+        "  --json              one JSON object on stdout\n"
+        "  --help              this text\n"
+        "\n"
+        "Peaks are those of predict, and of tidemark those of plan, on one GPU; its longest context is one\n"
+        "near the longest (plan --objective context may find a tenth more). Where nothing is said\n"
+        "layers are checkpointed; AdamW's states are in bf16, or in fp32 where the system keeps them so;\n"
+        "all else is as predict assumes it.\n"
+        "Seconds of a step are rough, and for ranking: what spans nodes waits for the network.\n"
+        "Exit status 1: none of the methods can run so; 3: none fits. Pictures need gnuplot.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark compare qwen2.5-7b --context 8K..128K\n"
+        "  tidemark compare llama-3.1-8b --context 8K..64K --gpus 8 -o compare.svg\n",
+    .run = run,
+};

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark doctor`: how it was built, what it finds, what is missing and which package brings it. */
+#include "config.h"
+#include "commands/cmd.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "models/model.h"
+#include "ops/kernels.h"
+#include "commands/executor_path.h"
+#include "commands/family.h"
+#include "commands/print.h"
+
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef TDM_OPENMP_FLAGS
+#define TDM_OPENMP_FLAGS ""
+#endif
+
+enum finding { FINDING_BUILD, FINDING_HERE };
+
+/* One line of the report. */
+struct check {
+    const char *name;
+    enum finding kind;
+    bool ok;
+    char value[640];
+    const struct tdm_kernels *kernels; /* of a backend; NULL: the line is about something else */
+    const char *needed_for;            /* shown where it is missing */
+    const char *package;               /* Debian's; NULL: none brings it */
+};
+
+static void set(struct check *check, bool ok, const char *value)
+{
+    check->ok = ok;
+    snprintf(check->value, sizeof(check->value), "%s", value);
+}
+
+/* Kinds of ops that a backend has kernels for. */
+static void check_kernels(struct check *check)
+{
+    char line[TDM_LACKS_TEXT];
+    bool lacks = tdm_kernels_lack(check->kernels, TDM_ALL_KINDS, line);
+    set(check, !lacks, lacks ? line : "all kinds of ops");
+}
+
+static void check_build(struct check *check)
+{
+    bool cuda = false, openblas = false;
+#ifdef HAVE_CUDA
+    cuda = true;
+#endif
+#ifdef HAVE_OPENBLAS
+    openblas = true;
+#endif
+    if (check->kernels != NULL)
+        check_kernels(check);
+    else if (strcmp(check->name, "CUDA") == 0)
+        set(check, cuda, cuda ? "yes" : "no");
+    else if (strcmp(check->name, "OpenBLAS") == 0)
+        set(check, openblas, openblas ? "yes" : "no");
+    else if (strcmp(check->name, "OpenMP") == 0)
+        set(check, TDM_OPENMP_FLAGS[0] != '\0', TDM_OPENMP_FLAGS[0] != '\0' ? "yes" : "no");
+    else if (strcmp(check->name, "Jansson") == 0)
+        set(check, true, JANSSON_VERSION);
+    else if (strcmp(check->name, "SQLite") == 0)
+        set(check, true, sqlite3_libversion());
+    else
+        set(check, true, "gcc " __VERSION__);
+}
+
+/* First line of a file, without its end; false if it cannot be read. */
+static bool first_line(const char *path, char *out, size_t out_bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    bool got = fgets(out, (int)out_bytes, file) != NULL;
+    fclose(file);
+    if (got)
+        out[strcspn(out, "\n")] = '\0';
+    return got;
+}
+
+static void check_gpus(struct check *check)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < 64; i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/dev/nvidia%u", i);
+        count += access(path, F_OK) == 0;
+    }
+    char text[32];
+    snprintf(text, sizeof(text), "%u", count);
+    set(check, count > 0, count > 0 ? text : "none");
+}
+
+static void check_data(struct check *check)
+{
+    char **names;
+    struct tdm_error err;
+    bool ok = tdm_model_names(&names, &err) == TDM_OK;
+    if (ok)
+        free(names);
+    set(check, ok, tdm_data_directory());
+}
+
+static void check_here(struct check *check)
+{
+    char text[640];
+    if (strcmp(check->name, "tidemark-executor") == 0)
+        set(check, tdm_executor_find(text, sizeof(text)), text);
+    else if (strcmp(check->name, "data") == 0)
+        check_data(check);
+    else if (strcmp(check->name, "GPUs") == 0)
+        check_gpus(check);
+    else if (strcmp(check->name, "NVIDIA driver") == 0)
+        set(check, first_line("/proc/driver/nvidia/version", text, sizeof(text)), text);
+    else
+        set(check, tdm_program_on_path(check->name, text, sizeof(text)), text);
+    if (!check->ok && strcmp(check->name, "data") != 0)
+        set(check, false, "not found");
+}
+
+static void print_checks(const struct check *checks, size_t count)
+{
+    printf("tidemark   %s\n", PACKAGE_VERSION);
+    for (size_t i = 0; i < count; i++) {
+        const struct check *check = &checks[i];
+        if (i == 0)
+            printf("\nbuilt with\n");
+        else if (check->kind != checks[i - 1].kind)
+            printf("\nfound\n");
+        printf("  %-18s %s\n", check->name, check->value);
+    }
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        const struct check *check = &checks[i];
+        if (check->ok)
+            continue;
+        printf("%s  %-18s %s", any ? "" : "\nmissing\n", check->name, check->needed_for);
+        if (check->package != NULL)
+            printf("; Debian package %s", check->package);
+        putchar('\n');
+        any = true;
+    }
+}
+
+static json_t *checks_json(const struct check *checks, size_t count)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++)
+        tdm_json_add(&list, json_pack("{s:s, s:s, s:b, s:s, s:s?}", "name", checks[i].name, "kind",
+                                      checks[i].kind == FINDING_BUILD ? "build" : "found", "ok",
+                                      (int)checks[i].ok, "value", checks[i].value, "package",
+                                      checks[i].package));
+    return json_pack("{s:s, s:o}", "version", PACKAGE_VERSION, "checks", list);
+}
+
+static enum tdm_status report(bool as_json, struct tdm_error *err)
+{
+    struct check checks[] = {
+        {.name = "C compiler", .kind = FINDING_BUILD},
+        {.name = "Jansson", .kind = FINDING_BUILD},
+        {.name = "SQLite", .kind = FINDING_BUILD},
+        {.name = "OpenBLAS",
+         .kind = FINDING_BUILD,
+         .needed_for = "fast products of the cpu backend",
+         .package = "libopenblas-dev"},
+        {.name = "OpenMP",
+         .kind = FINDING_BUILD,
+         .needed_for = "more than one core in the cpu backend",
+         .package = "build-essential"},
+        {.name = "CUDA",
+         .kind = FINDING_BUILD,
+         .needed_for = "the GPU backend",
+         .package = "nvidia-cuda-toolkit"},
+        {.name = "cpu kernels",
+         .kind = FINDING_BUILD,
+         .kernels = &tdm_kernels[TDM_COMPUTING_CPU],
+         .needed_for = "schedules with such ops on --backend cpu"},
+#ifdef HAVE_CUDA
+        {.name = "cuda kernels",
+         .kind = FINDING_BUILD,
+         .kernels = &tdm_kernels[TDM_COMPUTING_CUDA],
+         .needed_for = "schedules with such ops on --backend cuda"},
+#endif
+        {.name = "data",
+         .kind = FINDING_HERE,
+         .needed_for = "shipped models and machines; set TIDEMARK_DATA or run make install"},
+        {.name = "tidemark-executor",
+         .kind = FINDING_HERE,
+         .needed_for = "tidemark run; build it with make"},
+        {.name = "gnuplot",
+         .kind = FINDING_HERE,
+         .needed_for = "tidemark plot",
+         .package = "gnuplot-nox"},
+        {.name = "GPUs", .kind = FINDING_HERE, .needed_for = "running on a GPU"},
+        {.name = "NVIDIA driver",
+         .kind = FINDING_HERE,
+         .needed_for = "running on a GPU",
+         .package = "nvidia-driver"},
+    };
+    size_t count = sizeof(checks) / sizeof(checks[0]);
+    for (size_t i = 0; i < count; i++) {
+        if (checks[i].kind == FINDING_BUILD)
+            check_build(&checks[i]);
+        else
+            check_here(&checks[i]);
+    }
+    if (as_json)
+        return tdm_print_json(checks_json(checks, count), err);
+    print_checks(checks, count);
+    return TDM_OK;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+                                            {"schedules", no_argument, NULL, 's'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    bool as_json = false, schedules = false;
+    enum tdm_status status;
+    struct tdm_options o = {.command = "doctor", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+        switch (option) {
+        case 'j':
+            as_json = true;
+            break;
+        case 's':
+            schedules = true;
+            break;
+        default: /* help */
+            tdm_cmd_print_help(&tdm_cmd_doctor);
+            return TDM_OK;
+        }
+    }
+    if (status != TDM_OK)
+        return status;
+    if (optind < argc)
+        return tdm_fail(err, TDM_USAGE, "doctor: takes no arguments");
+    return schedules ? tdm_family_print(as_json, err) : report(as_json, err);
+}
+
+const struct tdm_command tdm_cmd_doctor = {
+    .name = "doctor",
+    .usage = "doctor [--schedules] [--json]",
+    .summary = "how it was built, what it finds, and what is missing",
+    .help =
+        "  --schedules  the family of schedules instead: what each loop order can keep and hold,\n"
+        "               or why not, and the sweeps and bytes that it costs\n"
+        "  --json       one JSON object on stdout\n"
+        "  --help       this text\n"
+        "\n"
+        "Names the Debian package of what is missing. Nothing that is missing is an error.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark doctor\n",
+    .run = run,
+};

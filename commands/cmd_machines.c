@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark machines`: the shipped machines, or one with its capacities and rates. */
+#include "commands/cmd.h"
+
+#include "base/json.h"
+#include "base/units.h"
+#include "machines/machine.h"
+#include "machines/machine_table.h"
+#include "commands/print.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void print_row(const struct tdm_machine *machine)
+{
+    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE];
+    printf("%-14s %11s %11s %9.1f %9.1f  %s\n", machine->name,
+           tdm_format_bytes(machine->capacity_bytes[TDM_DEVICE], device),
+           tdm_format_bytes(machine->capacity_bytes[TDM_HOST], host), machine->peak_flops / 1e12,
+           machine->rate[TDM_RATE_H2D] / 1e9, machine->title);
+}
+
+static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
+{
+    struct tdm_machine *machine;
+    enum tdm_status status = tdm_machine_load(name, &machine, err);
+    if (status != TDM_OK)
+        return status;
+    tdm_warn_machine(name, machine);
+    if (as_json)
+        status = tdm_print_json(tdm_machine_json(machine), err);
+    else
+        tdm_machine_table(stdout, machine);
+    tdm_machine_free(machine);
+    return status;
+}
+
+static enum tdm_status show_all(bool as_json, struct tdm_error *err)
+{
+    char **names;
+    enum tdm_status status = tdm_machine_names(&names, err);
+    if (status != TDM_OK)
+        return status;
+    json_t *list = json_array();
+    if (!as_json)
+        printf("%-14s %11s %11s %9s %9s\n", "machine", "device", "host", "TFLOP/s", "h2d GB/s");
+    for (size_t i = 0; names[i] != NULL && status == TDM_OK; i++) {
+        struct tdm_machine *machine;
+        status = tdm_machine_load(names[i], &machine, err);
+        if (status != TDM_OK)
+            break;
+        if (as_json)
+            tdm_json_add(&list, tdm_machine_json(machine));
+        else
+            print_row(machine);
+        tdm_machine_free(machine);
+    }
+    free(names);
+    if (status == TDM_OK && as_json)
+        return tdm_print_json(json_pack("{s:o}", "machines", list), err);
+    json_decref(list);
+    return status;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    bool as_json = false;
+    enum tdm_status status;
+    struct tdm_options o = {.command = "machines", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+        switch (option) {
+        case 'j':
+            as_json = true;
+            break;
+        default: /* help */
+            tdm_cmd_print_help(&tdm_cmd_machines);
+            return TDM_OK;
+        }
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind > 1)
+        return tdm_fail(err, TDM_USAGE, "machines: takes one machine only");
+    return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
+}
+
+const struct tdm_command tdm_cmd_machines = {
+    .name = "machines",
+    .usage = "machines [MACHINE] [--json]",
+    .summary = "list the shipped machines, or explain one",
+    .help =
+        "  --json  one JSON object on stdout\n"
+        "  --help  this text\n"
+        "\n"
+        "MACHINE is a shipped name, also as H100 or 4090, a file that describes one, or local: this computer. Bytes\n"
+        "are 1024-based, GB/s and TFLOP/s are 1000-based.\n"
+        "\n"
+        "Examples:\n"
+        "  tidemark machines\n"
+        "  tidemark machines h200\n",
+    .run = run,
+};

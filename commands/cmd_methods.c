@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tidemark methods`: the systems that predict knows, or one of them with its keys. */
+#include "commands/cmd.h"
+
+#include "base/json.h"
+#include "methods/method.h"
+#include "commands/print.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+static json_t *method_json(const struct tdm_method *method)
+{
+    json_t *keys = json_array();
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
+        json_t *object = json_pack("{s:s, s:s, s:s}", "name", key->name, "values", key->values,
+                                   "meaning", key->meaning);
+        if (key->assumed != NULL)
+            tdm_json_set(&object, "assumed", json_string(key->assumed));
+        tdm_json_add(&keys, object);
+    }
+    return json_pack("{s:s, s:s, s:o}", "name", method->name, "summary", method->summary, "keys",
+                     keys);
+}
+
+static void print_method(const struct tdm_method *method)
+{
+    printf("%s: %s\n\nkeys of --set:\n", method->name, method->summary);
+    const struct tdm_method_key *key;
+    for (size_t k = 0; (key = tdm_method_key(method, k)) != NULL; k++) {
+        printf("  %s=%s\n      %s", key->name, key->values, key->meaning);
+        if (key->assumed != NULL)
+            printf("; assumed: %s", key->assumed);
+        putchar('\n');
+    }
+}
+
+static enum tdm_status show_one(const char *name, bool as_json, struct tdm_error *err)
+{
+    const struct tdm_method *method;
+    enum tdm_status status = tdm_method_find(name, &method, err);
+    if (status != TDM_OK)
+        return status;
+    if (as_json)
+        return tdm_print_json(method_json(method), err);
+    print_method(method);
+    return TDM_OK;
+}
+
+static enum tdm_status show_all(bool as_json, struct tdm_error *err)
+{
+    json_t *list = json_array();
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++) {
+        if (as_json)
+            tdm_json_add(&list, method_json(method));
+        else
+            printf("%-14s %s\n", method->name, method->summary);
+    }
+    if (as_json)
+        return tdm_print_json(json_pack("{s:o}", "methods", list), err);
+    json_decref(list);
+    return TDM_OK;
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    bool as_json = false;
+    enum tdm_status status;
+    struct tdm_options o = {.command = "methods", .letters = ":h", .names = options};
+    int option;
+    while ((status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+        switch (option) {
+        case 'j':
+            as_json = true;
+            break;
+        default: /* help */
+            tdm_cmd_print_help(&tdm_cmd_methods);
+            return TDM_OK;
+        }
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind > 1)
+        return tdm_fail(err, TDM_USAGE, "methods: takes one method only");
+    return optind < argc ? show_one(argv[optind], as_json, err) : show_all(as_json, err);
+}
+
+const struct tdm_command tdm_cmd_methods = {
+    .name = "methods",
+    .usage = "methods [METHOD] [--json]",
+    .summary = "list the systems that predict knows, or one of them with its settings",
+    .help = "  --json  one JSON object on stdout\n"
+            "  --help  this text\n"
+            "\n"
+            "Examples:\n"
+            "  tidemark methods\n"
+            "  tidemark methods parallel\n",
+    .run = run,
+};

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tidemark plot`: a picture of one step: memory by category over time, with its limit and its peak,
+ * and the lanes below; of a trace predicted beside measured.
+ */
+#include "commands/cmd.h"
+
+#include "base/inputs.h"
+#include "base/ticker.h"
+#include "base/units.h"
+#include "plots/plot.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct arguments {
+    const char *source;
+    struct tdm_picture picture;
+    int64_t step;
+};
+
+static enum tdm_status read_size(const char *text, struct tdm_picture *picture,
+                                 struct tdm_error *err)
+{
+    char width[16];
+    uint64_t pixels[2];
+    const char *cross = strchr(text, 'x');
+    if (cross == NULL || cross == text || (size_t)(cross - text) >= sizeof(width)) {
+        tdm_fail(err, TDM_USAGE, "--size: \"%s\" is not WIDTHxHEIGHT in pixels", text);
+        return tdm_hint(err, "for example --size 1600x1000");
+    }
+    snprintf(width, sizeof(width), "%.*s", (int)(cross - text), text);
+    enum tdm_status status = tdm_parse_count(width, "--size: width", TDM_PICTURE_LEAST,
+                                             TDM_PICTURE_MOST, &pixels[0], err);
+    if (status == TDM_OK)
+        status = tdm_parse_count(cross + 1, "--size: height", TDM_PICTURE_LEAST, TDM_PICTURE_MOST,
+                                 &pixels[1], err);
+    if (status != TDM_OK)
+        return status;
+    picture->width = (uint32_t)pixels[0];
+    picture->height = (uint32_t)pixels[1];
+    return TDM_OK;
+}
+
+/* *done: --help was asked for and given. */
+static enum tdm_status read_arguments(int argc, char **argv, struct arguments *arguments,
+                                      bool *done, struct tdm_error *err)
+{
+    enum { STEP = 256, SIZE, FORCE };
+    static const struct option options[] = {
+        {"step", required_argument, NULL, STEP},  {"size", required_argument, NULL, SIZE},
+        {"output", required_argument, NULL, 'o'}, {"force", no_argument, NULL, FORCE},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+    enum tdm_status status = TDM_OK;
+    uint64_t step;
+    int option;
+    struct tdm_options o = {.command = "plot", .letters = ":ho:", .names = options};
+    while (status == TDM_OK &&
+           (status = tdm_options_next(&o, argc, argv, &option, err)) == TDM_OK && option != -1) {
+        switch (option) {
+        case 'o':
+            arguments->picture.path = optarg;
+            break;
+        case STEP:
+            status = tdm_parse_count(optarg, "--step", 0, INT64_MAX, &step, err);
+            if (status == TDM_OK)
+                arguments->step = (int64_t)step;
+            break;
+        case SIZE:
+            status = read_size(optarg, &arguments->picture, err);
+            break;
+        case FORCE:
+            arguments->picture.force = true;
+            break;
+        default: /* help */
+            tdm_cmd_print_help(&tdm_cmd_plot);
+            *done = true;
+            return TDM_OK;
+        }
+    }
+    if (status != TDM_OK)
+        return status;
+    if (argc - optind != 1) {
+        tdm_fail(err, TDM_USAGE,
+                 optind == argc ? "plot: no schedule or trace is named"
+                                : "plot: takes one schedule or trace only");
+        return tdm_hint(err, "usage: tidemark %s", tdm_cmd_plot.usage);
+    }
+    if (arguments->picture.path == NULL) {
+        tdm_fail(err, TDM_USAGE, "plot: no -o names the picture");
+        return tdm_hint(err, "add -o FILE.png, -o FILE.svg or -o FILE.pdf");
+    }
+    arguments->source = argv[optind];
+    const struct tdm_input input = {.option = "SCHEDULE|TRACE", .path = arguments->source};
+    return tdm_inputs_spare(&input, 1, "plot: -o", arguments->picture.path, err);
+}
+
+static enum tdm_status run(int argc, char **argv, struct tdm_error *err)
+{
+    struct arguments arguments = {.picture = {.width = 1600, .height = 1000},
+                                  .step = TDM_PLOT_LAST_STEP};
+    struct tdm_plot *plot = NULL;
+    bool done = false;
+    enum tdm_status status = read_arguments(argc, argv, &arguments, &done, err);
+    if (status != TDM_OK || done)
+        return status;
+    status = tdm_picture_check(&arguments.picture, err);
+    if (status != TDM_OK)
+        return status;
+    struct tdm_ticker ticker;
+    tdm_ticker_begin(&ticker, stderr, "reading what is drawn");
+    status = tdm_plot_read(arguments.source, arguments.step, &plot, err);
+    tdm_ticker_say(&ticker, "drawing");
+    if (status == TDM_OK)
+        status = tdm_plot_draw(plot, &arguments.picture, err);
+    tdm_ticker_end(&ticker);
+    if (plot == NULL)
+        return status;
+    if (status == TDM_OK && plot->unfinished)
+        fprintf(stderr,
+                "tidemark: %s: step %" PRId64 " did not finish; %s shows the ops that had ended\n",
+                arguments.source, plot->step, arguments.picture.path);
+    if (status == TDM_OK && plot->from_trace && !plot->panels[TDM_MEASURED].known)
+        fprintf(stderr,
+                "tidemark: %s: no ops of any step were timed; %s shows what was predicted\n",
+                arguments.source, arguments.picture.path);
+    if (status == TDM_OK && plot->programs > 1)
+        fprintf(stderr, "tidemark: %s: holds %zu schedules; %s shows the last\n", arguments.source,
+                plot->programs, arguments.picture.path);
+    tdm_plot_free(plot);
+    return status;
+}
+
+const struct tdm_command tdm_cmd_plot = {
+    .name = "plot",
+    .usage = "plot SCHEDULE|TRACE -o FILE.png|FILE.svg|FILE.pdf [--step N] [--size WxH] [--force]",
+    .summary = "draw the memory timeline and the lanes of a step",
+    .help =
+        "  -o, --output FILE\n"
+        "               the picture; its suffix says whether PNG, SVG or PDF\n"
+        "  --step N     of a trace, show this step; else the last one whose ops were timed and\n"
+        "               whose memory was observed; of one that did not end, the ops that had\n"
+        "  --size WxH   pixels (default 1600x1000); letters grow with it\n"
+        "  --force      overwrite FILE\n"
+        "\n"
+        "Draws which bytes hold values over time, by category, of the device and, where it is used,\n"
+        "of the host: their peak, with the op that runs at it, and above them as a line what is\n"
+        "allocated, and the limit that the schedule was planned for; below, which share of its time\n"
+        "each lane spends on which ops. Of a schedule what is predicted, of a trace predicted and\n"
+        "measured side by side, on one time axis. Needs gnuplot.\n"
+        "\n"
+        "Example:\n"
+        "  tidemark plot demo/run.db --step 1 -o memory.png\n",
+    .run = run,
+};

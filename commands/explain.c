@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bound in words: what binds, what memory is worth, why tensors are where they are. */
+#include "commands/explain.h"
+
+#include "base/units.h"
+#include "schedule/optimizer.h"
+
+#include <string.h>
+
+#define ROW "  %-20s "
+
+/* A saving that is worth a line: this share of the step. */
+#define NOTEWORTHY 1e-4
+
+static const char *saving(double seconds, char text[TDM_FORMAT_SIZE])
+{
+    return tdm_format_seconds(seconds, text);
+}
+
+void tdm_bound_lines(FILE *out, const struct tdm_search *search)
+{
+    char text[TDM_FORMAT_SIZE];
+    double step = search->simulation.step_seconds;
+    const double saved[TDM_PLACES] = {search->binding.device_seconds_per_gib,
+                                      search->binding.host_seconds_per_gib};
+    if (search->bound_seconds <= 0) {
+        fprintf(out,
+                "\nbound\n" ROW
+                "not known: the linear program is too large, or the search was cut short\n",
+                "step");
+        return;
+    }
+    fprintf(out,
+            "\nbound\n" ROW "%s: no schedule of the kinds searched is faster; the gap is %.2f%%\n",
+            "step", tdm_format_seconds(search->bound_seconds, text), 100 * search->gap);
+    for (int place = 0; place < TDM_PLACES; place++)
+        /* where there is next to none, the first byte is worth more than any GiB */
+        if (saved[place] > NOTEWORTHY * step && saved[place] < step / 4)
+            fprintf(out, ROW "1 GiB more lowers the bound by %s\n",
+                    tdm_place_name((enum tdm_place)place), saving(saved[place], text));
+}
+
+/* What a row of the linear program is, in words. */
+static void say_row(FILE *out, const struct tdm_binding_row *row)
+{
+    static const struct {
+        const char *name, *words;
+    } rows[] = {
+        {"device_forward", "device memory at the end of the forward"},
+        {"device_head", "device memory in the LM head"},
+        {"device_update", "device memory in the update of the head"},
+        {"device_embedding", "device memory in the update of the embedding"},
+        {"device_end", "device memory when updates begin"},
+        {"host_forward", "host memory at the end of the forward"},
+        {"host_end", "host memory when updates begin"},
+        {"compute", "the backward's computing"},
+        {"fetch_forward", "copies to the device in the forward"},
+        {"fetch_backward", "copies to the device in the backward"},
+        {"send_forward", "copies to the host in the forward"},
+        {"send_backward", "copies to the host in the backward"},
+        {"both_ways", "copies in both directions"},
+    };
+    char text[TDM_FORMAT_SIZE];
+    fprintf(out, ROW, row->name);
+    if (row->of_bytes)
+        fprintf(out, "%s a GiB: ", saving(row->seconds, text));
+    else
+        fprintf(out, "%.0f%% of its seconds: ", 100 * row->seconds);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(rows[i].name, row->name) == 0) {
+            fprintf(out, "%s\n", rows[i].words);
+            return;
+        }
+    const char *layer = strrchr(row->name, '_');
+    fprintf(out, "%.*s memory when the backward of layer %s begins\n", (int)(layer - row->name),
+            row->name, layer + 1);
+}
+
+/* Why a category is where it is: what its bytes would cost on the device, against copying them. */
+static void say_category(FILE *out, const struct tdm_search *search, enum tdm_category category,
+                         double copy_rate)
+{
+    char device[TDM_FORMAT_SIZE], host[TDM_FORMAT_SIZE], worth[TDM_FORMAT_SIZE],
+        copied[TDM_FORMAT_SIZE];
+    const struct tdm_simulation *s = &search->simulation;
+    uint64_t near = s->peak_categories[TDM_DEVICE][category];
+    uint64_t far = s->peak_categories[TDM_HOST][category];
+    double price = search->binding.device_seconds_per_gib;
+    if (near + far == 0 || category == TDM_RUNTIME)
+        return;
+    fprintf(out, ROW, tdm_category_name(category));
+    if (far == 0) {
+        fprintf(out, "%s on the device: %s\n", tdm_format_bytes(near, device),
+                price > NOTEWORTHY * s->step_seconds
+                    ? "copying would cost more than the memory is worth, or it is used all the time"
+                    : "there is room");
+        return;
+    }
+    fprintf(
+        out,
+        "%s on the device, %s on the host: its memory on the device would be worth %s, a copy of it "
+        "takes %s of the link\n",
+        tdm_format_bytes(near, device), tdm_format_bytes(far, host),
+        saving(price * (double)far / (double)(UINT64_C(1) << 30), worth),
+        saving((double)far / copy_rate, copied));
+}
+
+void tdm_explain(FILE *out, const struct tdm_schedule *schedule, const struct tdm_search *search)
+{
+    const struct tdm_relaxed *binding = &search->binding;
+    fprintf(out, "\nwhat binds: by how much a unit more of it lowers the bound\n");
+    if (binding->row_count == 0)
+        fprintf(out, ROW "nothing but the computing of the forward\n", "");
+    for (unsigned i = 0; i < binding->row_count; i++)
+        say_row(out, &binding->rows[i]);
+    fprintf(out, "\nwhere it is at the peaks\n");
+    for (int category = 0; category < TDM_CATEGORIES; category++)
+        say_category(out, search, (enum tdm_category)category,
+                     schedule->machine->rate[TDM_RATE_H2D]);
+}

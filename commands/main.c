@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tidemark: plans, reports and plots training steps, and starts the executor that runs them. */
+#include "config.h"
+#include "base/names.h"
+#include "base/process.h"
+#include "commands/cmd.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct tdm_command *const commands[] = {
+    &tdm_cmd_plan,   &tdm_cmd_run,      &tdm_cmd_report,    &tdm_cmd_plot,
+    &tdm_cmd_diff,   &tdm_cmd_predict,  &tdm_cmd_compare,   &tdm_cmd_methods,
+    &tdm_cmd_models, &tdm_cmd_machines, &tdm_cmd_calibrate, &tdm_cmd_doctor,
+};
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static void print_help(void)
+{
+    printf(
+        "usage: tidemark COMMAND [ARGUMENTS]\n"
+        "\n"
+        "plans the memory of a training step, runs exactly that plan, and shows where every byte\n"
+        "went\n"
+        "\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    printf("\n"
+           "  --help     this text; tidemark COMMAND --help: that of a command\n"
+           "  --version  the version\n"
+           "\n"
+           "Data goes to stdout, all else to stderr. Exit: 0 done, 1 failed, 2 bad command line,\n"
+           "3 no schedule fits, 130 after Ctrl-C.\n"
+           "\n"
+           "Example:\n"
+           "  tidemark plan qwen2.5-7b --context 256K -o plan.json\n");
+}
+
+static enum tdm_status unknown_command(const char *name, struct tdm_error *err)
+{
+    if (strcmp(name, "compare-schedules") == 0)
+        return tdm_fail(err, TDM_USAGE, "compare-schedules is called diff now: tidemark diff A B");
+    const char *names[COMMANDS + 1] = {NULL};
+    char list[256] = "", suggestion[TDM_SUGGESTION_BYTES];
+    for (size_t i = 0; i < COMMANDS; i++) {
+        size_t used = strlen(list);
+        names[i] = commands[i]->name;
+        snprintf(list + used, sizeof(list) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
+    }
+    tdm_fail(err, TDM_USAGE, "unknown command \"%.64s\"", name);
+    return tdm_hint(err, "%scommands: %s", tdm_name_suggest(name, names, suggestion), list);
+}
+
+static const struct tdm_command *find_command(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+static enum tdm_status run_command(int argc, char **argv, struct tdm_error *err)
+{
+    if (argc < 2) {
+        tdm_fail(err, TDM_USAGE, "no command is named");
+        return tdm_hint(err, "tidemark --help lists the commands");
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        print_help();
+        return TDM_OK;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("tidemark %s\n", PACKAGE_VERSION);
+        return TDM_OK;
+    }
+    const struct tdm_command *command = find_command(name);
+    if (command == NULL)
+        return unknown_command(name, err);
+    return command->run(argc - 1, argv + 1, err);
+}
+
+int main(int argc, char **argv)
+{
+    struct tdm_error err = {0};
+    enum tdm_status status = tdm_process_begin(&err);
+    if (status == TDM_OK)
+        status = run_command(argc, argv, &err);
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (lost && status == TDM_OK)
+        status = tdm_fail(&err, TDM_IO, "standard output cannot be written: %s", strerror(errno));
+    if (status != TDM_OK) {
+        fprintf(stderr, "tidemark: %s\n", err.message);
+        if (err.hint[0] != '\0')
+            fprintf(stderr, "hint: %s\n", err.hint);
+    }
+    return tdm_exit_code(status);
+}

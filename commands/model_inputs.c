@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What commands read that take a model and a machine. */
+#include "commands/model_inputs.h"
+
+#include "base/inputs.h"
+#include "machines/machine.h"
+#include "models/weights.h"
+
+enum tdm_status tdm_model_inputs_spare(const char *model, const char *machine, const char *option,
+                                       const char *path, struct tdm_error *err)
+{
+    char files[2][4096];
+    struct tdm_input inputs[2] = {{.option = "MODEL"}, {.option = "--machine"}};
+    enum tdm_status status = TDM_OK;
+    if (model != NULL) {
+        status = tdm_model_path(model, files[0], sizeof(files[0]), err);
+        inputs[0].path = files[0];
+        inputs[0].reads = tdm_model_is_directory(model) ? tdm_weights_reads : NULL;
+    }
+    if (machine != NULL && status == TDM_OK) {
+        status = tdm_machine_path(machine, files[1], sizeof(files[1]), err);
+        inputs[1].path = files[1];
+    }
+    return status == TDM_OK ? tdm_inputs_spare(inputs, 2, option, path, err) : status;
+}

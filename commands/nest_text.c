@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule's nest in a few words. */
+#include "commands/nest_text.h"
+
+#include "base/size.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Appends, with a comma after what is there. */
+static void add(char out[TDM_NEST_TEXT], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void add(char out[TDM_NEST_TEXT], const char *format, ...)
+{
+    va_list args;
+    size_t used = strlen(out);
+    if (used > 0 && used + 3 < TDM_NEST_TEXT) {
+        memcpy(out + used, ", ", 3);
+        used += 2;
+    }
+    va_start(args, format);
+    vsnprintf(out + used, TDM_NEST_TEXT - used, format, args);
+    va_end(args);
+}
+
+static uint64_t chunk_count(const struct tdm_schedule *schedule)
+{
+    uint64_t count = 0;
+    for (uint32_t s = 0; s < schedule->sequence_count; s++)
+        count = tdm_size_add(
+            count, tdm_size_ceil_div(schedule->sequences[s].tokens, schedule->chunk_tokens));
+    return count;
+}
+
+static bool same_sizes(const struct tdm_schedule *schedule)
+{
+    for (uint32_t g = 1; g < schedule->group_count; g++)
+        if (schedule->groups[g].layers != schedule->groups[0].layers)
+            return false;
+    return true;
+}
+
+const char *tdm_nest_groups(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    out[0] = '\0';
+    if (same_sizes(schedule)) {
+        add(out, "%u x %u", schedule->group_count, schedule->groups[0].layers);
+        return out;
+    }
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        size_t used = strlen(out);
+        if (used + 16 > TDM_NEST_TEXT) {
+            snprintf(out + used, TDM_NEST_TEXT - used, "...");
+            break;
+        }
+        snprintf(out + used, TDM_NEST_TEXT - used, "%s%u", g == 0 ? "" : ",",
+                 schedule->groups[g].layers);
+    }
+    return out;
+}
+
+/* Shares of all chunks of all layers. */
+struct shares {
+    double of[TDM_SETS][TDM_PLACES];
+};
+
+static struct shares kept_shares(const struct tdm_schedule *schedule)
+{
+    struct shares shares = {0};
+    double chunks = (double)chunk_count(schedule), layers = schedule->model->layers;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        const struct tdm_group *group = &schedule->groups[g];
+        double from = group->kept_from_chunk < chunks ? group->kept_from_chunk : chunks;
+        shares.of[group->kept][group->kept_place] +=
+            group->layers / layers * (chunks - from) / chunks;
+    }
+    return shares;
+}
+
+/* Of the layers that can hold: those of groups that run forward again, but for the top one in
+ * layer-major order. */
+static struct shares held_shares(const struct tdm_schedule *schedule, double *able)
+{
+    struct shares shares = {0};
+    double chunks = (double)chunk_count(schedule);
+    *able = 0;
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        const struct tdm_group *group = &schedule->groups[g];
+        double from = group->held_from_chunk < chunks ? group->held_from_chunk : chunks;
+        double layers =
+            schedule->order == TDM_LAYER_MAJOR ? group->layers - 1.0 : (double)group->layers;
+        *able += layers;
+        shares.of[group->held][group->held_place] += layers * (chunks - from) / chunks;
+    }
+    for (int set = 0; set<TDM_SETS && * able> 0; set++)
+        for (int place = 0; place < TDM_PLACES; place++)
+            shares.of[set][place] /= *able;
+    return shares;
+}
+
+static const char *short_name(int set)
+{
+    static const char *const names[TDM_SETS] = {"inputs", "attention", "q, K, V", "all"};
+    return names[set];
+}
+
+static void add_shares(const struct shares *shares, char out[TDM_NEST_TEXT])
+{
+    for (int set = TDM_SETS - 1; set > TDM_SET_INPUT; set--)
+        for (int place = 0; place < TDM_PLACES; place++) {
+            double share = shares->of[set][place];
+            const char *name = tdm_place_name((enum tdm_place)place);
+            if (share > 0.995)
+                add(out, "%s %s", short_name(set), name);
+            else if (share > 0)
+                add(out, "%s %.0f%% %s", short_name(set), share < 0.01 ? 1 : 100 * share, name);
+        }
+}
+
+static const char *or_nothing(char out[TDM_NEST_TEXT])
+{
+    if (out[0] == '\0')
+        memcpy(out, "-", 2);
+    return out;
+}
+
+const char *tdm_nest_kept(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    struct shares shares = kept_shares(schedule);
+    out[0] = '\0';
+    add_shares(&shares, out);
+    return or_nothing(out);
+}
+
+const char *tdm_nest_held(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    double able;
+    struct shares shares = held_shares(schedule, &able);
+    out[0] = '\0';
+    for (int place = 0; place < TDM_PLACES && schedule->order == TDM_LAYER_MAJOR; place++) {
+        bool any = false;
+        for (uint32_t g = 0; g < schedule->group_count; g++)
+            any |= schedule->groups[g].layers > 1 && (int)schedule->groups[g].held_place == place;
+        if (any)
+            add(out, "inputs %s", tdm_place_name((enum tdm_place)place));
+    }
+    if (able > 0)
+        add_shares(&shares, out);
+    return or_nothing(out);
+}
+
+const char *tdm_nest_on_host(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    uint32_t layers = schedule->model->layers, inputs = 0, kv = 0, gradients = 0;
+    out[0] = '\0';
+    for (uint32_t g = 0; g < schedule->group_count; g++) {
+        const struct tdm_group *group = &schedule->groups[g];
+        inputs += g > 0 && group->input_place == TDM_HOST;
+        kv += group->kv == TDM_KV_KEEP && group->kv_place == TDM_HOST;
+        gradients += group->kv_gradients_place == TDM_HOST;
+    }
+    if (inputs > 0)
+        add(out, "inputs");
+    if (kv > 0)
+        add(out, "K, V");
+    if (gradients > 0)
+        add(out, "dK, dV");
+    for (int state = 0; state < TDM_STATES; state++) {
+        const struct tdm_home *home = &schedule->homes[state];
+        const char *name = tdm_state_name((enum tdm_state)state);
+        uint32_t away = layers - home->device_layers;
+        if (away == layers)
+            add(out, "%s", name);
+        else if (away > 0)
+            add(out, "%s %u/%u", name, away, layers);
+        else if (home->embedding == TDM_HOST || home->head == TDM_HOST)
+            add(out, "%s of %s", name, home->head == TDM_HOST ? "head" : "embedding");
+    }
+    return or_nothing(out);
+}
+
+/* "attention kept", "q, K, V kept in part", "attention held", "attention recomputed". */
+static void add_stores(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    double able, kept = 0, held = 0;
+    struct shares k = kept_shares(schedule), h = held_shares(schedule, &able);
+    int richest = TDM_SET_ATTENTION_OUTPUT;
+    for (int set = TDM_SET_ATTENTION_OUTPUT; set < TDM_SETS; set++)
+        for (int place = 0; place < TDM_PLACES; place++) {
+            kept += k.of[set][place];
+            held += h.of[set][place];
+            if (k.of[set][place] > 0)
+                richest = set;
+        }
+    if (kept > 0)
+        add(out, "%s kept%s", short_name(richest), kept > 0.995 ? "" : " in part");
+    else
+        add(out, "attention %s", able > 0 && held > 0 ? "held" : "recomputed");
+}
+
+const char *tdm_nest_name(const struct tdm_schedule *schedule, char out[TDM_NEST_TEXT])
+{
+    char sizes[TDM_NEST_TEXT];
+    out[0] = '\0';
+    add(out, "%s", tdm_order_name(schedule->order));
+    if (schedule->group_count == 1)
+        add(out, "one group");
+    else if (same_sizes(schedule))
+        add(out, "%u groups of %u", schedule->group_count, schedule->groups[0].layers);
+    else
+        add(out, "groups of %.40s", tdm_nest_groups(schedule, sizes));
+    if (schedule->pass == TDM_TRAIN)
+        add_stores(schedule, out);
+    return out;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of `tidemark predict` share: what was asked, the answer, and the answer as text and as JSON. Not for
+ * use outside planner/cmd_predict*.c and commands/predict_json.c. */
+#ifndef TDM_COMMANDS_PREDICT_PARTS_H
+#define TDM_COMMANDS_PREDICT_PARTS_H
+
+#include "methods/remedy.h"
+#include "methods/timeline.h"
+#include "planner/margin.h"
+#include "commands/setting_words.h"
+#include "plots/events_plot.h"
+
+#include <jansson.h>
+
+struct tdm_predict_request {
+    const char *model, *machine, *method;
+    uint64_t context, batch, gpus;
+    struct tdm_said_memory memory;
+    char optimizer_pair[80];
+    double margin;
+    struct tdm_setting_list set;
+    bool verbose;                /* all that is assumed; what would help is looked for to the end */
+    struct tdm_picture timeline; /* its path: NULL: none; "-": no picture, but in JSON */
+    bool as_json;
+};
+
+struct tdm_predict_answer {
+    struct tdm_model *model;
+    struct tdm_machine *machine;
+    const struct tdm_method *method;
+    struct tdm_method_settings settings;
+    struct tdm_method_choices choices;
+    struct tdm_method_prediction prediction;
+    uint64_t longest_tokens;              /* that fit as it is, where it does not; 0: none */
+    uint64_t longest_work;                /* that finding it took, as of a prediction */
+    struct tdm_remedies remedies;         /* none where it fits */
+    struct tdm_method_timeline *timeline; /* NULL: was not asked for */
+};
+
+/* What the needs of keys are asked of. */
+static inline struct tdm_key_case tdm_predict_case(const struct tdm_predict_answer *a)
+{
+    return (struct tdm_key_case){
+        .model = a->model, .settings = &a->settings, .choices = &a->choices};
+}
+
+/* ---- as text, on stdout (cmd_predict_text.c) ---- */
+
+#define TDM_PREDICT_TEXT 320
+
+/* "needs 151.20 GiB of 139.79 GiB, and 343.75 GiB of 110 GiB of host memory for 8 GPUs", the memory that is short or
+ * taken; returns `out`. */
+const char *tdm_predict_need_text(const struct tdm_predict_request *r,
+                                  const struct tdm_predict_answer *a, char out[TDM_PREDICT_TEXT]);
+/* The answer in one line, and then the model, the method, the machine, settings that were said, and those of them that
+ * have no effect. */
+void tdm_predict_print_head(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                            const char *answer);
+/* The first line of another system's answer; returns `out`. */
+const char *tdm_predict_verdict_text(const struct tdm_predict_request *r,
+                                     const struct tdm_predict_answer *a,
+                                     char out[TDM_PREDICT_TEXT]);
+/* Peaks of each step by category. */
+void tdm_predict_print_peaks(const struct tdm_predict_answer *a);
+/* What is assumed: what matters most, or with --verbose all. */
+void tdm_predict_print_assumed(const struct tdm_predict_request *r,
+                               const struct tdm_predict_answer *a);
+
+/* ---- as JSON (predict_json.c): new objects, NULL if memory ran out ---- */
+
+/* What was asked, beside the method's answer, whose reference is taken. */
+json_t *tdm_predict_json(const struct tdm_predict_request *r, const struct tdm_predict_answer *a,
+                         json_t *predicted);
+json_t *tdm_predict_remedies_json(const struct tdm_remedies *remedies);
+/* The answer of another system; `err`: why it does not fit. */
+json_t *tdm_predict_peaks_json(const struct tdm_predict_answer *a, const struct tdm_error *err);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of `tidemark report` share: what a trace says of a run, figures of it that both forms print, and the
+ * forms. Not for use outside commands/cmd_report.c and planner/report_*.c. */
+#ifndef TDM_COMMANDS_REPORT_PARTS_H
+#define TDM_COMMANDS_REPORT_PARTS_H
+
+#include "traces/reader.h"
+#include "traces/waits.h"
+
+/* What is said of one program. */
+struct tdm_program_report {
+    struct tdm_trace_program_row program;
+    /* Of the steps that were asked for. */
+    size_t steps, timed_steps;
+    struct tdm_trace_step_row first, last;
+    int64_t last_timed; /* TDM_TRACE_EVERY_STEP: none */
+    double seconds;
+    uint64_t tokens;
+    const struct tdm_trace_unfinished_row *unfinished; /* NULL: none; borrowed from the report */
+    struct tdm_trace_peaks peaks;
+    struct tdm_trace_arena_row arenas[TDM_PLACES];
+    bool scanned[TDM_PLACES];
+    uint64_t used_bytes[TDM_PLACES];
+    bool sampled[TDM_PLACES];
+    struct tdm_trace_time_row *times;
+    size_t time_count;
+    struct tdm_trace_lane_row *lanes;
+    size_t lane_count;
+    /* Of the last timed step that was asked for, or the unfinished one. */
+    struct tdm_trace_wait *waits;
+    size_t wait_count;
+    struct tdm_trace_selection selection;
+    /* Of its weights, after the steps that were asked for; borrowed from the report. */
+    const struct tdm_trace_evaluation_row *evaluations;
+    size_t evaluation_count;
+    size_t evaluated; /* evaluations that this program made, and the seconds of all */
+    double evaluated_seconds;
+};
+
+struct tdm_report {
+    const char *path;
+    const struct tdm_trace_run_info *run;
+    int64_t step; /* or TDM_TRACE_EVERY_STEP */
+    size_t steps; /* finished, of all programs */
+    struct tdm_program_report *programs;
+    size_t program_count;
+    struct tdm_trace_unfinished_row *unfinished;
+    struct tdm_trace_evaluation_row *evaluations;
+};
+
+/* ---- what a trace says (report_read.c) ---- */
+
+/* Fills a report whose path and step are set, the rest zero; fails if none of what was asked for is there. It is freed
+ * by the caller then too, and not used after the reader is closed. */
+enum tdm_status tdm_report_read(struct tdm_trace_reader *reader, struct tdm_report *report,
+                                struct tdm_error *err);
+void tdm_report_free(struct tdm_report *report);
+
+/* Was something of a program asked for? */
+bool tdm_report_shows(const struct tdm_report *report, const struct tdm_program_report *program);
+
+/* Is a step that did not end, and was timed, all that there is of a program? */
+bool tdm_report_only_unfinished(const struct tdm_program_report *report);
+
+/* The arena and what is outside it. */
+uint64_t tdm_report_predicted_used_bytes(const struct tdm_program_report *report, int place);
+
+/* Of the steps that were asked for; NAN: there are none. */
+double tdm_report_step_seconds(const struct tdm_program_report *report);
+double tdm_report_tokens_per_second(const struct tdm_program_report *report);
+
+/* By how much a prediction is too large: 0.1 is a tenth. NAN: nothing was measured. */
+double tdm_report_error(double predicted, double measured);
+
+/* ---- as text, on stdout (report_text.c) ---- */
+
+void tdm_report_print_text(const struct tdm_report *report);
+
+/* ---- as JSON, on stdout (report_json.c) ---- */
+
+enum tdm_status tdm_report_print_json(const struct tdm_report *report, struct tdm_error *err);
+
+#endif

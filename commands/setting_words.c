@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of other systems: a string of several is cut before each of them. */
+#include "commands/setting_words.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool is_option(const char *text)
+{
+    return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
+}
+
+/* The space before the next option of a string, or its end. */
+static const char *next_option(const char *text)
+{
+    while (*text != '\0' && !(isspace((unsigned char)*text) && is_option(text + 1)))
+        text++;
+    return text;
+}
+
+static enum tdm_status add(struct tdm_setting_list *list, const char *pair, struct tdm_error *err)
+{
+    if (list->count == TDM_METHOD_MOST_KEYS)
+        return tdm_fail(err, TDM_USAGE, "more than %u --set", TDM_METHOD_MOST_KEYS);
+    list->pairs[list->count++] = pair;
+    return TDM_OK;
+}
+
+enum tdm_status tdm_settings_add(struct tdm_setting_list *list, const char *text,
+                                 struct tdm_error *err)
+{
+    const char *option = text + strspn(text, " ");
+    if (!is_option(option) || *next_option(option) == '\0')
+        return add(list, text, err);
+    while (*option != '\0') {
+        const char *end = next_option(option);
+        size_t length = (size_t)(end - option);
+        char *copy = list->text + list->used_bytes;
+        while (length > 0 && isspace((unsigned char)option[length - 1]))
+            length--;
+        if (length >= sizeof(list->text) - list->used_bytes)
+            return tdm_fail(err, TDM_USAGE, "--set: \"%.40s...\" is too long", text);
+        memcpy(copy, option, length);
+        copy[length] = '\0';
+        list->used_bytes += length + 1;
+        enum tdm_status status = add(list, copy, err);
+        if (status != TDM_OK)
+            return status;
+        option = *end == '\0' ? end : end + 1;
+    }
+    return TDM_OK;
+}
+
+static bool is_setting(const char *option)
+{
+    const char *value;
+    size_t key;
+    for (const struct tdm_method *method = tdm_methods(); method->name != NULL; method++)
+        if (tdm_method_read_pair(method, option, &key, &value))
+            return true;
+    return false;
+}
+
+void tdm_settings_explain(const char *command, int argc, char **argv, struct tdm_error *err)
+{
+    const char *option = optind >= 1 && optind <= argc ? argv[optind - 1] : "";
+    const char *next = optind < argc ? argv[optind] : "-";
+    if (!is_option(option) || !is_setting(option))
+        return;
+    tdm_fail(err, TDM_USAGE, "%s: \"%.64s\" is a setting of a method: give it with --set", command,
+             option);
+    if (strchr(option, '=') == NULL && next[0] != '-')
+        tdm_hint(err, "--set \"%.64s %.64s\"", option, next);
+    else
+        tdm_hint(err, "--set \"%.64s\"", option);
+}

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+libtidemark_a_SOURCES += \
+	simulator/rate_fit.c simulator/rate_fit.h \
+	simulator/simulate.c simulator/simulate.h
+
+cmocka_tests += tests/simulator/unit_rate_fit

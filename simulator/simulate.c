@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Simulator: event time over the lanes, live bytes by place and category. */
+#include "simulator/simulate.h"
+
+#include "ops/move.h"
+#include "schedule/cost.h"
+#include "schedule/order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct simulator {
+    const struct tdm_program *program;
+    const struct tdm_machine *machine;
+    struct tdm_order_tracker *order;
+    double *end_seconds[TDM_LANES]; /* [op_count] by position on the lane */
+    double lane_free[TDM_LANES];
+    uint64_t live[TDM_PLACES][TDM_CATEGORIES];
+    uint64_t live_total[TDM_PLACES];
+    uint64_t live_lists, live_means; /* page lists and page means, which are on the device */
+    uint64_t next_op;
+    tdm_simulated see;
+    void *self;
+    struct tdm_simulation *result;
+};
+
+static void note_live(struct simulator *s, const struct tdm_item *item)
+{
+    const struct tdm_buffer *buffer = &s->program->buffers[item->buffer];
+    uint64_t *live = &s->live[buffer->place][buffer->category];
+    uint64_t *total = &s->live_total[buffer->place];
+    uint64_t *of_lists = buffer->content == TDM_PAGE_LISTS   ? &s->live_lists
+                         : buffer->content == TDM_PAGE_MEANS ? &s->live_means
+                                                             : NULL;
+    if (item->kind == TDM_FREE) {
+        *live -= buffer->bytes;
+        *total -= buffer->bytes;
+        if (of_lists != NULL)
+            *of_lists -= buffer->bytes;
+        return;
+    }
+    *live += buffer->bytes;
+    *total += buffer->bytes;
+    if (of_lists != NULL)
+        *of_lists += buffer->bytes;
+    struct tdm_simulation *result = s->result;
+    uint64_t *most = &result->category_peaks[buffer->place][buffer->category];
+    if (*live > *most)
+        *most = *live;
+    if (*total > result->live_peak_bytes[buffer->place]) {
+        result->live_peak_bytes[buffer->place] = *total;
+        memcpy(result->peak_categories[buffer->place], s->live[buffer->place],
+               sizeof(s->live[buffer->place]));
+        result->peak_op[buffer->place] = s->next_op;
+        if (buffer->place == TDM_DEVICE) {
+            result->peak_list_bytes = s->live_lists;
+            result->peak_mean_bytes = s->live_means;
+        }
+    }
+    uint64_t stored = 0;
+    for (int place = 0; place < TDM_PLACES; place++)
+        stored += s->live[place][TDM_RESIDUALS] + s->live[place][TDM_KV] +
+                  s->live[place][TDM_KV_GRADIENTS];
+    if (stored > result->stored_peak_bytes)
+        result->stored_peak_bytes = stored;
+}
+
+static void note_work(struct simulator *s, const struct tdm_op *op, double seconds)
+{
+    struct tdm_simulation *result = s->result;
+    result->busy_seconds[op->lane] += seconds;
+    result->kind_seconds[op->kind] += seconds;
+    result->flops += (double)op->flops;
+    if (op->lane == TDM_LANE_COMPUTE)
+        result->phase_seconds[op->phase] += seconds;
+    if (op->kind == TDM_OP_ATTENTION)
+        result->attention_forward_flops += (double)op->flops;
+    if (op->kind == TDM_OP_COPY)
+        result->copied_bytes[op->lane] += op->access[TDM_COPY_FROM].bytes;
+    if (op->kind == TDM_OP_PRODUCT || op->kind == TDM_OP_PRODUCT_GRAD_INPUT ||
+        op->kind == TDM_OP_PRODUCT_GRAD_WEIGHT || op->part == TDM_PART_HEAD)
+        result->product_flops += (double)op->flops;
+}
+
+static enum tdm_status take_item(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct simulator *s = self;
+    struct tdm_waits waits;
+    tdm_order_push(s->order, item, &waits);
+    if (item->kind != TDM_RUN) {
+        note_live(s, item);
+        return TDM_OK;
+    }
+
+    const struct tdm_op *op = item->op;
+    double start = s->lane_free[op->lane];
+    for (int lane = 0; lane < TDM_LANES; lane++)
+        if (waits.lane_position[lane] > 0) {
+            double end = s->end_seconds[lane][waits.lane_position[lane] - 1];
+            if (end > start)
+                start = end;
+        }
+    enum tdm_lane opposite = op->lane == TDM_LANE_H2D ? TDM_LANE_D2H : TDM_LANE_H2D;
+    bool copies = op->lane == TDM_LANE_H2D || op->lane == TDM_LANE_D2H;
+    bool both_ways = copies && s->lane_free[opposite] > start;
+    double seconds = tdm_op_seconds(s->machine, op, both_ways);
+    double end = start + seconds;
+    s->end_seconds[op->lane][waits.position - 1] = end;
+    s->lane_free[op->lane] = end;
+    s->next_op = op->number + 1;
+    note_work(s, op, seconds);
+    return s->see == NULL ? TDM_OK : s->see(s->self, op, start, end, s->live, err);
+}
+
+enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
+                             struct tdm_simulation *simulation, struct tdm_error *err)
+{
+    struct tdm_simulation result = {.op_count = program->op_count};
+    struct simulator s = {.program = program,
+                          .machine = program->schedule->machine,
+                          .see = see,
+                          .self = self,
+                          .result = &result};
+    enum tdm_status status = tdm_order_new(program, &s.order, err);
+    for (int lane = 0; lane < TDM_LANES && status == TDM_OK; lane++) {
+        s.end_seconds[lane] = malloc((program->op_count + 1) * sizeof(double));
+        if (s.end_seconds[lane] == NULL)
+            status = tdm_fail(err, TDM_NO_MEMORY, "out of memory for %llu ops",
+                              (unsigned long long)program->op_count);
+    }
+    if (status == TDM_OK)
+        status = tdm_program_emit(program, take_item, &s, err);
+
+    for (int lane = 0; lane < TDM_LANES; lane++) {
+        if (s.lane_free[lane] > result.step_seconds)
+            result.step_seconds = s.lane_free[lane];
+        free(s.end_seconds[lane]);
+    }
+    tdm_order_free(s.order);
+    if (status != TDM_OK)
+        return status;
+    result.stall_seconds = s.lane_free[TDM_LANE_COMPUTE] - result.busy_seconds[TDM_LANE_COMPUTE];
+    for (int place = 0; place < TDM_PLACES; place++) {
+        uint64_t runtime = s.machine->runtime_bytes[place];
+        result.arena_bytes[place] = program->arena_bytes[place];
+        result.used_peak_bytes[place] = program->arena_bytes[place] + runtime;
+        result.peak_categories[place][TDM_RUNTIME] = runtime;
+        result.category_peaks[place][TDM_RUNTIME] = runtime;
+    }
+    result.kinds = program->kinds;
+    *simulation = result;
+    return TDM_OK;
+}

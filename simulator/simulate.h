@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Simulator: event time over the lanes, live bytes by place and category, peak, stalls.
+ *
+ * Reads a program with the rates of its schedule's machine. An op starts when its lane is free and all
+ * that it waits for has ended.
+ */
+#ifndef TDM_SIMULATOR_SIMULATE_H
+#define TDM_SIMULATOR_SIMULATE_H
+
+#include "schedule/program.h"
+
+/* Sees every op with its predicted time, in program order; `live_bytes` are those while it runs. */
+typedef enum tdm_status (*tdm_simulated)(void *self, const struct tdm_op *op, double start_seconds,
+                                         double end_seconds,
+                                         const uint64_t live_bytes[TDM_PLACES][TDM_CATEGORIES],
+                                         struct tdm_error *err);
+
+struct tdm_simulation {
+    double step_seconds;
+    double phase_seconds[TDM_PHASES]; /* compute lane, by the phase of the op */
+    double busy_seconds[TDM_LANES];
+    double stall_seconds; /* compute lane idle before its last op ends */
+    double kind_seconds[TDM_OP_KINDS];
+    double flops;                   /* all, recompute included */
+    double attention_forward_flops; /* of all passes */
+    double product_flops;
+    uint64_t copied_bytes[TDM_LANES];
+    uint64_t arena_bytes[TDM_PLACES]; /* as packed */
+    uint64_t live_peak_bytes[TDM_PLACES];
+    uint64_t used_peak_bytes[TDM_PLACES]; /* arena + the machine's runtime */
+    uint64_t peak_categories[TDM_PLACES]
+                            [TDM_CATEGORIES]; /* at the peak of that place; runtime too */
+    uint64_t category_peaks[TDM_PLACES][TDM_CATEGORIES]; /* that each ever has; runtime too */
+    uint64_t peak_op[TDM_PLACES];                        /* number of the op at the peak */
+    uint64_t peak_list_bytes, peak_mean_bytes; /* page lists and page means at the device's peak */
+    uint64_t stored_peak_bytes; /* most of residuals + kv + kv_gradients, both places */
+    uint64_t op_count;
+    tdm_kinds kinds; /* of the ops */
+};
+
+/* Runs the whole step; `see` may be NULL. */
+enum tdm_status tdm_simulate(const struct tdm_program *program, tdm_simulated see, void *self,
+                             struct tdm_simulation *simulation, struct tdm_error *err);
+
+#endif

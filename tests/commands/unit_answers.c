@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of what the planner answers beside a plan: presets, comparisons. */
+#include "commands/compare_schedules.h"
+#include "commands/nest_text.h"
+#include "planner/objective.h"
+#include "planner/sweep.h"
+#include "tests/support/cases.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB (UINT64_C(1) << 30)
+
+static void must(enum tdm_status status, const struct tdm_error *err)
+{
+    if (status != TDM_OK)
+        fail_msg("%s", err->message);
+}
+
+static struct tdm_request new_request(const char *model, uint64_t context)
+{
+    return (struct tdm_request){.model = model,
+                                .machine = "h200-published",
+                                .context = context,
+                                .sequences = 1,
+                                .optimizer = TDM_OPTIMIZER_ADAMW};
+}
+
+/* Searches; 0 if nothing fits. The caller frees *schedule. */
+static double search(const struct tdm_request *request, struct tdm_schedule **schedule)
+{
+    struct tdm_pins pins;
+    struct tdm_search found = {0};
+    struct tdm_error err;
+    must(tdm_request_make(request, schedule, &pins, &err), &err);
+    enum tdm_status status = tdm_candidates_search(*schedule, &pins, &found, &err);
+    tdm_pins_free(&pins);
+    if (status == TDM_INFEASIBLE)
+        return 0;
+    must(status, &err);
+    return found.simulation.step_seconds;
+}
+
+static struct tdm_schedule *by_hand(uint32_t first)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_pins pins;
+    struct tdm_error err;
+    struct tdm_request request = new_request("llama-3.2-1b", 16384);
+    must(tdm_request_make(&request, &schedule, &pins, &err), &err);
+    const uint32_t sizes[] = {first, 16 - first};
+    must(tdm_schedule_set_groups(schedule, 2, sizes, &err), &err);
+    schedule->chunk_tokens = 4096;
+    tdm_pins_free(&pins);
+    return schedule;
+}
+
+/* ---- presets ---- */
+
+static const struct tdm_preset *preset_of(const char *name)
+{
+    const struct tdm_preset *preset;
+    struct tdm_error err;
+    must(tdm_preset_find(name, &preset, &err), &err);
+    return preset;
+}
+
+static struct tdm_schedule *planned_by(const char *preset, uint64_t context)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_request request = new_request("llama-3.2-1b", context);
+    request.preset = preset_of(preset);
+    assert_true(search(&request, &schedule) > 0);
+    return schedule;
+}
+
+static void test_presets_are_obeyed(void **state)
+{
+    (void)state;
+    uint64_t context = 65536;
+    struct tdm_schedule *s = planned_by("oomb", context);
+    assert_int_equal(s->order, TDM_CHUNK_MAJOR);
+    assert_int_equal(s->group_count, 1);
+    assert_int_equal(s->chunk_tokens, 4096);
+    assert_int_equal(s->groups[0].kv_place, TDM_DEVICE);
+    assert_int_equal(s->groups[0].kept, TDM_SET_INPUT);
+    tdm_schedule_free(s);
+    s = planned_by("oomb-offload", context);
+    assert_int_equal(s->group_count, 1);
+    assert_int_equal(s->groups[0].kv_place, TDM_HOST);
+    assert_int_equal(s->groups[0].kv_gradients_place, TDM_HOST);
+    tdm_schedule_free(s);
+    s = planned_by("ml_dataflow", context);
+    assert_int_equal(s->order, TDM_LAYER_MAJOR);
+    assert_int_equal(s->group_count, s->model->layers);
+    assert_int_equal(s->groups[0].kv, TDM_KV_KEEP);
+    assert_int_equal(s->groups[0].kept, TDM_SET_ATTENTION_OUTPUT);
+    tdm_schedule_free(s);
+    s = planned_by("selective", 8192);
+    assert_true(s->chunk_tokens >= 8192);
+    assert_int_equal(s->groups[0].kept, TDM_SET_ALL);
+    assert_int_equal(s->groups[0].kept_from_chunk, 0);
+    tdm_schedule_free(s);
+    s = planned_by("full-recompute", context);
+    assert_true(s->chunk_tokens >= context);
+    assert_int_equal(s->groups[0].kept, TDM_SET_INPUT);
+    tdm_schedule_free(s);
+    s = planned_by("split-50%", context);
+    uint64_t chunks = (context + s->chunk_tokens - 1) / s->chunk_tokens;
+    assert_int_equal(s->groups[0].kept, TDM_SET_ATTENTION_OUTPUT);
+    assert_int_equal(s->groups[0].kept_from_chunk, (chunks + 1) / 2);
+    tdm_schedule_free(s);
+}
+
+/* What a user sets wins, and a key of his own joins. */
+static void test_presets_give_way(void **state)
+{
+    (void)state;
+    struct tdm_schedule *schedule;
+    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    request.preset = preset_of("oomb");
+    request.pairs[request.pair_count++] = "chunk=2K";
+    request.pairs[request.pair_count++] = "page=64";
+    assert_true(search(&request, &schedule) > 0);
+    assert_int_equal(schedule->chunk_tokens, 2048);
+    assert_int_equal(schedule->page_tokens, 64);
+    assert_int_equal(schedule->group_count, 1);
+    tdm_schedule_free(schedule);
+
+    const struct tdm_preset *preset;
+    struct tdm_error err;
+    assert_int_equal(tdm_preset_find("megatron", &preset, &err), TDM_USAGE);
+    assert_non_null(strstr(err.hint, "oomb, "));
+}
+
+/* A search is over more than a preset allows. */
+static void test_no_preset_is_faster(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        uint64_t context, memory_bytes, host_bytes;
+    } cells[] = {
+        {"qwen2.5-0.5b", 8192, 30 * GIB, 0},          {"qwen2.5-7b", 32768, 139 * GIB, 110 * GIB},
+        {"qwen2.5-0.5b", 65536, 14 * GIB, 60 * GIB},  {"llama-3.2-1b", 131072, 40 * GIB, 60 * GIB},
+        {"qwen2.5-7b", 262144, 120 * GIB, 110 * GIB},
+    };
+    size_t count = tdm_case_long() ? sizeof(cells) / sizeof(cells[0]) : 2;
+    unsigned compared = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct tdm_schedule *schedule;
+        struct tdm_request request = new_request(cells[i].model, cells[i].context);
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = cells[i].memory_bytes;
+        request.host_memory_bytes = cells[i].host_bytes;
+        double best = search(&request, &schedule);
+        tdm_schedule_free(schedule);
+        for (const struct tdm_preset *p = tdm_presets(); p->name != NULL; p++) {
+            request.preset = p;
+            double seconds = search(&request, &schedule);
+            tdm_schedule_free(schedule);
+            compared += seconds > 0;
+            if (seconds > 0 && (best <= 0 || best > seconds * (1 + 1e-3)))
+                fail_msg("%s, %llu tokens, %llu GiB: %s takes %.9g s, the planner's %.9g s",
+                         cells[i].model, (unsigned long long)cells[i].context,
+                         (unsigned long long)(cells[i].memory_bytes / GIB), p->name, seconds, best);
+        }
+    }
+    assert_true(compared >= 3 * count);
+}
+
+/* ---- objectives ---- */
+
+static const struct tdm_objective_options any_time = {0};
+
+/* Of what longest contexts and least memory are asked: a model whose searches take little time, and in the long form
+ * one of 1B parameters. */
+struct target {
+    const char *model;
+    uint64_t context, memory_bytes, host_bytes;
+    double seconds_of_context, seconds_of_memory; /* limits of the step time */
+};
+
+static struct target target(void)
+{
+    if (tdm_case_long())
+        return (struct target){"llama-3.2-1b", 65536, 24 * GIB, 4 * GIB, 5, 3};
+    return (struct target){"byte-1m", 65536, 700 * (GIB >> 10), 0, 0.1, 0.04};
+}
+
+/* Many more tokens do not fit, or take too long. */
+static void test_longest_context(void **state)
+{
+    (void)state;
+    const struct target of = target();
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? of.seconds_of_context : 0};
+        struct tdm_objective_found found;
+        struct tdm_schedule *more;
+        struct tdm_error err;
+        struct tdm_request request = new_request(of.model, 0);
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = of.memory_bytes;
+        request.host_memory_bytes = of.host_bytes;
+        must(tdm_objective_context(&request, &options, &found, &err), &err);
+        request.context = found.schedule->sequences[0].tokens;
+        assert_int_equal(request.context % 1024, 0);
+        assert_true(!timed || found.search.simulation.step_seconds <= options.most_seconds);
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= of.memory_bytes);
+        request.context = (request.context + request.context / 16) / 16384 * 16384 + 16384;
+        double seconds = search(&request, &more);
+        assert_true((timed && seconds > options.most_seconds) || seconds <= 0);
+        tdm_schedule_free(more);
+        tdm_schedule_free(found.schedule);
+        tdm_pins_free(&found.pins);
+    }
+}
+
+/* A search with it finds the same; much less is not enough, or makes it too slow. */
+static void test_least_memory(void **state)
+{
+    (void)state;
+    const struct target of = target();
+    for (int timed = 0; timed < 2; timed++) {
+        struct tdm_objective_options options = {.most_seconds = timed ? of.seconds_of_memory : 0};
+        struct tdm_objective_found found;
+        struct tdm_schedule *again;
+        struct tdm_error err;
+        struct tdm_request request = new_request(of.model, of.context);
+        request.has_host_memory = true;
+        request.host_memory_bytes = of.host_bytes;
+        must(tdm_objective_memory(&request, &options, &found, &err), &err);
+        request.has_memory = true;
+        request.memory_bytes = found.schedule->memory_bytes;
+        assert_true(found.search.simulation.used_peak_bytes[TDM_DEVICE] <= request.memory_bytes);
+        double seconds = search(&request, &again), due = found.search.simulation.step_seconds;
+        assert_true(fabs(seconds - due) <= 0);
+        tdm_schedule_free(again);
+        request.memory_bytes -= request.memory_bytes / 16;
+        seconds = search(&request, &again);
+        assert_true((timed && seconds > options.most_seconds) || seconds <= 0);
+        tdm_schedule_free(again);
+        tdm_schedule_free(found.schedule);
+        tdm_pins_free(&found.pins);
+    }
+}
+
+static void test_objectives_out_of_reach(void **state)
+{
+    (void)state;
+    struct tdm_objective_options soon = {.most_seconds = 1e-6};
+    struct tdm_objective_found found;
+    struct tdm_error err;
+    const struct target of = target();
+    struct tdm_request request = new_request(of.model, of.context);
+    assert_int_equal(tdm_objective_memory(&request, &soon, &found, &err), TDM_INFEASIBLE);
+    assert_null(found.schedule);
+    if (!tdm_case_long()) { /* it searches at the longest context that fits: a short one */
+        request.has_memory = request.has_host_memory = true;
+        request.memory_bytes = of.memory_bytes;
+        request.host_memory_bytes = of.host_bytes;
+    }
+    assert_int_equal(tdm_objective_context(&request, &soon, &found, &err), TDM_INFEASIBLE);
+    assert_null(found.schedule);
+    request.has_memory = true;
+    request.memory_bytes = tdm_case_long() ? GIB : 529 * (GIB >> 10);
+    assert_int_equal(tdm_objective_context(&request, &any_time, &found, &err), TDM_INFEASIBLE);
+    assert_non_null(found.schedule); /* for the reasons */
+    tdm_schedule_free(found.schedule);
+    tdm_pins_free(&found.pins);
+}
+
+/* ---- sweeps ---- */
+
+static void test_sweep_values(void **state)
+{
+    (void)state;
+    struct tdm_sweep sweep;
+    struct tdm_error err;
+    must(tdm_sweep_parse("context=8K..100K", &sweep, &err), &err);
+    const uint64_t doubled[] = {8192, 16384, 32768, 65536, 102400};
+    assert_int_equal(sweep.axis, TDM_SWEEP_CONTEXT);
+    assert_int_equal(sweep.count, 5);
+    assert_memory_equal(sweep.values, doubled, sizeof(doubled));
+    must(tdm_sweep_parse("context=1K..1M:3", &sweep, &err), &err);
+    const uint64_t spread[] = {1024, 32768, 1048576};
+    assert_int_equal(sweep.count, 3);
+    assert_memory_equal(sweep.values, spread, sizeof(spread));
+    must(tdm_sweep_parse("memory=8G..20G", &sweep, &err), &err);
+    assert_int_equal(sweep.axis, TDM_SWEEP_MEMORY);
+    assert_int_equal(sweep.count, 13);
+    assert_int_equal(sweep.values[1], 9 * GIB);
+    must(tdm_sweep_parse("host-memory=3G,0,1G,3G", &sweep, &err), &err);
+    const uint64_t sorted[] = {0, GIB, 3 * GIB};
+    assert_int_equal(sweep.axis, TDM_SWEEP_HOST_MEMORY);
+    assert_int_equal(sweep.count, 3);
+    assert_memory_equal(sweep.values, sorted, sizeof(sorted));
+
+    static const char *const bad[] = {"",
+                                      "context",
+                                      "context=",
+                                      "=1K..2K",
+                                      "contexts=1K..2K",
+                                      "context=1K..",
+                                      "context=..2K",
+                                      "context=2K..2K",
+                                      "context=0..2K",
+                                      "context=1K..2K:",
+                                      "context=1K..2K:1",
+                                      "context=1K..2K:257",
+                                      "context=1K,,2K",
+                                      "context=1K..300M",
+                                      "memory=-1",
+                                      "memory=8G..20GB"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (tdm_sweep_parse(bad[i], &sweep, &err) != TDM_USAGE)
+            fail_msg("%s is not refused", bad[i]);
+}
+
+static volatile sig_atomic_t enough;
+
+static void stop_after_two(void *self, size_t done, size_t count,
+                           const struct tdm_sweep_point *point)
+{
+    (void)self;
+    (void)count;
+    (void)point;
+    enough = done == 2;
+}
+
+/* More memory never makes it slower, and what does not fit says what would; a sweep that is stopped keeps
+ * what it has. */
+static void test_sweep(void **state)
+{
+    (void)state;
+    struct tdm_sweep sweep;
+    struct tdm_sweep_result result;
+    struct tdm_error err;
+    const struct tdm_sweep_options all = {0};
+    struct tdm_request request = new_request("llama-3.2-1b", 65536);
+    request.has_host_memory = true;
+    request.host_memory_bytes = 2 * GIB;
+    must(tdm_sweep_parse("memory=2G,20G,24G,30G,1000G", &sweep, &err), &err);
+    must(tdm_sweep_run(&request, &sweep, &all, &result, &err), &err);
+    assert_int_equal(result.count, 5);
+    assert_null(result.points[0].schedule);
+    assert_true(result.points[0].needed_bytes[TDM_DEVICE] > 2 * GIB);
+    assert_int_equal(result.points[4].value, /* all of the machine */
+                     result.points[4].schedule->machine->capacity_bytes[TDM_DEVICE]);
+    for (size_t i = 2; i < result.count; i++)
+        assert_true(result.points[i].search.simulation.step_seconds <=
+                    result.points[i - 1].search.simulation.step_seconds);
+    tdm_sweep_result_free(&result);
+
+    const struct tdm_sweep_options stopped = {.stop = &enough, .planned = stop_after_two};
+    assert_int_equal(tdm_sweep_run(&request, &sweep, &stopped, &result, &err), TDM_INTERRUPTED);
+    assert_int_equal(result.count, 2);
+    tdm_sweep_result_free(&result);
+}
+
+/* ---- nests in words ---- */
+
+static void test_nest_texts(void **state)
+{
+    (void)state;
+    char text[TDM_NEST_TEXT];
+    struct tdm_schedule *s = by_hand(8);
+    assert_string_equal(tdm_nest_groups(s, text), "2 x 8");
+    assert_string_equal(tdm_nest_kept(s, text), "-");
+    assert_string_equal(tdm_nest_held(s, text), "inputs device");
+    assert_string_equal(tdm_nest_on_host(s, text), "-");
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, attention recomputed");
+    s->groups[0].held = s->groups[1].held = TDM_SET_ATTENTION_OUTPUT;
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, attention held");
+    s->groups[0].held_place = TDM_HOST;
+    assert_string_equal(tdm_nest_held(s, text),
+                        "inputs device, inputs host, attention 50% device, attention 50% host");
+    s->groups[0].kept = TDM_SET_ALL;
+    s->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
+    s->groups[1].kept_from_chunk = 1;
+    s->groups[1].kept_place = TDM_HOST;
+    assert_string_equal(tdm_nest_kept(s, text), "all 50% device, attention 38% host");
+    assert_string_equal(tdm_nest_name(s, text), "layer-major, 2 groups of 8, all kept in part");
+    s->groups[1].input_place = TDM_HOST;
+    tdm_schedule_set_home(s, TDM_STATE_MOMENTS, 4, TDM_DEVICE);
+    tdm_schedule_set_home(s, TDM_STATE_WEIGHTS, 0, TDM_HOST);
+    s->homes[TDM_STATE_MASTER].head = TDM_HOST;
+    assert_string_equal(tdm_nest_on_host(s, text),
+                        "inputs, weights, master of head, moments 12/16");
+    tdm_schedule_free(s);
+}
+
+/* ---- comparisons ---- */
+
+static const struct tdm_knob_difference *find_knob(const struct tdm_comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->knob_count; i++)
+        if (strcmp(c->knobs[i].name, name) == 0)
+            return &c->knobs[i];
+    fail_msg("%s does not differ", name);
+    return NULL;
+}
+
+static const struct tdm_cost_row *find_cost(const struct tdm_comparison *c, const char *section,
+                                            const char *name)
+{
+    for (size_t i = 0; i < c->cost_count; i++)
+        if (strcmp(c->costs[i].section, section) == 0 && strcmp(c->costs[i].name, name) == 0)
+            return &c->costs[i];
+    fail_msg("%s has no %s", section, name);
+    return NULL;
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    struct tdm_schedule *a = by_hand(8), *b = by_hand(10);
+    const struct tdm_schedule *const same[2] = {a, a}, *const both[2] = {a, b};
+    struct tdm_comparison c;
+    struct tdm_error err;
+    must(tdm_compare_schedules(same, &c, &err), &err);
+    assert_int_equal(c.knob_count, 0);
+    for (size_t i = 0; i < c.cost_count; i++)
+        assert_true(fabs(c.costs[i].values[0] - c.costs[i].values[1]) <= 0);
+    tdm_comparison_free(&c);
+
+    b->groups[0].input_place = TDM_HOST;
+    b->groups[1].kept = TDM_SET_ATTENTION_OUTPUT;
+    b->groups[1].kept_from_chunk = 2;
+    b->head_tile_tokens = 512;
+    must(tdm_compare_schedules(both, &c, &err), &err);
+    assert_int_equal(c.knob_count, 5);
+    const struct tdm_knob_difference *knob = find_knob(&c, "groups.layers");
+    assert_string_equal(knob->values[0], "8 x2");
+    assert_string_equal(knob->values[1], "10, 6");
+    knob = find_knob(&c, "groups.kept");
+    assert_string_equal(knob->values[0], "input");
+    assert_string_equal(knob->values[1], "input, attention_output");
+    knob = find_knob(&c, "groups.input_place");
+    assert_string_equal(knob->values[1], "host, device");
+    find_knob(&c, "groups.kept_from_chunk");
+    find_knob(&c, "head_tile_tokens");
+
+    /* parts add up to their totals, and what is kept is not made again */
+    const struct tdm_cost_row *total = find_cost(&c, "device peak", "device peak");
+    double sums[2] = {0, 0};
+    for (size_t i = 0; i < c.cost_count; i++)
+        for (int side = 0; side < 2; side++)
+            if (strcmp(c.costs[i].section, "device peak") == 0 && &c.costs[i] != total)
+                sums[side] += c.costs[i].values[side];
+    for (int side = 0; side < 2; side++)
+        assert_true(fabs(sums[side] - total->values[side]) < 1);
+    const struct tdm_cost_row *again = find_cost(&c, "FLOPs", "recomputed attention");
+    assert_true(again->values[1] < again->values[0] && again->values[1] > 0);
+    tdm_comparison_free(&c);
+    tdm_schedule_free(a);
+    tdm_schedule_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_presets_are_obeyed),  cmocka_unit_test(test_presets_give_way),
+        cmocka_unit_test(test_no_preset_is_faster), cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_least_memory),        cmocka_unit_test(test_objectives_out_of_reach),
+        cmocka_unit_test(test_sweep_values),        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_nest_texts),          cmocka_unit_test(test_compare),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

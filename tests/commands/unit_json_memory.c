@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory runs out while JSON is built: for every allocation of Jansson's, an answer is whole or an error, never without
+ * a part. */
+#include "base/json.h"
+#include "commands/cmd.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_WORDS 24
+#define MOST_RUNS 120u /* of a command */
+
+/* Jansson's allocations: how many there were, and the one that fails; 0: none. */
+static size_t allocations, failing;
+
+static void *allocate(size_t bytes)
+{
+    return ++allocations == failing ? NULL : malloc(bytes);
+}
+
+static void fail_at(size_t number)
+{
+    allocations = 0;
+    failing = number;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    json_set_alloc_funcs(allocate, free);
+    return 0;
+}
+
+static char *path_of(const char *name)
+{
+    static char path[4096];
+    snprintf(path, sizeof(path), "%s/%s", getenv("TDM_SCRATCH"), name);
+    return path;
+}
+
+static char *read_all(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return strdup("");
+    char *text = calloc(1, 1 << 22);
+    assert_non_null(text);
+    text[fread(text, 1, (1 << 22) - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* Runs a command with its stdout in a file; *out: what it printed, to be freed. */
+static enum tdm_status run(const struct tdm_command *command, const char *words, char **out)
+{
+    char copy[1024], *argv[MOST_WORDS + 1], *rest = copy;
+    struct tdm_error err = {0};
+    int argc = 0;
+    snprintf(copy, sizeof(copy), "%s %s", command->name, words);
+    for (char *word; (word = strsep(&rest, " ")) != NULL && argc < MOST_WORDS;)
+        argv[argc++] = word;
+    argv[argc] = NULL;
+    fflush(stdout);
+    int before = dup(STDOUT_FILENO);
+    int file = open(path_of("stdout"), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_true(before >= 0 && file >= 0);
+    dup2(file, STDOUT_FILENO);
+    close(file);
+    enum tdm_status status = command->run(argc, argv, &err);
+    fflush(stdout);
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    *out = read_all(path_of("stdout"));
+    if (status != TDM_OK)
+        assert_true(err.message[0] != '\0');
+    return status;
+}
+
+/* What a command answers is what it answers with enough memory, or an error and nothing. `written`: a file that it
+ * writes, in the scratch folder; NULL: none. */
+static void check_command(const struct tdm_command *command, const char *words, const char *written)
+{
+    char *due, *due_file = NULL;
+    size_t failures = 0;
+    fail_at(0);
+    if (written != NULL)
+        unlink(path_of(written));
+    enum tdm_status status = run(command, words, &due);
+    size_t count = allocations, stride = 1 + count / MOST_RUNS;
+    if (written != NULL)
+        due_file = read_all(path_of(written));
+    print_message("tidemark %s %s: %zu allocations\n", command->name, words, count);
+    assert_true(status == TDM_OK || status == TDM_INFEASIBLE);
+    for (size_t n = count; n >= 1; n = n > stride ? n - stride : 0) {
+        char *got;
+        if (written != NULL)
+            unlink(path_of(written));
+        fail_at(n);
+        enum tdm_status now = run(command, words, &got);
+        failures += now == TDM_NO_MEMORY;
+        if (now == status)
+            assert_string_equal(got, due);
+        else
+            assert_string_equal(got, "");
+        if (written != NULL) {
+            char *file = read_all(path_of(written));
+            assert_string_equal(file, now == status ? due_file : "");
+            free(file);
+        }
+        free(got);
+    }
+    fail_at(0);
+    assert_true(failures > 0);
+    free(due_file);
+    free(due);
+}
+
+#define NEST                                                                                         \
+    "--set chunk=256 --set groups=2 --set order=layer-major --set inputs=host --set attention=held " \
+    "--set weights=device --set moments=device --set master=device"
+
+static void plans_are_whole(void **state)
+{
+    (void)state;
+    char words[1024];
+    snprintf(words, sizeof(words), "byte-1m --context 2048 %s --json", NEST);
+    check_command(&tdm_cmd_plan, words, NULL);
+    snprintf(words, sizeof(words), "byte-1m --context 2048 %s -o %s/plan.json", NEST,
+             getenv("TDM_SCRATCH"));
+    /* the table stays empty too: nothing is said of a plan that could not be written */
+    check_command(&tdm_cmd_plan, words, "plan.json");
+    check_command(&tdm_cmd_plan, "byte-1m --context 4K --memory 529M --json", NULL);
+    snprintf(words, sizeof(words), "byte-1m --sweep memory=529M,2G --context 2048 %s --json", NEST);
+    check_command(&tdm_cmd_plan, words, NULL);
+}
+
+static void other_answers_are_whole(void **state)
+{
+    (void)state;
+    char words[1024], *out;
+    check_command(&tdm_cmd_models, "byte-1m --json", NULL);
+    check_command(&tdm_cmd_machines, "h200 --json", NULL);
+    check_command(&tdm_cmd_methods, "parallel --json", NULL);
+    check_command(&tdm_cmd_doctor, "--json", NULL);
+    check_command(&tdm_cmd_predict, "byte-1m --context 1K --method parallel --json", NULL);
+    check_command(&tdm_cmd_predict, "byte-1m --context 1K --method parallel -o - --json", NULL);
+    check_command(
+        &tdm_cmd_predict,
+        "byte-1m --context 8M --method parallel --json --set step=1 --set checkpointing=off", NULL);
+    snprintf(words, sizeof(words), "byte-1m --context 1K --method tidemark %s --json", NEST);
+    check_command(&tdm_cmd_predict, words, NULL);
+    check_command(&tdm_cmd_compare, "byte-1m --context 1K --method parallel --json", NULL);
+    for (int side = 0; side < 2; side++) {
+        snprintf(words, sizeof(words), "byte-1m --context %d %s -o %s/%c.json", 2048 << side, NEST,
+                 getenv("TDM_SCRATCH"), 'a' + side);
+        fail_at(0);
+        assert_int_equal(run(&tdm_cmd_plan, words, &out), TDM_OK);
+        free(out);
+    }
+    snprintf(words, sizeof(words), "%s/a.json %s/b.json --json", getenv("TDM_SCRATCH"),
+             getenv("TDM_SCRATCH"));
+    check_command(&tdm_cmd_diff, words, NULL);
+}
+
+static void builders_note_what_is_missing(void **state)
+{
+    (void)state;
+    fail_at(0);
+    json_t *object = json_object(), *array = json_array(), *more = json_pack("{s:i}", "a", 1);
+    tdm_json_set(&object, "one", json_integer(1));
+    tdm_json_add(&array, json_integer(1));
+    tdm_json_merge(&object, more);
+    assert_int_equal(json_object_size(object), 2);
+    tdm_json_set(&object, "two", NULL);
+    tdm_json_add(&array, NULL);
+    assert_null(object);
+    assert_null(array);
+    tdm_json_set(&object, "three", json_integer(3)); /* which is released */
+    tdm_json_add(&array, json_integer(3));
+    tdm_json_merge(&object, json_object());
+    assert_null(object);
+    object = json_object();
+    tdm_json_merge(&object, NULL);
+    assert_null(object);
+    struct tdm_error err;
+    assert_int_equal(tdm_json_write(stdout, true, NULL, &err), TDM_NO_MEMORY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(builders_note_what_is_missing),
+        cmocka_unit_test(plans_are_whole),
+        cmocka_unit_test(other_answers_are_whole),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rates from measured ops: ops whose times are known give their rates back. */
+#include "simulator/rate_fit.h"
+#include "simulator/simulate.h"
+#include "schedule/cost.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A machine whose rates follow sizes, with attention that chunks of few tokens slow down. */
+static const char description[] =
+    "{\"format\": \"tidemark-machine-1\", \"name\": \"m\", \"title\": \"m\", \"source\": \"made up\","
+    " \"device_bytes\": 100000000000, \"host_bytes\": 100000000000, \"launch_seconds\": 0,"
+    " \"copy_seconds\": 1e-6, \"peak_flops_per_second\": 1e15, \"rates\": {"
+    " \"product_flops_per_second\": [[1e6, 1e12], [1e8, 2e13], [1e10, 3e14], [1e12, 7e14]],"
+    " \"product_grad_weight_flops_per_second\": [[1e5, 1e14], [1e6, 3e14], [1e7, 6e14]],"
+    " \"product_grad_weight_share\": [[128, 0.3], [512, 1], [2048, 1.3]],"
+    " \"attention_forward_flops_per_second\": [[64, 1e14], [1024, 3e14], [4096, 5e14]],"
+    " \"attention_backward_flops_per_second\": [[64, 5e13], [4096, 4e14]],"
+    " \"attention_forward_share\": [[128, 0.4], [512, 1], [2048, 1.2]],"
+    " \"attention_backward_share\": [[128, 0.3], [512, 1], [2048, 1.1]],"
+    " \"elementwise_bytes_per_second\": 4e12,"
+    " \"norm_bytes_per_second\": [[1e4, 1e10], [1e6, 5e11], [1e8, 3e12]],"
+    " \"h2d_bytes_per_second\": 5e10, \"d2h_bytes_per_second\": 5e10,"
+    " \"both_ways_bytes_per_second\": 9e10}}";
+
+static struct tdm_machine *made_up(void)
+{
+    struct tdm_machine *machine;
+    struct tdm_error err;
+    json_t *root = json_loads(description, 0, NULL);
+    assert_non_null(root);
+    if (tdm_machine_from_json("made up", root, &machine, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    json_decref(root);
+    return machine;
+}
+
+static struct tdm_program *lower(uint64_t context, uint64_t chunk, struct tdm_schedule **schedule)
+{
+    struct tdm_model *model;
+    struct tdm_program *program;
+    struct tdm_error err;
+    if (tdm_model_load("byte-100m", &model, &err) != TDM_OK ||
+        tdm_schedule_new(model, made_up(), context, schedule, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    (*schedule)->chunk_tokens = chunk;
+    if (tdm_program_lower(*schedule, &program, &err) != TDM_OK)
+        fail_msg("%s", err.message);
+    return program;
+}
+
+struct measuring {
+    const struct tdm_machine *machine;
+    struct tdm_rate_fit *fit;
+    double overhead;
+    uint64_t ops;
+};
+
+/* Every 17th op is disturbed. */
+static enum tdm_status measure(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct measuring *m = self;
+    if (item->kind != TDM_RUN)
+        return TDM_OK;
+    double seconds = tdm_op_seconds(m->machine, item->op, false);
+    if (m->ops++ % 17 == 4)
+        seconds *= 3;
+    return tdm_rate_fit_add(m->fit, item->op, seconds + m->overhead, err);
+}
+
+static void note_program(struct measuring *m, uint64_t context, uint64_t chunk)
+{
+    struct tdm_schedule *schedule;
+    struct tdm_program *program = lower(context, chunk, &schedule);
+    assert_int_equal(tdm_program_emit(program, measure, m, NULL), TDM_OK);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+}
+
+/* Sizes that were measured predict a step of a size between them. */
+static void test_rates_come_back(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = made_up(), *fitted = made_up();
+    struct measuring m = {.machine = machine, .overhead = 2e-6};
+    bool known[TDM_RATES];
+    struct tdm_simulation due, got;
+    assert_int_equal(tdm_rate_fit_new(&m.fit, NULL), TDM_OK);
+    note_program(&m, 4096, 512);
+    note_program(&m, 1024, 128);
+    note_program(&m, 4096, 2048);
+    tdm_rate_fit_set_overhead(m.fit, m.overhead);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        fitted->table[i] = (struct tdm_rate_table){.of = (enum tdm_rate)i, .count = 1, .rate = {1}};
+    tdm_rate_fit_tables(m.fit, false, fitted->table, known);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        if (known[i])
+            fitted->rate[i] = tdm_rate_most(&fitted->table[i]);
+    assert_true(known[TDM_RATE_PRODUCT] && known[TDM_RATE_NORM] && known[TDM_RATE_OPTIMIZER]);
+    assert_true(known[TDM_RATE_NARROW_ATTENTION_FORWARD] || known[TDM_RATE_ATTENTION_FORWARD]);
+    assert_false(known[TDM_RATE_H2D] || known[TDM_RATE_ELEMENTWISE]);
+
+    struct tdm_schedule *schedule;
+    struct tdm_program *program = lower(4096, 1024, &schedule);
+    assert_int_equal(tdm_simulate(program, NULL, NULL, &due, NULL), TDM_OK);
+    struct tdm_machine *own = schedule->machine;
+    schedule->machine = fitted;
+    assert_int_equal(tdm_simulate(program, NULL, NULL, &got, NULL), TDM_OK);
+    schedule->machine = own;
+    for (int kind = 0; kind < TDM_OP_KINDS; kind++)
+        if (due.kind_seconds[kind] > 0.01 * due.step_seconds &&
+            fabs(got.kind_seconds[kind] / due.kind_seconds[kind] - 1) > 0.15)
+            fail_msg("%s: %g s, %g are due", tdm_op_kind_name((enum tdm_op_kind)kind),
+                     got.kind_seconds[kind], due.kind_seconds[kind]);
+    /* made-up products follow their FLOPs, fitted ones FLOPs a token and tokens */
+    if (fabs(got.step_seconds / due.step_seconds - 1) > 0.07)
+        fail_msg("%g s a step, %g are due", got.step_seconds, due.step_seconds);
+
+    struct tdm_rate_total totals[TDM_RATES];
+    tdm_rate_fit_totals(m.fit, machine, totals);
+    assert_true(totals[TDM_RATE_PRODUCT].ops > 0);
+    assert_true(totals[TDM_RATE_PRODUCT].measured_seconds >
+                totals[TDM_RATE_PRODUCT].predicted_seconds); /* by the disturbed ones */
+    assert_true(tdm_rate_fit_least_seconds(m.fit) > 0);
+    tdm_program_free(program);
+    tdm_schedule_free(schedule);
+    tdm_rate_fit_free(m.fit);
+    tdm_machine_free(machine);
+    tdm_machine_free(fitted);
+}
+
+/* A correction takes what was measured, scales what was not, and leaves shares alone. */
+static void test_correction(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = made_up();
+    struct measuring m = {.machine = machine};
+    bool known[TDM_RATES];
+    struct tdm_rate_table tables[TDM_RATES];
+    assert_int_equal(tdm_rate_fit_new(&m.fit, NULL), TDM_OK);
+    note_program(&m, 4096, 512);
+    memcpy(tables, machine->table, sizeof(tables));
+    struct tdm_rate_table *products = &tables[TDM_RATE_PRODUCT];
+    for (uint32_t i = 0; i < products->count; i++)
+        products->rate[i] /= 2;
+    tdm_rate_fit_tables(m.fit, true, tables, known);
+    for (uint32_t i = 0; i < products->count; i++) {
+        double due = tdm_rate_at(&machine->table[TDM_RATE_PRODUCT], products->size[i]);
+        if (fabs(products->rate[i] / due - 1) > 0.1)
+            fail_msg("size %g: %g, %g is due", products->size[i], products->rate[i], due);
+    }
+    assert_true(products->size[products->count - 1] >= 1e12);
+    assert_memory_equal(&tables[TDM_RATE_ATTENTION_FORWARD_SHARE],
+                        &machine->table[TDM_RATE_ATTENTION_FORWARD_SHARE], sizeof(tables[0]));
+    tdm_rate_fit_free(m.fit);
+    tdm_machine_free(machine);
+}
+
+/* Describes a refined rate, wrongly. */
+static void refine(struct tdm_machine *machine, enum tdm_rate rate)
+{
+    machine->table[rate] = (struct tdm_rate_table){.of = rate};
+    tdm_rate_add(&machine->table[rate], 1e5, 1e12);
+    tdm_rate_add(&machine->table[rate], 1e7, 2e12);
+}
+
+/* A refined rate holds where it is described, is corrected there, and is not made up by a correction. */
+static void test_refined(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = made_up();
+    struct measuring m = {.machine = machine};
+    bool known[TDM_RATES];
+    struct tdm_rate_table tables[TDM_RATES];
+    struct tdm_rate_total plain[TDM_RATES], refined[TDM_RATES];
+    assert_int_equal(tdm_rate_fit_new(&m.fit, NULL), TDM_OK);
+    note_program(&m, 4096, 512);
+    tdm_rate_fit_totals(m.fit, machine, plain);
+    assert_int_equal(plain[TDM_RATE_PRODUCT_O].ops, 0);
+
+    refine(machine, TDM_RATE_PRODUCT_O);
+    tdm_rate_fit_totals(m.fit, machine, refined);
+    size_t ops = refined[TDM_RATE_PRODUCT_O].ops;
+    assert_true(ops > 0);
+    assert_int_equal(refined[TDM_RATE_PRODUCT].ops + ops, plain[TDM_RATE_PRODUCT].ops);
+    assert_true(refined[TDM_RATE_PRODUCT].predicted_seconds <
+                plain[TDM_RATE_PRODUCT].predicted_seconds);
+
+    memcpy(tables, machine->table, sizeof(tables));
+    tdm_rate_fit_tables(m.fit, true, tables, known);
+    assert_true(known[TDM_RATE_PRODUCT_O] && known[TDM_RATE_PRODUCT]);
+    assert_false(known[TDM_RATE_PRODUCT_DOWN] || known[TDM_RATE_PRODUCT_GRAD_WEIGHT_O]);
+    memcpy(machine->table, tables, sizeof(tables));
+    tdm_rate_fit_totals(m.fit, machine, refined);
+    const struct tdm_rate_total *total = &refined[TDM_RATE_PRODUCT_O];
+    if (fabs(total->predicted_seconds / total->measured_seconds - 1) > 0.15)
+        fail_msg("%g s, %g were measured", total->predicted_seconds, total->measured_seconds);
+    tdm_rate_fit_free(m.fit);
+    tdm_machine_free(machine);
+}
+
+/* Seconds of the last op of every kind and part on the first chunk. */
+struct seconds {
+    const struct tdm_machine *machine;
+    double of[TDM_OP_KINDS][TDM_PARTS];
+};
+
+static enum tdm_status note_seconds(void *self, const struct tdm_item *item, struct tdm_error *err)
+{
+    struct seconds *seconds = self;
+    (void)err;
+    if (item->kind == TDM_RUN && item->op->part < TDM_PARTS && item->op->chunk == 0)
+        seconds->of[item->op->kind][item->op->part] =
+            tdm_op_seconds(seconds->machine, item->op, false);
+    return TDM_OK;
+}
+
+/* More tokens never take less time, however steep the tables are. */
+static void test_time_does_not_fall(void **state)
+{
+    (void)state;
+    struct tdm_machine *machine = made_up();
+    struct seconds before = {.machine = machine};
+    struct tdm_rate_table steep = {0};
+    for (double size = 1; size < 1e15; size *= 4)
+        tdm_rate_add(&steep, size, size); /* the same time for all sizes */
+    for (unsigned i = 0; i < TDM_RATES; i++) {
+        steep.of = (enum tdm_rate)i;
+        if (tdm_rate_size_name((enum tdm_rate)i) != NULL)
+            machine->table[i] = steep;
+    }
+    for (uint64_t chunk = 16; chunk <= 4096; chunk = chunk * 3 / 2) {
+        struct tdm_schedule *schedule;
+        struct tdm_program *program = lower(4096, chunk, &schedule);
+        struct seconds now = {.machine = machine};
+        assert_int_equal(tdm_program_emit(program, note_seconds, &now, NULL), TDM_OK);
+        for (int kind = 0; kind < TDM_OP_KINDS; kind++)
+            for (int part = 0; part < TDM_PARTS; part++)
+                if (now.of[kind][part] < before.of[kind][part] * (1 - 1e-9))
+                    fail_msg("%s of %s: %g s for chunks of %llu tokens, %g s for fewer",
+                             tdm_op_kind_name((enum tdm_op_kind)kind),
+                             tdm_part_name((enum tdm_part)part), now.of[kind][part],
+                             (unsigned long long)chunk, before.of[kind][part]);
+        before = now;
+        tdm_program_free(program);
+        tdm_schedule_free(schedule);
+    }
+    tdm_machine_free(machine);
+}
+
+/* Nothing was measured. */
+static void test_nothing(void **state)
+{
+    (void)state;
+    struct tdm_rate_fit *fit;
+    struct tdm_rate_table tables[TDM_RATES];
+    bool known[TDM_RATES];
+    struct tdm_op op = {.kind = TDM_OP_COPY, .lane = TDM_LANE_H2D, .bytes = 10};
+    assert_int_equal(tdm_rate_fit_new(&fit, NULL), TDM_OK);
+    assert_int_equal(tdm_rate_fit_add(fit, &op, 1, NULL), TDM_OK); /* no op of the compute lane */
+    tdm_rate_fit_tables(fit, false, tables, known);
+    for (unsigned i = 0; i < TDM_RATES; i++)
+        assert_false(known[i]);
+    assert_true(tdm_rate_fit_least_seconds(fit) <= 0);
+    tdm_rate_fit_free(fit);
+    tdm_rate_fit_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rates_come_back), cmocka_unit_test(test_correction),
+        cmocka_unit_test(test_refined),         cmocka_unit_test(test_time_does_not_fall),
+        cmocka_unit_test(test_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
