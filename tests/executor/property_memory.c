@@ -393,22 +393,31 @@ static enum tdm_status observe(const struct tdm_schedule *schedule, const char *
     return status;
 }
 
-/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one may. */
+/* By plan, in words of 8 bytes as scanned: where the highest byte must be touched, and where one may. What is room of
+ * some buffer need not be: a copy may bring back what was there before anything was written. */
 static void planned_ends(const struct tdm_program *program, uint64_t due[TDM_PLACES],
                          uint64_t most[TDM_PLACES])
 {
     struct plan plan = new_plan(program);
-    memset(due, 0, TDM_PLACES * sizeof(*due));
-    memset(most, 0, TDM_PLACES * sizeof(*most));
+    unsigned char *of_all[TDM_PLACES];
+    for (int place = 0; place < TDM_PLACES; place++) {
+        of_all[place] = calloc(program->arena_bytes[place] + 1, 1);
+        assert_non_null(of_all[place]);
+        due[place] = most[place] = 0;
+    }
     for (uint32_t i = 0; i < program->buffer_count; i++) {
         const struct tdm_buffer *buffer = &program->buffers[i];
-        for (uint64_t k = 0; k < buffer->bytes && buffer->used; k++) {
-            uint64_t end = tdm_size_align(buffer->offset + k + 1, 8);
-            if (plan.buffers[i].bytes[k] == SOMETHING && end > due[buffer->place])
-                due[buffer->place] = end;
-            if (plan.buffers[i].bytes[k] != NOTHING && end > most[buffer->place])
-                most[buffer->place] = end;
+        for (uint64_t k = 0; k < buffer->bytes && buffer->used; k++)
+            of_all[buffer->place][buffer->offset + k] |= plan.buffers[i].bytes[k];
+    }
+    for (int place = 0; place < TDM_PLACES; place++) {
+        for (uint64_t k = 0; k < program->arena_bytes[place]; k++) {
+            if (of_all[place][k] == SOMETHING)
+                due[place] = tdm_size_align(k + 1, 8);
+            if (of_all[place][k] != NOTHING)
+                most[place] = tdm_size_align(k + 1, 8);
         }
+        free(of_all[place]);
     }
     free_plan(&plan);
 }
