@@ -58,7 +58,7 @@ static const char *show_size(double size, bool counted, char out[TDM_FORMAT_SIZE
         size /= step;
         i++;
     }
-    snprintf(out, TDM_FORMAT_SIZE, "%.3g%s", size, letters[i]);
+    snprintf(out, TDM_FORMAT_SIZE, "%.*g%s", size >= 999.5 ? 4 : 3, size, letters[i]);
     return out;
 }
 
