@@ -19,4 +19,4 @@ libtidemark_a_SOURCES += \
 	base/ticker.c base/ticker.h \
 	base/units.c base/units.h
 
-cmocka_tests += tests/base/unit_base tests/base/unit_text tests/base/unit_ticker
+cmocka_tests += tests/base/unit_base tests/base/unit_ticker

@@ -2,6 +2,7 @@
 /* How far a long answer is: a thread that waits, and writes when it is time. */
 #include "base/ticker.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,12 @@ void tdm_ticker_begin(struct tdm_ticker *ticker, FILE *out, const char *text)
         return;
     snprintf(ticker->text, sizeof(ticker->text), "%s", text);
     clock_gettime(CLOCK_MONOTONIC, &ticker->begin);
+    /* signals are for the threads of the command, which may have blocked them */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     ticker->runs = pthread_create(&ticker->thread, NULL, tick, ticker) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!ticker->runs)
         close_locks(ticker);
 }

@@ -40,7 +40,7 @@ command_sources = \
 tidemark_SOURCES += $(command_sources) commands/main.c
 tidemark_CPPFLAGS = $(AM_CPPFLAGS) -DTDM_OPENMP_FLAGS='"$(OPENMP_CFLAGS)"'
 
-cmocka_tests += tests/commands/unit_answers
+cmocka_tests += tests/commands/unit_answers tests/commands/unit_text
 tests_commands_unit_answers_SOURCES = tests/commands/unit_answers.c tests/support/cases.c tests/support/cases.h
 
 # JSON, by the commands themselves, where memory runs out while it is built.

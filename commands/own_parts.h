@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of tidemark's own schedule share. Not for use outside planner/own_*.c. */
+/* What the files of tidemark's own schedule share. Not for use outside commands/own_*.c. */
 #ifndef TDM_COMMANDS_OWN_PARTS_H
 #define TDM_COMMANDS_OWN_PARTS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of `tidemark predict` share: what was asked, the answer, and the answer as text and as JSON. Not for
- * use outside planner/cmd_predict*.c and commands/predict_json.c. */
+ * use outside commands/cmd_predict*.c and commands/predict_json.c. */
 #ifndef TDM_COMMANDS_PREDICT_PARTS_H
 #define TDM_COMMANDS_PREDICT_PARTS_H
 

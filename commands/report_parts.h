@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of `tidemark report` share: what a trace says of a run, figures of it that both forms print, and the
- * forms. Not for use outside commands/cmd_report.c and planner/report_*.c. */
+ * forms. Not for use outside commands/cmd_report.c and commands/report_*.c. */
 #ifndef TDM_COMMANDS_REPORT_PARTS_H
 #define TDM_COMMANDS_REPORT_PARTS_H
 

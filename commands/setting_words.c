@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of other systems: a string of several is cut before each of them. */
+/* Options of other systems: a string of several is cut before each of them, and where hints put "and" or a comma. */
 #include "commands/setting_words.h"
 
 #include <ctype.h>
@@ -12,10 +12,21 @@ static bool is_option(const char *text)
     return strncmp(text, "--", 2) == 0 && isalpha((unsigned char)text[2]);
 }
 
-/* The space before the next option of a string, or its end. */
-static const char *next_option(const char *text)
+/* Length of what stands between two settings, if that is here: the space before an option, or what joins words of a
+ * hint; else 0. */
+static size_t joint(const char *text)
 {
-    while (*text != '\0' && !(isspace((unsigned char)*text) && is_option(text + 1)))
+    if (strncmp(text, " and ", 5) == 0)
+        return 5;
+    if (strncmp(text, ", ", 2) == 0)
+        return 2;
+    return isspace((unsigned char)*text) && is_option(text + 1) ? 1 : 0;
+}
+
+/* The end of the first setting of a string. */
+static const char *end_of_setting(const char *text)
+{
+    while (*text != '\0' && joint(text) == 0)
         text++;
     return text;
 }
@@ -32,10 +43,10 @@ enum tdm_status tdm_settings_add(struct tdm_setting_list *list, const char *text
                                  struct tdm_error *err)
 {
     const char *option = text + strspn(text, " ");
-    if (!is_option(option) || *next_option(option) == '\0')
+    if (*end_of_setting(option) == '\0')
         return add(list, text, err);
     while (*option != '\0') {
-        const char *end = next_option(option);
+        const char *end = end_of_setting(option);
         size_t length = (size_t)(end - option);
         char *copy = list->text + list->used_bytes;
         while (length > 0 && isspace((unsigned char)option[length - 1]))
@@ -48,7 +59,7 @@ enum tdm_status tdm_settings_add(struct tdm_setting_list *list, const char *text
         enum tdm_status status = add(list, copy, err);
         if (status != TDM_OK)
             return status;
-        option = *end == '\0' ? end : end + 1;
+        option = end + joint(end);
     }
     return TDM_OK;
 }

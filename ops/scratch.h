@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scratch of kernels: the constants that decide how much they use. The kernels that use it and the functions that
- * plan it (the records of ops, attention_scratch.h) include this file. Compiled as C and as CUDA C.
+ * plan it (the records of ops, attention.c) include this file. Compiled as C and as CUDA C.
  */
 #ifndef TDM_OPS_SCRATCH_H
 #define TDM_OPS_SCRATCH_H
@@ -58,8 +58,8 @@ TDM_ANYWHERE uint64_t tdm_attend_parts(uint64_t read_pages, uint64_t query_pages
     return (read_pages + (query_pages + TDM_ATTEND_FEW_PAGES) * (parts - 1)) * lists;
 }
 
-/* Words of scratch that say in which order they are worked on: three numbers, one for each list, and the parts; and
- * the rank of each key page in the list of each query page, two to a word. `ratio`: query heads of a KV head. */
+/* Words of scratch that say in which order they are worked on: three numbers, two halves of a word for each list of a
+ * query page, and the parts; and the rank of each key page in the list of each query page, two to a word. `ratio`: query heads of a KV head. */
 TDM_ANYWHERE uint64_t tdm_attend_order(uint64_t key_pages, uint64_t query_pages, uint64_t lists,
                                        uint64_t ratio)
 {

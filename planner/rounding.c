@@ -39,7 +39,6 @@ struct search {
     struct tdm_home homes[TDM_STATES]; /* of the estimator */
     struct tdm_rings rings;
     struct tdm_rounded point; /* being changed */
-    struct tdm_group *best_groups;
     struct tdm_rounded *best;
     double best_cost, price; /* seconds per byte beyond a limit */
     unsigned left;           /* estimates */

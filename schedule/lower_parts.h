@@ -54,7 +54,7 @@ struct tdm_lowering {
     uint32_t next_fetched_x, next_stashed_x; /* slots of the staging rings */
     uint32_t next_fetched[TDM_STORES], next_stashed[TDM_STORES];
     struct tdm_weight_ring ring;
-    uint32_t kv_row, dkv_row; /* of the rows through which K, V and gradients pass */
+    uint32_t kv_row; /* of the rows through which K and V pass */
     struct tdm_state_ring states;
     struct tdm_ref host_gradient; /* of the unit that the host updates next; in a ring it is */
     bool host_gradient_taken;     /* taken when the first of it is sent */

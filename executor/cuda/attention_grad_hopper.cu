@@ -17,10 +17,11 @@
  * rise, and all walk over falling rows, so that each finds its first tile of rows where the one before has been.
  * A last pass scales dQ and rounds it.
  *
- * Where the tiles of the chunk itself are few, two query heads of each are a block (`split`), which add dK and dV one
- * after the other: else the last ones would leave most of the card idle. 
+ * Where the tiles of the chunk itself are few, each query head of them is a block (item.is_split), and the blocks of a
+ * tile add dK and dV one after the other: else the last tiles would leave most of the card idle.
+ *
  * Over lists of pages (LISTS) a page is a tile of keys. A page that many query pages list is a block, which walks over all
- * of them, as its inverse list has them (lists.cu), or is split by query heads. Of other pages before the chunk there is a
+ * of them, as its inverse list has them (lists.cu), or is split into blocks of two query heads. Of other pages before the chunk there is a
  * block for each query page that lists it: would a block walk over several, then it would often wait for another one
  * that comes to the same rows with other rows before. They are handed out by their place in the lists, first of all lists
  * the first, so that hardly ever two work on the same rows. In the order of dQ's sums the pages of many come first, then
@@ -72,7 +73,6 @@ struct plan {
     uint32_t row_tiles, key_tiles;
     uint32_t parts, part_heads; /* of a tile that is split, and query heads of each */
     uint32_t whole_tiles;       /* the first tiles of keys, of which a block has all query heads */
-    uint32_t group; /* tiles that are split come in groups: part after part of a group */
     /* over lists: query pages, and words of bits for them; the rank of a page in the list of each, [page, list, query
        page], RANK_OF_FEW or not; and of each list how many pages of many it has, and of few, [query page, list, 2] */
     uint32_t query_pages, words;
@@ -1029,10 +1029,9 @@ static enum tdm_status launch(const struct tdm_attend *attend, const maps &m, co
     uint32_t blocks = (x.whole_tiles + (x.key_tiles - x.whole_tiles) * x.parts) * a.kv_heads;
     if (LISTS) {
         const uint64_t pages = tdm_attend_key_pages(&a);
-        const bool is_exact =
+        const bool with_few =
             sizeof(T) == sizeof(float); /* sums may be added to in several steps */
-        const bool with_few = is_exact && a.lists.capacity < RANK_OF_FEW;
-        const uint32_t split = is_exact && x.parts < ENTRY_WHOLE ? x.parts : 1;
+        const uint32_t split = with_few && x.parts < ENTRY_WHOLE ? x.parts : 1;
         /* pages of many have at least half of the query pages each */
         const uint64_t entries = (uint64_t)x.query_pages * a.lists.capacity;
         const uint64_t read = with_few ? 2 * (uint64_t)a.lists.capacity + x.query_pages : entries;

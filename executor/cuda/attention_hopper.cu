@@ -638,7 +638,8 @@ extern "C" bool tdm_cuda_attention_hopper_suits(const struct tdm_attend *a)
     return tdm_is_hopper() && a->q.dtype == TDM_DTYPE_BF16 && a->pages.dtype == TDM_DTYPE_BF16 &&
            (a->head_dim == 64 || a->head_dim == 128) && keys <= INT32_MAX && whole &&
            a->page_tokens % TDM_HOPPER_PAGE == 0 &&
-           (a->lists.pages == NULL || a->page_tokens == TDM_HOPPER_PAGE);
+           (a->lists.pages == NULL ||
+            (a->page_tokens == TDM_HOPPER_PAGE && a->lists.capacity <= TDM_HOPPER_LIST_PAGES));
 }
 
 template <class P>

@@ -58,12 +58,6 @@ static __device__ __forceinline__ uint64_t tdm_columns_of(uint32_t tile, uint32_
     return tdm_matrix(tile + block / 4 * rows * 128 + block % 4 * 32, 16);
 }
 
-/* B of rows [16 block, 16 block + 16) of a tile of `rows` rows: turned. */
-static __device__ __forceinline__ uint64_t tdm_rows_of(uint32_t tile, uint32_t rows, uint32_t block)
-{
-    return tdm_matrix(tile + block * 16 * 128, rows * 128);
-}
-
 /* The same two where the tile's address is the same for all threads of a warp: the sums are then made once a warp. */
 struct tdm_uniform_tile {
     uint32_t low; /* lower half of the descriptor of its beginning */
@@ -83,7 +77,7 @@ static __device__ __forceinline__ uint64_t tdm_matrix_at(tdm_uniform_tile tile, 
 /* ---- instructions ----
  *
  * tdm_wgmma<B_TURNED>(c, a, b, add): C (+)= A B with as many columns as `c` has blocks of 8; A in shared memory or in
- * registers, B in shared memory. B_TURNED: B comes from tdm_rows_of. */
+ * registers, B in shared memory. B_TURNED: rows of B are those of the sum. */
 
 /* clang-format off */
 #define TDM_C4(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])

@@ -8,8 +8,9 @@
 
 #define TDM_HOPPER_DIM 128
 #define TDM_HOPPER_TILE_BYTES(rows) ((rows)*256u)
-#define TDM_HOPPER_PIECES 16u /* of 16 bytes, of a row */
-#define TDM_HOPPER_PAGE 128u  /* tokens of a page, with lists of pages */
+#define TDM_HOPPER_PIECES 16u         /* of 16 bytes, of a row */
+#define TDM_HOPPER_PAGE 128u          /* tokens of a page, with lists of pages */
+#define TDM_HOPPER_LIST_PAGES 0x7fffu /* of a list: a rank has 15 bits */
 
 /* Has the device what is here? Compute capability 9.0. */
 static inline bool tdm_is_hopper(void)

@@ -10,8 +10,8 @@
 #define TDM_METHODS_CONTEXT_CONTEXT_H
 
 #include "methods/eager/eager.h"
-#include "methods/key.h"
 #include "methods/eager/ops.h"
+#include "methods/key.h"
 #include "models/model.h"
 
 struct tdm_block_shape;
@@ -35,7 +35,7 @@ struct tdm_divider {
     bool rings;          /* keys and values go round */
     bool rings_of_nodes; /* in whole nodes, and round the nodes */
     bool caps_scores;    /* kernels of the ring take attn_logit_softcapping */
-    /* Of the ring: the output, and *sums, the log-sum-exps; results become dQ, dK and dV. NULL: attention is that of
+    /* Of the ring: the output, and *sums, the log-sum-exps; in the backward dQ, dK and dV are its results. NULL: attention is that of
      * one rank, or of a system of its own. */
     struct tdm_eager_value *(*forward)(struct tdm_eager *m, const struct tdm_context *context,
                                        const struct tdm_block_shape *shape, struct tdm_pair kv,
@@ -62,8 +62,8 @@ struct tdm_context {
     uint64_t gpus_per_node;               /* 0: all GPUs are in one node */
 };
 
-/* Tokens of a sequence after padding, so that every rank has as many; their number on a rank, which are all without a
- * divider. */
+/* Tokens of a sequence after padding, so that every rank has as many; and how many of them a rank has: all of
+ * them where nothing divides attention. */
 uint64_t tdm_context_padded_tokens(const struct tdm_context *context, uint64_t tokens);
 uint64_t tdm_context_local_tokens(const struct tdm_context *context, uint64_t tokens);
 

@@ -72,7 +72,7 @@ struct tdm_megatron {
     const struct megatron_action *unsent; /* whose output still has its memory */
     /* Of Transformer Engine and Megatron, made once and kept: workspace of products, stand-ins for weight
      * gradients that went to the buffer, what the head gathers, angles of the rotary embedding. */
-    struct tdm_eager_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles, *allreduced;
+    struct tdm_eager_value *workspace, *dummies[MOST_DUMMIES], *gather_buffer, *angles;
     uint32_t dummy_count;
     struct tdm_eager_value *tokens_in, *labels, *mask; /* of the micro-batch that runs */
     struct tdm_eager_value *input_gradient, *output_gradient, *next_input; /* of the schedule */

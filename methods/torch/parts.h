@@ -92,7 +92,7 @@ struct tdm_eager_value *tdm_torch_chunked_loss(struct tdm_torch_model *t,
 struct tdm_eager_value *tdm_torch_fused_loss(struct tdm_torch_model *t,
                                              struct tdm_eager_value *hidden);
 
-/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group (chunk/longlora.c). */
+/* LongLoRA's attention inside groups of tokens, half the heads shifted by half a group (methods/chunk/longlora.c). */
 struct tdm_eager_value *tdm_shifted_attention(struct tdm_eager *m, const struct tdm_torch_model *t,
                                               struct tdm_eager_value *q, struct tdm_eager_value *k,
                                               struct tdm_eager_value *v);

@@ -43,8 +43,8 @@ static inline uint32_t tdm_layer_module(uint32_t layer, uint32_t module)
 struct tdm_wrapper {
     const char *name;                         /* "fsdp": what the key "sharding" calls it */
     const struct tdm_method_key *const *keys; /* tables, ended by NULL; NULL: it has none */
-    const char *const
-        *without;           /* names of keys that no table has with it, ended by NULL, or NULL */
+    const char *const *
+        without; /* names of keys that a method with this wrapper cannot have, ended by NULL, or NULL */
     uint32_t communicators; /* that NCCL makes for it, beside the first */
     bool mixes_precision;   /* it casts parameters to bf16 itself: the forward needs no autocast */
     /* What cannot be run together, after the keys were read; TDM_USAGE says why. */
@@ -78,7 +78,9 @@ struct tdm_wrapper {
                                             struct tdm_eager_value *x);
     struct tdm_eager_value *(*leave_module)(const struct tdm_torch_model *t, uint32_t module,
                                             struct tdm_eager_value *y);
-    void (*gradient)(void *model, struct tdm_eager_value *leaf); /* a leaf has its gradient */
+    void (*gradient)(
+        void *model,
+        struct tdm_eager_value *leaf); /* a leaf has its gradient; `model` is a tdm_torch_model */
 
     bool (*accumulates)(const struct tdm_torch_model *t); /* several backwards before a step */
     bool (*owns_states)(const struct tdm_torch_model *t, uint32_t parameter); /* NULL: of all */
