@@ -712,7 +712,7 @@ static bool measure(void *self, const struct tdm_rounded *rounded, double *secon
     return run->status == TDM_OK;
 }
 
-/* Times the best with updates at the other place. What is left of a search has found at most 5% where it was tried. */
+/* Times the best with updates at the other place. A guess: what is left of a search seldom finds more than a few percent. */
 #define FAR_BEHIND 1.1
 
 static bool is_far_behind(const struct run *run)
